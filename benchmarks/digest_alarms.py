@@ -1,6 +1,6 @@
 """Measures how often the fleet's digests accuse a healthy rank: `python benchmarks/digest_alarms.py [--repetitions N]`.
 
-Four CPU ranks repeat the carrier's steps (tools/fleet/digests.py) on a ResNet of one block a stage, 32 x 32 pixels. An
+Four CPU ranks repeat the same steps (tools/fleet/digests.py) on a ResNet of one block a stage, 32 x 32 pixels. An
 alarm is a repetition whose digests are not those of the majority; a false verdict is a rank that is not ok. Where none
 of n is one, the rule of three bounds the chance: below 3 / n with a confidence of 95 % (Hanley and Lippman-Hand, JAMA
 249, 1983). The ranks are started anew every so many repetitions, as what one start does alike another may not.
@@ -43,10 +43,11 @@ def measure_on_this_rank(repetitions: int, result: Path) -> None:
     me = ranks.start(job.cluster)
     ranks.connect(job.cluster, me)
     paddle.enable_static()
-    carrier = steps.programs(Machine(job, origins, me, short=True)).carrier
-    taken = digests.take(carrier, digests.Course(steps=STEPS, repetitions=repetitions, seconds=0.0))
+    training = steps.programs(Machine(job, origins, me, short=True)).repeatable_training
+    amount = digests.Amount(steps_per_repetition=STEPS, least_repetitions=repetitions, least_s=0.0)
+    of_rank = digests.digest_repetitions(training, amount)
     device = digests.device_of(job.cluster, me.local_rank)
-    of_all = digests.gathered(me, me.rank, device, taken, steps=STEPS)
+    of_all = digests.gather_digests(me, me.rank, device, of_rank, steps=STEPS)
     if me.is_first:
         hosts = [f"rank{rank}" for rank in range(me.size)]
         result.write_text(json.dumps({"hosts": hosts, "digests": of_all}))
@@ -64,7 +65,7 @@ def one_start(repetitions: int) -> dict[str, int]:
     repetitions_of_table: Counter[str] = Counter()
     ranks = arithmetic.ranks_of(record)
     for rank in ranks:
-        repetitions_of_table.update(rank.repetitions)
+        repetitions_of_table.update(rank.count_by_table)
     return {
         "repetitions": repetitions,
         "alarms": repetitions * len(ranks)

@@ -20,7 +20,8 @@ sys.path.insert(0, str(ROOT))
 
 from scoring.figure import protocols  # noqa: E402
 from scoring.figure.calibration import kind_of  # noqa: E402
-from scoring.figure.run import RunFigure, run_figure, work_of  # noqa: E402
+from scoring.figure.rates import work_of  # noqa: E402
+from scoring.figure.run import RunFigure, run_figure  # noqa: E402
 from scoring.importers import read_record  # noqa: E402
 from scoring.record import InputError, Record  # noqa: E402
 

@@ -243,7 +243,7 @@ def _single_runs(draw: np.random.Generator, repeats: int, faster: int, shape: st
     other = systems(draw, shape, (repeats, 1), 0.3) * (1 + faster / 100)
     known = systems(draw, shape, (repeats, 5), 0.3)
     relative_sds = known.std(axis=1, ddof=1) / known.mean(1)
-    halves = stats.t_quantile(4, spread.SINGLE_RUNS) * relative_sds * 2**0.5
+    halves = stats.t_quantile(4, spread.SINGLE_RUN_PROBABILITY) * relative_sds * 2**0.5
     distances = abs(np.log(other / base)[:, 0])
     return Cell(
         row=f"{_what(faster)}, single runs, 5 others known, {shape}",

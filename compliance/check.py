@@ -15,7 +15,7 @@ from compliance.official.checker import Judge
 from compliance.official.damaged_lines import official_findings
 from compliance.official.rule_files import VERSION, keys
 from compliance.official.tool_reading import ToolReader
-from compliance.rules import Collected, Finding, Ruleset, breach, verdict
+from compliance.rules import Finding, FindingCollector, Ruleset, breach, verdict
 from compliance.strict.policy import Policy
 from compliance.strict.run_order import RunOrder
 from runlog import schema
@@ -24,13 +24,13 @@ from runlog.reader import Entry, Event, Header, Problem, read_log
 from runlog.text import as_json, printable, visible
 
 SECTIONS_KEPT = 100
-REFUSED_READ = 10_000  # damaged lines; a log with more is judged by these alone
+MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses; a log with as many is judged by its damage alone
 _DAMAGED = "line-damaged"
 _FORM = "log-form"
-_OF_FORM = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
-_OFFICIAL_REFUSES = frozenset({"json", "fields", "trailing-text"})
+_READABLE_PROBLEMS = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
+_OFFICIALLY_REFUSED_PROBLEMS = frozenset({"json", "fields", "trailing-text"})
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
-_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})
+_KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})
 # Keys that a score or a rate is computed from; other names and numbers are labels.
 _KEYS_OF_FIGURES = frozenset(
     {schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, schema.GLOBAL_BATCH_SIZE.key}
@@ -39,7 +39,7 @@ _KEYS_OF_FIGURES = frozenset(
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> str | None:
-    """Return the type that an event's value must have by its meaning; None where it may be anything."""
+    """Return the type that an event's value must have: TEXT, NUMBER or COUNT. None if it may be anything."""
     if not isinstance(event, schema.Point) or event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
     if event.value is str:
@@ -94,8 +94,8 @@ class Report:
     def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, which of them counts, and the findings.
 
-        The SHA-256 of the log is None unless it was asked for. The answer of mlperf-logging's own checker is in the
-        dict only if that was run.
+        `sha256` is None if it was not asked for. The key `mlperf_logging`, the answer of mlperf-logging's own checker,
+        is left out if that checker was not run.
         """
         fields: JsonObject = {
             "file": self.file,
@@ -112,43 +112,50 @@ class Report:
 
 
 class Checker:
-    """Takes the entries of one log; `finish` gives the findings and the run."""
+    """Checks one log: `feed` takes its entries, then `finish` gives the findings and the facts of the run."""
 
     def __init__(self, ruleset: Ruleset) -> None:
         self._ruleset = ruleset
-        self._known = dict.fromkeys([*sorted(keys(ruleset.version)), *schema.EVENTS])
-        self._collected = Collected(ruleset.strict)
+        # The keys that the rules or the schema name, in the order in which messages list them.
+        self._known_keys = dict.fromkeys([*sorted(keys(ruleset.version)), *schema.EVENTS])
+        self._collector = FindingCollector(ruleset.strict)
         self._run = LoggedRun()
-        self._order = RunOrder(self._run, self._collected)
-        self._judge = Judge(ruleset.version, self._collected)
+        self._order = RunOrder(self._run, self._collector)
+        self._judge = Judge(ruleset.version, self._collector)
         self._tool_reader = ToolReader(ruleset.version)
-        self._empty = True
-        self._refused = 0  # lines that the official parser refuses
+        self._has_no_events = True
+        self._refused_line_count = 0  # lines that the official parser refuses
         self.may_be_read_otherwise = False  # whether the official parser may read a line in another way
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take the entries of the log, until too many are damaged."""
+        """Take the entries of the log in their order. Stop at the entry after MOST_REFUSED_LINES refused lines."""
         for entry in entries:
             if type(entry) is Event:
-                self._event(entry)
-            elif self._refused >= REFUSED_READ:
+                self._take_event(entry)
+            elif self._refused_line_count >= MOST_REFUSED_LINES:
                 return
             elif type(entry) is Problem:
-                self._problem(entry)
+                self._take_problem(entry)
             elif type(entry) is Header:
-                self._header(entry)
+                self._take_header(entry)
 
-    def _problem(self, problem: Problem) -> None:
+    def _take_problem(self, problem: Problem) -> None:
+        """Report a damaged line. A problem that leaves the event readable only breaks the form of a log."""
         if problem.kind != "event-type":
             self.may_be_read_otherwise = True
-        if problem.kind in _OFFICIAL_REFUSES:
-            self._refused += 1
+        if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
+            self._refused_line_count += 1
         actual = printable(problem.message)
         if problem.text:
             actual += f": {printable(problem.text)}"
-        self._collected.breach(_FORM if problem.kind in _OF_FORM else _DAMAGED, problem.line, actual)
+        rule = _FORM if problem.kind in _READABLE_PROBLEMS else _DAMAGED
+        self._collector.add_breach(rule, problem.line, actual)
 
-    def _header(self, header: Header) -> None:
+    def _take_header(self, header: Header) -> None:
+        """Keep a section of the header. Report a second section of the same name, and a null GPU.
+
+        Sections beyond the first SECTIONS_KEPT are ignored.
+        """
         section, value, line = header
         if len(self._run.headers) >= SECTIONS_KEPT:
             return
@@ -157,16 +164,20 @@ class Checker:
         else:
             self._run.headers[section] = value
         if section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(value)):
-            self._collected.breach("run-mode", line, f"{section} names a null GPU, which computes nothing")
+            self._collector.add_breach("run-mode", line, f"{section} names a null GPU, which computes nothing")
 
-    def _event(self, event: Event) -> None:
-        self._empty = False
+    def _take_event(self, event: Event) -> None:
+        """Pass an event on to every check, and report it if a rank other than 0 logged it.
+
+        Each rank may log the start of its initialisation and the clearing of its cache.
+        """
+        self._has_no_events = False
         if event.time_ms % 1000:
             self._run.tick_ms = 1
         rank = event.rank or event.metadata.get("rank")
-        if rank and event.key not in _OF_EVERY_RANK:
-            self._collected.breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
-        if event.key in self._known:
+        if rank and event.key not in _KEYS_OF_EVERY_RANK:
+            self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
+        if event.key in self._known_keys:
             self._run.take(event)
             self._check_types(event)
         self._judge.take(event)
@@ -174,59 +185,76 @@ class Checker:
         self._order.take(event)
 
     def _check_types(self, event: Event) -> None:
-        """Collect a value, or an event type such as INTERVAL_START, that is not the schema's for the event's key.
+        """Report an event whose value or event type is not the one that the schema has for its key.
 
-        A key that the schema does not name may have any value, and must be of the type POINT_IN_TIME. A wrong value is
-        a breach of the rule `value-type` where a score or a rate is computed from it. Other wrong values, and a wrong
-        event type, are breaches of form, which only warn.
+        - A wrong value is a breach of `value-type` if a score or a rate is computed from it.
+        - Any other wrong value is a breach of form, which only warns.
+        - A wrong event type, such as INTERVAL_START in place of POINT_IN_TIME, is a breach of form, too.
+
+        An event of a key outside the schema may have any value. Its event type must be POINT_IN_TIME.
         """
         key = event.key
         line = event.line
-        known_event = schema.EVENTS.get(key)
-        wanted = None if known_event is None else _value_type(known_event)
-        if wanted is not None and not has_type(event.value, wanted):
+        schema_event = schema.EVENTS.get(key)
+        wanted_value_type = None if schema_event is None else _value_type(schema_event)
+        if wanted_value_type is not None and not has_type(event.value, wanted_value_type):
             rule = "value-type" if key in _KEYS_OF_FIGURES else _FORM
             actual = f"{key} is {visible(as_json(event.value), 160)}"
-            self._collected.breach(rule, line, actual, f"{key} is {wanted}")
-        wanted_type = "POINT_IN_TIME" if known_event is None else known_event.event_type
-        if event.event_type not in ("", wanted_type):  # empty: no known type, which the reader has reported
+            self._collector.add_breach(rule, line, actual, f"{key} is {wanted_value_type}")
+        wanted_event_type = "POINT_IN_TIME" if schema_event is None else schema_event.event_type
+        if event.event_type not in ("", wanted_event_type):  # empty: no known type, which the reader has reported
             actual = f"{key} is of type {event.event_type}"
-            self._collected.breach(_FORM, line, actual, f"{key} is of type {wanted_type}")
+            self._collector.add_breach(_FORM, line, actual, f"{key} is of type {wanted_event_type}")
 
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `benchmark_asked` is the benchmark that the log must be of; None for any. Each of three faults is the only
-        finding of its log, as it makes all others meaningless: that the log has no events, that its benchmark has no
-        rules, or that so many lines are damaged that reading was given up.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. Three faults make all other
+        findings meaningless, so each is returned without them:
+
+        - The log has no events.
+        - The official rules do not know the log's benchmark.
+        - Too many lines are damaged, so that reading was given up. The damaged lines are the findings.
         """
-        if self._empty:
+        if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         run = self._run
-        collected = self._collected
         self._judge.finish()
         run.as_tools_read = self._tool_reader.result()
         # Put the keys into the order of the rules, so that messages list them in the same order for each log.
-        run.first_events = {key: run.first_events[key] for key in self._known if key in run.first_events}
-        Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).check(benchmark_asked)
-        for finding in collected.found:
-            if finding.rule == "known-benchmark":  # a strict rule, but the official checker ends there with an error
-                return (replace(finding, official=True),), run
-        findings = collected.finish()
-        if self._refused >= REFUSED_READ:  # what other findings miss may lie behind the place where reading ended
+        run.first_events = {key: run.first_events[key] for key in self._known_keys if key in run.first_events}
+        policy = Policy(ruleset=self._ruleset, run=run, order=self._order, collector=self._collector)
+        policy.check(benchmark_asked)  # adds the breaches of the rules about the run as a whole
+
+        unknown_benchmark = self._finding_of_unknown_benchmark()
+        if unknown_benchmark is not None:
+            return (unknown_benchmark,), run
+        findings = self._collector.sorted_findings()
+        was_reading_given_up = self._refused_line_count >= MOST_REFUSED_LINES
+        if was_reading_given_up:  # what other findings miss may be in the part that was not read
             findings = tuple(finding for finding in findings if finding.rule == _DAMAGED)
         return findings, run
 
+    def _finding_of_unknown_benchmark(self) -> Finding | None:
+        """Return the finding that the official rules do not know the log's benchmark; None if they know it.
+
+        The rule is a strict one, but the official checker ends with an error there, so the finding is official.
+        """
+        for finding in self._collector.findings:
+            if finding.rule == "known-benchmark":
+                return replace(finding, official=True)
+        return None
+
     def _finding_of_no_events(self) -> Finding:
-        """Return the finding that the log has no events, with the first damaged line if there is one."""
-        why = "none"
-        if self._collected.found:
-            first = self._collected.found[0]
-            why = f"none can be read; line {first.line}: {first.actual}"
+        """Return the finding that the log has no events. It quotes the first damaged line if there is one."""
+        actual = "none"
+        if self._collector.findings:
+            first = self._collector.findings[0]
+            actual = f"none can be read; line {first.line}: {first.actual}"
         return Finding(
             rule="events.count",
             expected="MLLOG events",
-            actual=why,
+            actual=actual,
             fix="give the log of a run",
             source=f"mlperf-logging {VERSION}, mlp_compliance.py",
             official=True,
@@ -236,24 +264,25 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
-    `benchmark` is the benchmark that the log must be of; None allows any. mlperf-logging's parser reads some damaged
-    lines in another way than ours. A log with such lines is read once more in that way, for the official verdict. If it
-    is neither of this project nor of a benchmark of ours, what only our reader objects to in these lines is no error.
+    `benchmark` is the benchmark that the log must be of; None allows any. A link to a file in another folder is
+    reported as the first finding.
 
-    A log that is a link into another folder gets a finding of its own, the first.
+    Our reader and mlperf-logging's parser read some damaged lines differently. The official verdict on such a log comes
+    from a second reading, in the way of mlperf-logging's parser. If the log is of another project and of none of our
+    benchmarks, an error that only our reader sees in a damaged line is not counted.
 
-    Raises OSError if the log cannot be read, ValueError if it is no regular file.
+    Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
     findings, run = checker.finish(benchmark)
 
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
-    if checker.may_be_read_otherwise and has_damaged_lines:
+    if checker.may_be_read_otherwise and has_damaged_lines:  # such as a line with text after its event
         findings = official_findings(path, findings, ruleset)
         is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
         if not is_benchmark_of_ours and not run.is_project_log:
-            findings = _trust_official_parser(findings)
+            findings = _excuse_errors_of_our_reader(findings)
 
     is_link_elsewhere = path.is_symlink() and path.resolve().parent != path.parent.resolve()
     if is_link_elsewhere:
@@ -262,19 +291,23 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     return Report(path=path, findings=findings, run=run)
 
 
-def _trust_official_parser(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of a log with damaged lines, without errors that only our reader's view of these lines makes.
+def _excuse_errors_of_our_reader(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of a log with damaged lines, without the errors that only our reader sees.
 
-    This is for logs of benchmarks that are not ours, which the official parser reads as they are meant. A damaged line
-    that it can read is no error but a warning. An official rule that is broken only because our reader passed over such
-    a line, so that the finding is not marked official, is dropped.
+    `Finding.official` says that the official checker reports the error, too. For an error that it does not report:
+
+    - A damaged line becomes a warning, because the official parser can read it.
+    - A breach of an official rule is dropped: it was found only because our reader skipped a damaged line.
+    - A breach of any other rule is kept.
     """
     kept = []
     for finding in findings:
-        is_error_for_us_alone = finding.severity == "error" and not finding.official
-        is_official_rule = "." in finding.rule  # such as seed.count; a strict rule's name has no dot
-        if finding.rule == _DAMAGED and is_error_for_us_alone:
+        is_error_of_ours_only = finding.severity == "error" and not finding.official
+        is_about_official_rule = "." in finding.rule  # such as seed.count; a strict rule's name has no dot
+        if is_error_of_ours_only and finding.rule == _DAMAGED:
             kept.append(replace(finding, severity="warning"))
-        elif not (is_error_for_us_alone and is_official_rule):
+        elif is_error_of_ours_only and is_about_official_rule:
+            continue
+        else:
             kept.append(finding)
     return tuple(kept)

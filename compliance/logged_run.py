@@ -14,9 +14,9 @@ EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
 TEXT = "a name"
 COUNT = "a whole number above 0"
 NUMBER = "a number"
-CLOCK_STEP_MS = 100  # by which a clock may be corrected, or threads write next to each other, within a run
+MOST_CLOCK_STEP_MS = 100  # by which a clock is corrected within a run, or threads write out of order
 _ALL_KEPT = (schema.INIT_START.key, schema.CACHE_CLEAR.key, schema.SEED.key)
-_OURS = (  # only this project writes them
+_EVENTS_OF_PROJECT = (  # only this project writes them
     *(schema.RUN_SUMMARY, schema.STEP_WINDOW, schema.RANK_TIMES, schema.EPOCH_THROUGHPUT, schema.TELEMETRY_SUMMARY),
     schema.CLOCK_SET,
 )
@@ -24,24 +24,32 @@ _NO_EVENT = Event("", None, {}, 0, "", 0, 0)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that can be computed with: a JSON integer may have thousands of digits."""
+    """Return whether a value is a number of usable size. A JSON integer may have thousands of digits."""
     return type(value) in (int, float) and -1e300 < value < 1e300
 
 
 def has_type(value: Any, wanted: str) -> bool:
-    """Return whether a value is of the type `wanted`, which is TEXT, COUNT or NUMBER."""
+    """Return whether a value is of the type `wanted`.
+
+    - TEXT: a printable text that is not blank
+    - NUMBER: any number of usable size
+    - COUNT: a whole number above 0, of 63 bits at most; 5.0 is one, too
+    """
     if wanted is TEXT:
         return isinstance(value, str) and bool(value.strip()) and value.isprintable()
-    return is_number(value) and (wanted is NUMBER or (value == int(value) and 0 < value < 2**63))
+    if not is_number(value):
+        return False
+    is_count = value == int(value) and 0 < value < 2**63
+    return wanted is NUMBER or is_count
 
 
 def own_metadata(metadata: Mapping[str, Any]) -> JsonObject:
-    """Return the metadata of an event without the place in the code, which mllog adds."""
+    """Return an event's metadata without `file` and `lineno`, the place in the code that mllog adds."""
     return {name: value for name, value in metadata.items() if name not in ("file", "lineno")}
 
 
 class Evaluation(NamedTuple):
-    """An eval_accuracy, with the epoch that it says it is of, and how many were announced or started before it."""
+    """An eval_accuracy, with the epoch that it states, and how many epochs were announced or started before it."""
 
     epoch: int
     value: float
@@ -52,7 +60,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LoggedRun:
-    """The facts of a run, as far as its log was read; None: it does not state them. Times are Unix milliseconds."""
+    """The facts of a run that its log states; None for a fact that it does not state. Times are Unix milliseconds."""
 
     first_events: dict[str, Event] = field(default_factory=dict)  # of each key that a rule or this checker names
     event_counts: Counter[str] = field(default_factory=Counter)  # of the same events
@@ -60,58 +68,61 @@ class LoggedRun:
     headers: JsonObject = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)  # of its first windows
-    # by kind and place: epochs, blocks, evaluations, windows
+    # Durations of epochs, blocks, evaluations and windows, by (the key of their events, the number of those before).
     intervals: dict[tuple[str, int], float] = field(default_factory=dict)
-    tick_ms: int = 1000  # of the clock: 1 from the first time on that is no whole second
+    tick_ms: int = 1000  # of the clock: 1 once an event's time is not a whole second
     as_tools_read: ToolReading = field(default_factory=ToolReading)  # after the last event
 
     def take(self, event: Event) -> None:
-        """Keep the next event of a key that is named."""
+        """Count the next event, and keep it if it is the first of its key or if all events of its key are kept."""
         self.event_counts[event.key] += 1
         self.first_events.setdefault(event.key, event)
-        kept = self.all_events.get(event.key)
-        if kept is not None and len(kept) < EVENTS_KEPT:
-            kept.append(event)
+        events_of_key = self.all_events.get(event.key)
+        if events_of_key is not None and len(events_of_key) < EVENTS_KEPT:
+            events_of_key.append(event)
 
-    def keep_interval(self, kind: str, time: float) -> None:
-        """Record the duration of one interval: in ms, of a step window in s."""
+    def keep_interval(self, kind: str, duration: float) -> None:
+        """Keep the duration of an interval: in ms, but of a step window in s. `kind` is the key of its event.
+
+        Durations beyond EVENTS_KEPT are ignored.
+        """
         if len(self.intervals) < EVENTS_KEPT:
-            self.intervals[kind, len(self.intervals)] = time
+            self.intervals[kind, len(self.intervals)] = duration
 
     def durations(self, kind: str) -> list[float]:
-        """Return the recorded intervals of one kind, in their order."""
-        return [time for (name, _), time in self.intervals.items() if name == kind]
+        """Return the durations of the intervals of one kind, in their order."""
+        return [duration for (name, _), duration in self.intervals.items() if name == kind]
 
     def first_event(self, event: schema.Point[Any] | schema.Mark) -> Event:
-        """Return the first event of its key; without one, an event of line 0 and no value."""
+        """Return the run's first event of the key of `event`; if there is none, an event of line 0 without a value."""
         return self.first_events.get(event.key, _NO_EVENT)
 
     def number_of_events(self, event: schema.Point[Any] | schema.Mark) -> int:
-        """Return the number of events of its key."""
+        """Return how many events of the key of `event` the run has."""
         return self.event_counts[event.key]
 
     def stated_count(self, event: schema.Point[Any]) -> Any:
-        """Return the first value of an event; 0 where that is no whole number above 0."""
+        """Return the value of the first event of a key; 0 if it is not a whole number above 0."""
         value = self.first_event(event).value
         return value if has_type(value, COUNT) else 0
 
     @property
     def clock_tolerance_ms(self) -> float:
-        """Return by how much two times of the log's clock may disagree with a duration."""
-        return CLOCK_STEP_MS + self.tick_ms
+        """Return how far two times of the log's clock may disagree with a duration."""
+        return MOST_CLOCK_STEP_MS + self.tick_ms
 
     @property
     def global_batch(self) -> int | None:
-        """Return the samples of a step by global_batch_size; None where that is no whole number above 0."""
+        """Return the value of global_batch_size, the samples of a step; None if it is not a whole number above 0."""
         return int(self.stated_count(schema.GLOBAL_BATCH_SIZE)) or None
 
     def stated_text(self, event: schema.Point[str]) -> str:
-        """Return the first value of an event; empty if that is no text."""
+        """Return the value of the first event of a key; empty if it is not a text."""
         value = self.first_event(event).value
         return value if isinstance(value, str) else ""
 
     def header_section(self, section: schema.Section[Any]) -> JsonObject:
-        """Return a section of the header that is a table; empty without one."""
+        """Return a section of the header; empty if it is missing or not a table."""
         value = self.headers.get(section.name)
         return value if isinstance(value, dict) else {}
 
@@ -132,7 +143,7 @@ class LoggedRun:
 
     @property
     def recipe_target(self) -> float | None:
-        """Return the quality target among the header's settings, RECIPE.target_...; None without one."""
+        """Return the quality target among the header's settings, a number named RECIPE.target_...; None without one."""
         for name, value in self.settings.items():
             if name.startswith("RECIPE.target_") and is_number(value):
                 return float(value)
@@ -142,7 +153,7 @@ class LoggedRun:
     def is_project_log(self) -> bool:
         """Whether the log has anything that only this project writes."""
         return not self.headers.keys().isdisjoint(schema.SECTIONS) or any(
-            self.number_of_events(event) for event in _OURS
+            self.number_of_events(event) for event in _EVENTS_OF_PROJECT
         )
 
     @property
@@ -164,14 +175,17 @@ class LoggedRun:
 
     @property
     def minutes(self) -> float | None:
-        """Return the time to train, as mlperf-logging's result_summarizer computes it; None without both ends."""
+        """Return the time to train, as mlperf-logging's result_summarizer computes it.
+
+        None if run_start or run_stop is missing.
+        """
         if self.start_ms is None or self.stop_ms is None:
             return None
         return (float(self.stop_ms) - float(self.start_ms)) / 60 / 1000
 
     @property
     def summary(self) -> schema.RunSummary | None:
-        """Return the value of the event run_summary; None where it is missing or not as the schema has it."""
+        """Return the value of the event run_summary; None if it is missing or does not fit the schema."""
         return dataclass_of(schema.RunSummary, self.first_event(schema.RUN_SUMMARY).value)
 
 

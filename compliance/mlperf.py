@@ -39,7 +39,7 @@ NOT_STATED = "not stated"
 OWN_RULESET = "4.0.0"  # by which this project's logs are read: of the last round with ResNet
 DERIVED_METRIC = "is derived from the logs and is no metric of MLPerf."
 
-_ROUNDING_SHARE = 0.01
+_MOST_ROUNDING_SHARE = 0.01  # by which others' numbers of samples may differ, as they are rounded to whole batches
 _DIVISIONS = ("closed", "open")
 _NAMES = {  # of the benchmarks of mlperf-logging, as their model is written
     **{"resnet": "ResNet", "ssd": "SSD", "maskrcnn": "Mask R-CNN", "gnmt": "GNMT", "transformer": "Transformer"},
@@ -54,7 +54,7 @@ _NAMES = {  # of the benchmarks of mlperf-logging, as their model is written
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFacts:
-    """The facts that decide whether a result is an MLPerf result. None: the log does not say."""
+    """The facts that decide whether a result is an MLPerf result. None: the log does not state it."""
 
     benchmark: str | None
     division: str | None
@@ -62,8 +62,8 @@ class ResultFacts:
     dataset: str | None = None  # its name, as this project's logs have one
     train_samples: int | None = None
     eval_samples: int | None = None
-    bytes_of_parts: tuple[PartBytes, ...] = ()  # of the files, where a log of this project states them
-    counts_samples: bool = False  # whether both numbers are known to count samples, as in this project's logs
+    bytes_of_parts: tuple[PartBytes, ...] = ()  # of the files, if a log of this project states them
+    has_exact_counts: bool = False  # whether both numbers count samples exactly, as in this project's logs
     synthetic: bool | None = None
     quality_target: float | None = None  # at which the run was to end
     throughput_only: bool = False  # a run of MODE=throughput, which trains to no quality
@@ -83,7 +83,12 @@ class Standing:
 
     @property
     def name(self) -> str:
-        """Return the name of the result as it must stand in a table or a footnote."""
+        """Return the name of the result as it must stand in a table or a footnote.
+
+        - It is not an MLPerf result -> that it is none, and why
+        - Its benchmark or division is not stated -> that it is not known, and which facts are missing
+        - otherwise -> such as "Unverified MLPerf(R) v4.0 Training Closed ResNet"
+        """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
         if self.facts.benchmark is None or self.facts.division is None:
@@ -94,7 +99,7 @@ class Standing:
 
     @property
     def status(self) -> str:
-        """Return a word for a column: unverified, "no MLPerf result" or "not known"."""
+        """Return the text for a column: "no MLPerf result", "unverified" or "not known"."""
         if self.is_mlperf is False:
             return "no MLPerf result"
         return UNVERIFIED if self.uses_the_name else "not known"
@@ -106,7 +111,13 @@ class Standing:
 
     @property
     def dataset_in_words(self) -> str:
-        """Return the data set's name and its numbers of samples, as far as the log states them."""
+        """Return the data set's name and its numbers of training and evaluation samples, for instance:
+
+        name and both numbers -> ImageNet, 1281167 + 50000 samples
+        one number            -> 1281167 + not stated samples
+        name                  -> ImageNet
+        nothing               -> not stated
+        """
         samples = (self.facts.train_samples, self.facts.eval_samples)
         counts = " + ".join(NOT_STATED if count is None else str(count) for count in samples)
         if samples == (None, None):
@@ -115,7 +126,10 @@ class Standing:
 
     @property
     def target_in_words(self) -> str:
-        """Return the quality at which the run was to end: its own, else the one that the closed division fixes."""
+        """Return the quality at which the run was to end; "not stated" if it is not known.
+
+        This is the target that the log states, else the one that the benchmark's closed division fixes.
+        """
         if self.facts.quality_target is not None:
             return six_digits(self.facts.quality_target)
         expected = _row_of_benchmark(self.facts)
@@ -130,10 +144,12 @@ class Standing:
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
         """Return the notes that must be shown with a figure of this result: a paragraph about it, and the legend.
 
-        The paragraph has the result's name, what the logs do not state, and that MLCommons did not verify it. The list
-        is empty where the result is not called one of MLPerf. `derived_metric` names the figure's metric where it is
-        not the time to train, such as images/s; the paragraph then says that MLPerf has no such metric.
-        `next_to_verified` says whether the same table has results that MLCommons verified, which adds a sentence.
+        The paragraph has the result's name, the facts that the logs do not state, and that MLCommons did not verify
+        the result. Empty if the result does not use the name of MLPerf.
+
+        `derived_metric` names the figure's metric if it is not the time to train, such as images/s. The paragraph then
+        says that MLPerf has no such metric. `next_to_verified` adds a sentence for a table that also shows results
+        verified by MLCommons.
         """
         if not self.uses_the_name:
             return []
@@ -169,8 +185,8 @@ def model_name(benchmark: str) -> str:
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
     """Return how many runs a result takes, and how many of the fastest and of the slowest are dropped each.
 
-    None where the round of `ruleset` does not have the benchmark. Of an MLPerf benchmark, such as resnet, the tables of
-    mlperf-logging say all this, of a benchmark of this project's own, such as hrnet, its row in benchmarks.yaml.
+    None if the round of `ruleset` does not have the benchmark. The numbers of an MLPerf benchmark, such as resnet, come
+    from mlperf-logging's tables. Those of this project's own benchmarks, such as hrnet, come from benchmarks.yaml.
     """
     if is_mlperf_benchmark(benchmark):
         return rounds.submission_runs(benchmark, ruleset)
@@ -181,17 +197,17 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
 
 
 def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
-    """Return the runs of a result of `benchmark` by the ruleset of each round that has it, oldest first."""
-    by_round = {}
+    """Return the runs that a result of `benchmark` takes, by the ruleset of each round that has it, oldest first."""
+    runs_by_ruleset = {}
     for ruleset in rounds.rulesets():
-        wanted = submission_runs(benchmark, ruleset)
-        if wanted is not None:
-            by_round[ruleset] = wanted
-    return by_round
+        runs = submission_runs(benchmark, ruleset)
+        if runs is not None:
+            runs_by_ruleset[ruleset] = runs
+    return runs_by_ruleset
 
 
 def scored(ruleset: str) -> list[str]:
-    """Return the benchmarks of which `ruleset` has results: the MLPerf benchmarks of that round, and our own."""
+    """Return the benchmarks that have results in `ruleset`: the MLPerf benchmarks of that round, and our own."""
     rows = _rows_of_benchmarks_yaml()
     own = [name for name in rows if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]
     return [*rounds.benchmarks(ruleset), *own]
@@ -205,10 +221,13 @@ def is_mlperf_benchmark(benchmark: str) -> bool:
 def standing(facts: ResultFacts) -> Standing:
     """Decide whether the result with these facts is an MLPerf result.
 
-    It is not (False) if one thing contradicts it: a benchmark that the round has not, another data set, a closed run to
-    a lower quality target, a run that only measured throughput. Otherwise it is (True) if benchmark, division and round
-    are known, and None if one of them is not. The data set is compared only where this project knows its numbers of
-    samples (ResNet's). For other benchmarks it is named among what is not stated.
+    - False if a fact contradicts it: a benchmark that the round does not have, another data set, a closed run to a
+      lower quality target, or a run that only measured throughput.
+    - None if nothing contradicts it, but the benchmark, the division or the round is not stated.
+    - True otherwise.
+
+    The data set can be compared only if this project knows the benchmark's numbers of samples, as for ResNet. For other
+    benchmarks it is listed among what is not stated.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:
@@ -223,10 +242,14 @@ def standing(facts: ResultFacts) -> Standing:
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """Decide whether a figure that is made of several runs is an MLPerf result; `standings` are those of the runs.
+    """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs.
 
-    It is not (False) if anything contradicts one of the runs. Otherwise that is not known (None) if it is not known of
-    one of them. The figure has the contradictions and what is not stated of all runs, and the facts of the first one.
+    - False if a fact of any run contradicts it.
+    - None if nothing contradicts it, but it is not known of one of the runs.
+    - True otherwise.
+
+    The result has the contradictions and the unknown facts of all runs, each once. Its other facts are those of the
+    first run. There must be at least one run.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
@@ -240,22 +263,28 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 
 
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-    """Return the notes that must stand below a table of results; none where no row is called an MLPerf result."""
-    notes = [one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)[:1] for one in standings]
-    return notes_in_order(itertools.chain.from_iterable(notes))
+    """Return the notes that must stand below a table of results, with the trademark's legend last.
+
+    The arguments are those of `Standing.footnotes`. Empty if no result uses the name of MLPerf.
+    """
+    paragraphs = []
+    for one in standings:
+        footnotes = one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)
+        paragraphs += footnotes[:1]  # without the legend, which is added once
+    return notes_in_order(paragraphs)
 
 
 def notes_in_order(notes: Iterable[str]) -> list[str]:
-    """Return notes on several results, each once, with the legend of the trademark last; none where there are none."""
+    """Return notes on several results, each once, with the trademark's legend last; empty if there are no notes."""
     distinct = [note for note in _distinct(notes) if note != TRADEMARK]
     return [*distinct, TRADEMARK] if distinct else []
 
 
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
-    """Return the facts in a log that decide whether its result is one of MLPerf; what it does not state is None.
+    """Return the facts of a log that decide whether its result is an MLPerf result; None for what it does not state.
 
-    `ruleset` is that of the round by whose rules the log is read. The numbers of samples are those in the header's
-    section `dataset`; where that has none, the values of the events train_samples and eval_samples.
+    `ruleset` is the one of the round that the log is judged by. The numbers of samples come from the header's section
+    `dataset`. If it has none, they come from the events train_samples and eval_samples.
     """
     dataset = run.header_section(schema.DATASET)
     summary = run.summary
@@ -267,7 +296,7 @@ def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
         train_samples=_first_sample_count(dataset.get("train_samples"), run.first_event(schema.TRAIN_SAMPLES).value),
         eval_samples=_first_sample_count(dataset.get("eval_samples"), run.first_event(schema.EVAL_SAMPLES).value),
         bytes_of_parts=bytes_of_parts(dataset),
-        counts_samples=run.is_project_log,
+        has_exact_counts=run.is_project_log,
         synthetic=dataset.get("synthetic"),
         quality_target=run.recipe_target,
         throughput_only=summary is not None and summary.mode == "throughput",
@@ -275,13 +304,18 @@ def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
 
 
 def dataset_name(section: JsonObject) -> str | None:
-    """Return the name in a header's `dataset` section; None where it has none."""
+    """Return the name of the data set in a header's `dataset` section; None if it is missing or empty."""
     name = section.get("name")
     return printable(name, 60) if isinstance(name, str) and name else None
 
 
 def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
-    """Yield that MLPerf, or the round, has no such benchmark, and that the division is neither closed nor open."""
+    """Yield why the benchmark or the division is not one of MLPerf. Nothing if no benchmark is stated.
+
+    - MLPerf has no such benchmark.
+    - The round has no such benchmark.
+    - The division is neither closed nor open.
+    """
     if facts.benchmark is None:
         return
     if not is_mlperf_benchmark(facts.benchmark):
@@ -293,11 +327,16 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
-    """Yield how the data set differs from the benchmark's: it is synthetic, or has other numbers of samples or bytes.
+    """Yield how the data set differs from the one of the benchmark.
 
-    Synthetic data is a difference for any benchmark, and then the only one. The numbers are compared only for MLPerf
-    benchmarks of whose data set this project knows them. The evaluation samples are compared only in this project's
-    logs, as others count something else by them, and bytes only where both numbers of samples are right.
+    - It is synthetic. This is a difference for any benchmark, and nothing else is then compared.
+    - It has another number of training samples. Logs of other projects may round this number.
+    - It has another number of evaluation samples. Only this project's logs are compared, because other logs may count
+      batches or padding.
+    - Its files have too few or too many bytes. They are compared only if both numbers of samples are right.
+
+    Except for synthetic data, nothing is compared if this project does not know the data set of the benchmark, or if
+    the benchmark is not one of MLPerf.
     """
     if facts.synthetic is True:
         yield "synthetic data"
@@ -305,31 +344,37 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
     expected = _row_of_benchmark(facts)
     if expected is None or not is_mlperf_benchmark(facts.benchmark or ""):
         return
-    named = f"data set {facts.dataset}: " if facts.dataset else ""
-    train = expected["train_samples"]
-    evaluation = expected["eval_samples"]
-    if facts.train_samples is not None and not _can_be_count(facts.train_samples, train, exact=facts.counts_samples):
-        yield f"{named}{facts.train_samples} training samples, the benchmark's data set has {train}"
-    if facts.counts_samples and facts.eval_samples not in (None, evaluation):
-        yield f"{named}{facts.eval_samples} evaluation samples, the benchmark's data set has {evaluation}"
-    if (facts.train_samples, facts.eval_samples) == (train, evaluation) and "distributed" in expected:
+    prefix = f"data set {facts.dataset}: " if facts.dataset else ""
+    is_exact = facts.has_exact_counts
+    wanted_train = expected["train_samples"]
+    wanted_eval = expected["eval_samples"]
+    if facts.train_samples is not None and not _can_be_count(facts.train_samples, wanted_train, exact=is_exact):
+        yield f"{prefix}{facts.train_samples} training samples, the benchmark's data set has {wanted_train}"
+    if is_exact and facts.eval_samples is not None and facts.eval_samples != wanted_eval:
+        yield f"{prefix}{facts.eval_samples} evaluation samples, the benchmark's data set has {wanted_eval}"
+
+    has_right_counts = facts.train_samples == wanted_train and facts.eval_samples == wanted_eval
+    if has_right_counts and "distributed" in expected:
         for difference in differences(facts.bytes_of_parts, Distributed(**expected["distributed"])):
-            yield f"{named}{difference}"
+            yield f"{prefix}{difference}"
 
 
 def _can_be_count(count: int, wanted: int, *, exact: bool) -> bool:
-    """Return whether a log's number of samples can be that of the data set: within 1 %, or equal if `exact` is true.
+    """Return whether a log's number of samples can be `wanted`, the number of the data set.
 
-    Logs of others round to whole batches: of 1,015 published ResNet logs the least is 1,277,952 of 1,281,167. (Their
-    number of evaluation samples is no evidence: it counts images, padded images or batches, 390 to 65,536.)
+    It must be equal if `exact` is true, and within 1 % otherwise: other projects round to whole batches. (Of 1,015
+    published ResNet logs the least training samples are 1,277,952 of 1,281,167. Their number of evaluation samples is
+    no evidence: it counts images, padded images or batches, 390 to 65,536.)
     """
-    return count == wanted if exact else abs(count - wanted) <= _ROUNDING_SHARE * wanted
+    if exact:
+        return count == wanted
+    return abs(count - wanted) <= _MOST_ROUNDING_SHARE * wanted
 
 
 def _against_target(facts: ResultFacts) -> Iterable[str]:
-    """Yield a quality target of a closed run that is lower than the benchmark's.
+    """Yield that the quality target of a closed run is lower than the benchmark's.
 
-    An open run may stop where it likes (training_rules.adoc from version 1.0 on, section Quality measure).
+    An open run may stop at any quality (training_rules.adoc from version 1.0 on, section Quality measure).
     """
     expected = _row_of_benchmark(facts)
     if expected is None or facts.quality_target is None or facts.division != "closed":
@@ -340,7 +385,10 @@ def _against_target(facts: ResultFacts) -> Iterable[str]:
 
 
 def _not_stated(facts: ResultFacts) -> list[str]:
-    """Return what decides whether a result is one of MLPerf and the facts do not say, such as "round"."""
+    """Return the names of the facts that are not known: "benchmark", "division", "round" or "data set".
+
+    The data set is known if the numbers of samples show that it is the benchmark's.
+    """
     unknown = []
     if facts.benchmark is None:
         unknown.append("benchmark")
@@ -354,16 +402,19 @@ def _not_stated(facts: ResultFacts) -> list[str]:
 
 
 def _shows_dataset(facts: ResultFacts) -> bool:
-    """Return whether the numbers of samples show that the data set is the benchmark's."""
+    """Return whether both numbers of samples can be those of the benchmark's data set.
+
+    False if the log does not state both, or if this project does not know the benchmark's numbers.
+    """
     expected = _row_of_benchmark(facts)
     if expected is None or facts.train_samples is None or facts.eval_samples is None:
         return False
     pairs = ((facts.train_samples, expected["train_samples"]), (facts.eval_samples, expected["eval_samples"]))
-    return all(_can_be_count(count, wanted, exact=facts.counts_samples) for count, wanted in pairs)
+    return all(_can_be_count(count, wanted, exact=facts.has_exact_counts) for count, wanted in pairs)
 
 
 def _row_of_benchmark(facts: ResultFacts) -> JsonObject | None:
-    """Return the benchmark's row in benchmarks.yaml, with its samples and targets; None where it has none."""
+    """Return the benchmark's row in benchmarks.yaml, with its samples and targets; None if it has no row."""
     return _rows_of_benchmarks_yaml().get(facts.benchmark or "")
 
 
@@ -374,7 +425,7 @@ def _rows_of_benchmarks_yaml() -> dict[str, JsonObject]:
 
 
 def _first_sample_count(*stated: Any) -> int | None:
-    """Return the first of the stated values that is a number of samples; None where none is."""
+    """Return the first of the stated values that is a whole number above 0; None if none is."""
     for value in stated:
         if is_number(value) and value > 0 and value == int(value):
             return int(value)

@@ -22,7 +22,7 @@ FINDINGS_PER_RULE = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Facts of a benchmark beyond its rule files. `targets` is by division; `runs` are those of one submission."""
+    """Facts of a benchmark beyond its rule files. `targets` has its quality by division, `runs` those of a result."""
 
     name: str
     train_samples: int
@@ -54,7 +54,11 @@ class StrictRule:
     found: int = 0  # accepted logs of the corpus that it refuses
 
     def why_not_applied(self, benchmark: str, division: str) -> str:
-        """Say why the rule does not hold for a run of this benchmark and division; empty where it does."""
+        """Return why the rule does not apply to a run of this benchmark and division; empty if it applies.
+
+        A rule for certain benchmarks or for one division applies to no run of another one. An empty `benchmark` stands
+        for any that this project has no rules for.
+        """
         if self.benchmarks and benchmark not in self.benchmarks:
             return f"it holds for {' and '.join(self.benchmarks)}"
         if self.division and division != self.division:
@@ -63,7 +67,7 @@ class StrictRule:
 
     @property
     def scope(self) -> str:
-        """Return in words the logs that the rule holds for."""
+        """Return in words which logs the rule applies to, such as `closed logs of resnet` or `every log`."""
         division = f"{self.division} " if self.division else ""
         benchmarks = f" of {' and '.join(self.benchmarks)}" if self.benchmarks else ""
         return f"{division}logs{benchmarks}" if division or benchmarks else "every log"
@@ -71,7 +75,10 @@ class StrictRule:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRule:
-    """A check that the written rules ask of the first event of a key in a closed run, and the official checker not."""
+    """A check from the written rules of MLPerf that the official checker does not make.
+
+    A closed run must pass it with the first event of `key`.
+    """
 
     key: str
     check: str  # in the language of the rule files
@@ -82,7 +89,7 @@ class WrittenRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Ruleset:
-    """Our rules beside the official ones of `version`. `benchmarks`: those whose runs they say more of."""
+    """This project's rules for one `version`, which add to the official ones. `benchmarks` are this project's."""
 
     version: str
     benchmarks: Mapping[str, Benchmark]
@@ -97,13 +104,16 @@ def read_rules(name: str) -> Any:
 
 
 def load(version: str) -> Ruleset:
-    """Return this project's rules for logs of an MLPerf Training round, by its ruleset `version` such as 4.0.0.
+    """Return this project's rules for a ruleset version of MLPerf Training, such as 4.0.0.
 
-    They are read from the files in compliance/rules. All rules of strict.yaml are returned, each marked by whether it
-    is in force in this version. One whose benchmarks are "ours" there gets the names of this project's benchmarks:
-    those of its workloads, and those that benchmarks.yaml has for this version.
+    The rules are read from compliance/rules:
 
-    Raises ValueError for a version that is not known.
+    - benchmarks.yaml and the workloads of this project give the benchmarks.
+    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. In a rule
+      for the benchmarks "ours", that word is replaced by the names of this project's benchmarks.
+    - written.yaml gives the checks from the written rules of MLPerf.
+
+    Raises ValueError if the version is not known.
     """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
@@ -119,19 +129,23 @@ def load(version: str) -> Ruleset:
 
 
 def _benchmarks(version: str) -> dict[str, Benchmark]:
-    """Return the benchmarks of which this project knows more than the official rules, by name.
+    """Return this project's benchmarks in a ruleset version, by name.
 
-    These are the rows of benchmarks.yaml whose `rulesets` have `version`. With WORKLOAD_RULESET, the one by which all
-    workloads of ours are checked, also those workloads that have no such row.
+    A benchmark is included if its row in benchmarks.yaml lists the version in `rulesets`. If the row lists the version
+    in `no_reference_points` as well, the benchmark has no reference points. WORKLOAD_RULESET also includes each
+    workload of this project that has no such row.
     """
     benchmarks = {}
     for name, fields in read_rules("benchmarks.yaml").items():
-        if version in fields.pop("no_reference_points", ()):
+        versions_of_benchmark = fields.pop("rulesets")
+        versions_without_points = fields.pop("no_reference_points", ())
+        if version not in versions_of_benchmark:
+            continue
+        if version in versions_without_points:
             del fields["reference_points"]
         if "distributed" in fields:
             fields["distributed"] = Distributed(**fields["distributed"])
-        if version in fields.pop("rulesets"):
-            benchmarks[name] = Benchmark(name=name, **fields)
+        benchmarks[name] = Benchmark(name=name, **fields)
     for workload in workloads.WORKLOADS:
         if version == WORKLOAD_RULESET and workload.benchmark not in benchmarks:
             benchmarks[workload.benchmark] = _benchmark_of(workload)
@@ -139,7 +153,7 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
 
 
 def _benchmark_of(workload: workloads.Workload) -> Benchmark:
-    """Return what is fixed of a workload of ours that `benchmarks.yaml` does not name: its recipe gives the target."""
+    """Return the benchmark of a workload without a row in benchmarks.yaml; its recipe gives the target instead."""
     return Benchmark(
         name=workload.benchmark,
         train_samples=workload.train_samples,
@@ -150,23 +164,30 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
 
 
 def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
-    rows = []
+    """Return the rules of written.yaml. Each source gets the text that was read, and the first ruleset in force."""
+    rules = []
     for fields in read_rules("written.yaml"):
         rule = WrittenRule(**fields)
         read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
-        rows.append(replace(rule, source=f"{rule.source}; {read_in}"))
-    return tuple(rows)
+        rules.append(replace(rule, source=f"{rule.source}; {read_in}"))
+    return tuple(rules)
 
 
 def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
+    """Return the strict rule of a row of strict.yaml, whose `fields` are changed.
+
+    A row of class `form` only warns by default. A row of class `rule` or `plausibility` is an error by default, and
+    names the text that it was read in and the first ruleset in force. `texts` has the titles of these texts.
+    """
     kind = fields.pop("class")
     since = fields.get("since", "")
     assert kind in ("rule", "form", "plausibility"), name
-    # A rule that refuses says since when, and by which text.
-    assert ("text" in fields) == bool(since) == (kind != "form"), name
+    has_text = "text" in fields
+    needs_text = kind != "form"
+    assert has_text == bool(since) == needs_text, name
 
-    default = "warning" if kind == "form" else "error"
-    severity = fields.pop("severity", default)
+    default_severity = "warning" if kind == "form" else "error"
+    severity = fields.pop("severity", default_severity)
     if since:
         fields["source"] += f"; read in: {texts[fields.pop('text')]}; in force from ruleset {since} on"
     return StrictRule(name=name, kind=kind, severity=severity, in_force=version >= since, **fields)
@@ -200,9 +221,10 @@ class Finding:
 def breach(
     rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None, severity: str | None = None
 ) -> Finding:
-    """Return the finding that `rule` is broken: `actual` says what the log has instead, and `line` where.
+    """Return the finding that a log breaks `rule`.
 
-    `expected` and `severity` take the place of the rule's own; None leaves these. A line of None blames no line.
+    `actual` says what the log has instead, and `line` where; None if no single line is to blame. `expected` and
+    `severity` replace the rule's own; None keeps them.
     """
     return Finding(
         rule=rule.name,
@@ -217,7 +239,7 @@ def breach(
 
 
 def note(rule: StrictRule, actual: str) -> Finding:
-    """Return the finding that `rule` was not applied, with the reason, so that its absence is not taken for a pass."""
+    """Return a note on `rule`, a finding of severity `info`. It mostly says why the rule was not applied."""
     return replace(breach(rule, actual), severity="info", fix="")
 
 
@@ -225,54 +247,61 @@ def verdict(passed: bool) -> str:
     return "pass" if passed else "fail"
 
 
-class Collected:
-    """The findings of one log as they come: of each strict rule the first FINDINGS_PER_RULE breaches."""
+class FindingCollector:
+    """Collects the findings of one log. Of each strict rule it keeps the first FINDINGS_PER_RULE breaches."""
 
-    def __init__(self, strict: Mapping[str, StrictRule]) -> None:
-        self.found: list[Finding] = []
-        self.strict = strict
-        self._counts = Counter[str]()
+    def __init__(self, strict_rules: Mapping[str, StrictRule]) -> None:
+        self.findings: list[Finding] = []
+        self.strict_rules = strict_rules
+        self._breach_counts = Counter[str]()  # by the name of the rule
 
-    def breach(
+    def add_breach(
         self, rule: str, line: int | None, actual: str, expected: str | None = None, severity: str | None = None
     ) -> None:
-        """Collect a breach of a strict rule; a note where its text is not in force."""
-        row = self.strict[rule]
-        if not row.in_force:
-            self.note(rule, f"not applied: in force from ruleset {row.since} on; {actual}")
-            return
-        self._counts[rule] += 1
-        if self._counts[rule] <= FINDINGS_PER_RULE:
-            self.found.append(breach(row, actual, line=line, expected=expected, severity=severity))
+        """Add a breach of the strict rule named `rule`; only a note if the rule is not in force in this ruleset.
 
-    def keep_applicable(self, benchmark: str, division: str) -> None:
-        """Drop the breaches of rules that do not hold for this benchmark and division, and note those rules."""
-        for rule in self.strict.values():
+        The arguments are those of the function `breach`. Breaches beyond FINDINGS_PER_RULE are only counted.
+        """
+        strict_rule = self.strict_rules[rule]
+        if not strict_rule.in_force:
+            self.add_note(rule, f"not applied: in force from ruleset {strict_rule.since} on; {actual}")
+            return
+        self._breach_counts[rule] += 1
+        if self._breach_counts[rule] <= FINDINGS_PER_RULE:
+            self.findings.append(breach(strict_rule, actual, line=line, expected=expected, severity=severity))
+
+    def drop_inapplicable_rules(self, benchmark: str, division: str) -> None:
+        """Drop the findings of rules that do not apply to this benchmark and division, and note each such rule.
+
+        An empty `benchmark` stands for any that this project has no rules for.
+        """
+        for rule in self.strict_rules.values():
             reason = rule.why_not_applied(benchmark, division)
             if reason:
-                self.drop(rule.name)
-                self.note(rule.name, f"not applied: {reason}")
+                self.drop_findings_of(rule.name)
+                self.add_note(rule.name, f"not applied: {reason}")
 
-    def drop(self, rule: str) -> None:
-        """Forget what was collected of a rule."""
-        self.found = [finding for finding in self.found if finding.rule != rule]
-        del self._counts[rule]
+    def drop_findings_of(self, rule: str) -> None:
+        """Drop all findings of a rule, and forget how many breaches there were."""
+        self.findings = [finding for finding in self.findings if finding.rule != rule]
+        del self._breach_counts[rule]
 
-    def note(self, rule: str, actual: str) -> None:
-        """Collect a note of a strict rule."""
-        self.found.append(note(self.strict[rule], actual))
+    def add_note(self, rule: str, actual: str) -> None:
+        """Add a note on the strict rule named `rule`, such as why it was not applied."""
+        self.findings.append(note(self.strict_rules[rule], actual))
 
-    def more(self, last: Finding, count: int) -> None:
-        """Collect that `count` breaches of the rule of `last` are not listed."""
+    def add_unlisted(self, last: Finding, count: int) -> None:
+        """Add a note that `count` more breaches of the rule of `last`, its last listed finding, are not listed."""
         actual = f"{count} more breaches of {last.rule}, not listed"
-        self.found.append(replace(last, severity="info", line=None, expected="", actual=actual, fix="", official=False))
+        unlisted = replace(last, severity="info", line=None, expected="", actual=actual, fix="", official=False)
+        self.findings.append(unlisted)
 
-    def finish(self) -> tuple[Finding, ...]:
-        """Return all findings, errors first, then by line."""
-        for rule, count in self._counts.items():
+    def sorted_findings(self) -> tuple[Finding, ...]:
+        """Return all findings, errors first, then by line. Call it once: it adds how many breaches are not listed."""
+        for rule, count in self._breach_counts.items():
             if count > FINDINGS_PER_RULE:
-                self.more(breach(self.strict[rule], ""), count - FINDINGS_PER_RULE)
-        return tuple(sorted(self.found, key=_severity_and_line))
+                self.add_unlisted(breach(self.strict_rules[rule], ""), count - FINDINGS_PER_RULE)
+        return tuple(sorted(self.findings, key=_severity_and_line))
 
 
 def _severity_and_line(finding: Finding) -> tuple[int, int]:
@@ -292,30 +321,37 @@ def peaks() -> dict[str, float]:
 
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
-    """Return the images/s of ResNet-50 that a machine cannot surpass in training; None where that is not known.
+    """Return the highest training rate of ResNet-50, in images/s, that a machine can reach; None if it is not known.
 
-    `cards` are the names of its GPUs, and the bound is 60 % of their peaks together: no published run takes more. It is
-    not known if one of them is not in peaks.yaml. A machine without GPUs has the whole peak of its CPU `cores`, which
-    is higher than that of any real core; without cores nothing is known. The work of an image grows with its area,
-    which is the square of its height of `pixels`.
+    - With GPUs, whose names are `cards`: 60 % of their peaks together, twice what any published run takes. None if a
+      card is not in peaks.yaml.
+    - With CPU `cores` alone: the cores times CORE_FLOP_PER_S, which is more than any real core computes.
+    - With neither: None.
+
+    The work of an image grows with its area, so it grows with the square of its height, `pixels`.
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
     flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2
-    if not cards:
-        return cores * CORE_FLOP_PER_S / flop_per_image if cores else None
-    flop_per_s = 0.0
-    for card in cards:
-        peak_tflop_per_s = _peak_of_card(card)
-        if peak_tflop_per_s is None:
-            return None
-        flop_per_s += peak_tflop_per_s * 1e12
-    return _SHARE_OF_PEAK * flop_per_s / flop_per_image
+    if cards:
+        peak_flop_per_s = 0.0
+        for card in cards:
+            card_tflop_per_s = _peak_of_card(card)
+            if card_tflop_per_s is None:
+                return None
+            peak_flop_per_s += card_tflop_per_s * 1e12
+        return _SHARE_OF_PEAK * peak_flop_per_s / flop_per_image
+    if cores:
+        return cores * CORE_FLOP_PER_S / flop_per_image
+    return None
 
 
 def _peak_of_card(card: str) -> float | None:
-    """Return the peak in TFLOP/s of a card by its full name, such as `NVIDIA A100-SXM4-80GB`; None if not known."""
-    for name, peak in peaks().items():
+    """Return the peak of a card in TFLOP/s; None if it is not in peaks.yaml.
+
+    `card` is the full name, such as `NVIDIA A100-SXM4-80GB`. It contains the name that peaks.yaml has.
+    """
+    for name, peak_tflop_per_s in peaks().items():
         if name in card:
-            return peak
+            return peak_tflop_per_s
     return None

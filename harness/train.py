@@ -8,11 +8,12 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from harness import loader, ranks, sampling, session, state, workload
-from harness.hooks import checkpoint
+from harness import loader, ranks, sampling, session, state
+from harness.hooks import resume
 from harness.job import ClusterSettings, CourseSettings, DataSettings, Job, ModelSettings, Origins
 from harness.loader import Batch, Loader
 from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
+from harness.task import task_of
 from program import build
 from runlog import schema
 from runlog.errors import RunError
@@ -36,12 +37,11 @@ def main(job: Job, origins: Origins) -> None:
         batches, eval_batches = inputs(run, job.data, job.cluster)
         batches.write_to(trainer.step.inputs)
         source: Iterator[Batch] = batches
-        if job.data.kind == "synthetic":
+        if job.data.is_synthetic:
             source = itertools.repeat(synthetic.train)
 
         # ---- the timed run
-        session.run_summary(run.log, job, resumed=bool(run.start.path))
-        session.start_clock(run.log, me)
+        session.start_clock(run.log, run.ranks)
         try:
             if job.course.trains:
                 train_to_target(run, trainer, source, evaluator, eval_batches)
@@ -49,61 +49,11 @@ def main(job: Job, origins: Origins) -> None:
                 train_measured_steps(trainer, source, job.course)
         except NotFinite as error:
             raise RunError(f"{error}; {run.keeper.last_good}") from error
-        me.comm.Barrier()
+        run.ranks.comm.Barrier()
         run.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-        session.log_telemetry(run.log, me, run.hooks)
+        session.log_telemetry(run.log, run.ranks, run.hooks)
         batches.close()
         eval_batches.close()
-
-
-def task_of(job: Job, me: ranks.Ranks) -> session.Task:
-    """Return what the job trains, by its settings and its data set.
-
-    Raises ValueError where it asks for what cannot be done.
-    """
-    model = workload.of_job(job)
-    recipe = model.recipe
-    name, root = session.data_set(job.data, me, model.EMBEDDED)
-    train_samples = model.DATA.find(root, "train", recipe.classes)
-    eval_samples = model.DATA.find(root, "val", recipe.classes)
-    is_synthetic = job.data.kind == "synthetic"
-    notes = [*train_samples.notes, *eval_samples.notes]
-    train_passport = None
-    eval_passport = None
-    if not is_synthetic:
-        surveyed = session.surveyed(me, train_samples, eval_samples)
-        train_passport = surveyed.train
-        eval_passport = surveyed.evaluation
-        notes += surveyed.notes
-
-    count = len(train_samples)
-    if is_synthetic and not job.data.folder:
-        # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
-        count = max(recipe.train_samples, job.global_batch)
-    dataset = schema.Dataset(
-        name=name,
-        train_samples=count,
-        eval_samples=len(eval_samples),
-        synthetic=is_synthetic,
-        form=train_samples.form,
-        train=train_passport,
-        eval=eval_passport,
-        train_source=train_samples.source,
-        eval_source=eval_samples.source,
-    )
-    eval_image, eval_batch = model.eval_input(eval_samples)
-    asked_epochs = job.course.max_epochs
-    return session.Task(
-        workload=model,
-        dataset=dataset,
-        samples=train_samples,
-        eval_samples=eval_samples,
-        eval_image=eval_image,
-        eval_batch=eval_batch,
-        epochs=asked_epochs or recipe.most_epochs(samples=count, global_batch=job.global_batch),
-        schedule=recipe.make_schedule(samples=count, global_batch=job.global_batch, epochs=asked_epochs),
-        notes=tuple(notes),
-    )
 
 
 class Synthetic(NamedTuple):
@@ -184,7 +134,7 @@ def warm_up(
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
-    checkpoint.restore(run.start, training, run.ranks)
+    resume.restore(run.start, training, run.ranks)
     trainer.step.capture()
 
 

@@ -39,10 +39,14 @@ SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs
 
 
 def parse(config_list: str) -> dict[str, str]:
-    """Return pip's settings by name from the output of `pip config list`.
+    """Return pip's settings by name, from the output of `pip config list`.
 
-    A line is as `global.index-url='https://pypi.org/simple'`: the section, the name, and the value as Python's literal.
-    A setting that several sections have is that of the last of SECTIONS; other sections are for other commands.
+    A line of it has the section, the name and the value as a Python literal:
+
+        global.index-url='https://pypi.org/simple'
+
+    Only the sections of SECTIONS are read; others are for other commands of pip. If several have a setting, the last of
+    SECTIONS wins.
     """
     by_section: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in config_list.splitlines():
@@ -58,9 +62,11 @@ def parse(config_list: str) -> dict[str, str]:
 
 
 def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which uv trusts the certificates that pip trusts: a file's, a folder's or the system's.
+    """Return the variable that makes uv trust the certificates that pip trusts.
 
-    Nothing is returned where there are none: uv has Mozilla's certificates built in.
+    - A file or folder of certificates, as the user set it for pip: its path.
+    - Otherwise the certificates of the system, if it has a file of them.
+    - Otherwise nothing: uv has Mozilla's certificates built in.
     """
     path = settings.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     if path:
@@ -72,12 +78,13 @@ def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables by which uv installs from where pip would.
+    """Return the environment variables that make uv install from where pip would.
 
-    `settings` are pip's, as `parse` returns them. They decide the indexes, folders and hosts that are trusted, retries
-    and time limits, passwords from a keyring, the proxy, and, with this process's `environment`, the certificates.
+    `settings` are pip's, as `parse` returns them. They decide the indexes, the folders of wheels, the trusted hosts,
+    retries and time limits, the proxy, and whether passwords come from a keyring. Certificates also depend on
+    `environment`, that of this process.
     """
-    # pip takes a package from whichever index has it. The locks' hashes say that it is the right one.
+    # pip takes a package from any index that has it, and so must uv. That is safe: a lock has each package's hash.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 
     for name, variable in SAME_VALUE.items():
@@ -98,7 +105,7 @@ def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def uv_command(settings: Mapping[str, str], lock: str, options: Sequence[str]) -> list[str]:
-    """Return uv's command line: exactly the wheels of the lock, each with a hash that the lock has."""
+    """Return uv's command line, which installs exactly the wheels of the lock, each with a hash that the lock has."""
     words = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--python", sys.executable, "--no-config"]
     words += ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--compile-bytecode"]
     if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
@@ -107,9 +114,9 @@ def uv_command(settings: Mapping[str, str], lock: str, options: Sequence[str]) -
 
 
 def main() -> NoReturn:
-    """Become uv, which installs the lock that the command line names; exit with status 1 where pip fails.
+    """Become uv, which installs the lock that the command line names. Exits with status 1 if pip fails.
 
-    uv gets this process's environment with pip's settings, as uv's variables, in place of the user's own ones.
+    uv's settings come from pip's settings alone: the user's own variables for uv are removed, except UV_CACHE_DIR.
     """
     config_list = [sys.executable, "-m", "pip", "config", "list"]
     pip = subprocess.run(config_list, stdout=subprocess.PIPE, text=True, check=False)
@@ -118,12 +125,12 @@ def main() -> NoReturn:
 
     settings = parse(pip.stdout)
     words = uv_command(settings, sys.argv[1], sys.argv[2:])
-    # A variable of the user's for uv may install elsewhere; where uv keeps its downloads is up to the user.
-    kept = {}
+    kept_variables = {}
     for name, value in os.environ.items():
+        # Any other variable for uv might make it install elsewhere.
         if not name.startswith("UV_") or name == "UV_CACHE_DIR":
-            kept[name] = value
-    os.execve(words[0], words, kept | uv_variables(settings, os.environ))
+            kept_variables[name] = value
+    os.execve(words[0], words, kept_variables | uv_variables(settings, os.environ))
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ class NodeError(SystemExit):
 
 
 def fail(text: str, status: int = 1) -> NoReturn:
-    """End this process with that line on stderr: status 1 where the job cannot go on, 2 for wrong use."""
+    """End this process with a line on stderr. The status is 1 if the job cannot go on, 2 for wrong use."""
     say(text)
     raise NodeError(text, status)
 
 
 def stop(number: int, _frame: object) -> NoReturn:
-    """End this process as the signal `number` asks, and ignore all that follow."""
+    """End this process as the signal `number` asks, and ignore all later signals."""
     on_signals(signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -22,27 +22,28 @@ OF_ONE_NODE = frozenset(
     )
 )
 SSHD_CANNOT_START = "this node of the job cannot start its sshd: "
-ANSWER_S = 10.0  # that a node without sshd waits for the first one's call
+ANSWER_S = 10.0  # how long a node without sshd waits for the first node's call
 MOST_OF_AN_ANSWER = 300  # characters
-REFUSED_S = 8.0  # in which a first node whose key is right calls again after a call that ended too early
-# An sshd's line about a caller that hung up in the exchange of keys, as one does that expects another host key.
+REFUSED_S = 8.0  # a first node with the right key calls again within this time after a call that ended too early
+# sshd's line about a caller that hung up in the exchange of keys, as a caller does that expects another host key.
 HUNG_UP = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+ )?(\S+) port \d+ \[preauth\]")
 
 
-def hello(job: env.Job) -> str:
-    """Return what a waiting node tells the first one, as a line of JSON with `rank`, `code` and `given`.
+def hello_line(job: env.Job) -> str:
+    """Return a waiting node's message to the first node, a line of JSON with `rank`, `code` and `given`.
 
-    `code` is the SHA-256 of the files that the node runs, and `given` has the settings that its user gave it.
+    `code` is the SHA-256 of the files that the node runs. `given` has the settings that its user gave it.
     """
     _, origins = env.read()
     given = {name: str(entry["value"]) for name, entry in origins.items() if entry["origin"] == "environment"}
     return json.dumps({"rank": job.cluster.node_rank, "code": code_sha256(), "given": given}) + "\n"
 
 
-def overruled(given: Mapping[str, str], job: env.Job) -> str:
-    """Name the settings that a user gave a waiting node and the first node has otherwise; empty where there is none.
+def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
+    """Name the settings that a user gave a waiting node and that the first node has otherwise; empty if there are none.
 
-    `given` is the node's {VARIABLE: value}, `job` the first node's. mpirun carries the first node's to all ranks.
+    `given` has the waiting node's settings, and `job` is that of the first node. The first node's values count, because
+    mpirun carries them to all ranks. Settings that belong to one node alone are not compared.
     """
     differences = []
     for name, value in given.items():
@@ -53,11 +54,12 @@ def overruled(given: Mapping[str, str], job: env.Job) -> str:
 
 
 def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
-    """Listen in the place of this node's sshd, which cannot start, and say why to a first node that calls.
+    """Listen in the place of this node's sshd, which cannot start, and answer two calls of the first node with `why`.
 
-    A first node calls twice: by ssh, which does not show what it is told, and then by `why_sshd_cannot_start`, which
-    reads it. Each call is waited for ANSWER_S at most: a first node that calls later hears nothing, as this node has
-    ended then. Where nothing can listen there, this returns at once.
+    The first node calls by ssh, which does not show the answer, and then by `why_sshd_cannot_start`, which reads it.
+
+    This waits up to ANSWER_S for each call, and then returns. It also returns if nothing can listen there, or if a
+    connection breaks.
     """
     family = socket.AF_INET6 if ":" in job.cluster.ssh_address else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -71,12 +73,12 @@ def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
                 caller.sendall(f"{SSHD_CANNOT_START}{why}\n".encode())
                 caller.shutdown(socket.SHUT_WR)
                 caller.settimeout(1)
-                # Read what ssh begins with: left unread, it would make the end of the connection an error there.
+                # Read what ssh sends first: unread bytes would make the end of the connection an error at the caller.
                 caller.recv(1000)
 
 
 def why_sshd_cannot_start(host: str, port: int) -> str:
-    """Return why the sshd of a node cannot start, as `answer_in_place_of_sshd` says it; empty where nothing does."""
+    """Call a node and return why its sshd cannot start, as `answer_in_place_of_sshd` says; empty if nothing says so."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=ANSWER_S) as connection:
         line = connection.makefile("rb").readline(MOST_OF_AN_ANSWER).decode(errors="replace")
         if line.startswith(SSHD_CANNOT_START):
@@ -85,7 +87,7 @@ def why_sshd_cannot_start(host: str, port: int) -> str:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the numeric addresses of a host; none where its name does not resolve."""
+    """Return the numeric addresses of a host; empty if its name does not resolve."""
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -94,7 +96,7 @@ def addresses_of(host: str) -> list[str]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Tell whether a host's name has an address of this machine: one that a socket can be bound to."""
+    """Return whether a host's name has an address of this machine, which is one that a socket can be bound to."""
     for address in addresses_of(host):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -104,10 +106,10 @@ def is_this_machine(host: str) -> bool:
 
 
 def rank_by_hosts(hosts: list[str]) -> int:
-    """Return the rank of this machine, started as the first node, by its place in HOSTS.
+    """Return the rank of this machine, which was started as the first node, by its place in HOSTS.
 
-    It is 0 unless the first host's name is another machine's, and a later one is this machine's. A first name that does
-    not resolve tells nothing, so it is 0 then too.
+    It is 0, unless the first host is another machine and a later host is this one. If the name of the first host does
+    not resolve, that host may be this machine, so the rank is 0 then, too.
     """
     if not hosts or not addresses_of(hosts[0]):
         return 0
@@ -118,18 +120,19 @@ def rank_by_hosts(hosts: list[str]) -> int:
 
 
 class RefusedCalls:
-    """Calls of this node's sshd whose caller hung up before it had proved itself, by sshd's own log."""
+    """Calls of this node's sshd by callers that hung up before they logged in, found in sshd's log."""
 
     def __init__(self, hosts: list[str]) -> None:
         """`hosts` are the names of the job's nodes, the first one first; there may be none."""
         self.hosts = hosts
         self.lines_read = 0
-        self.last_of_first_node = float("inf")  # by time.monotonic; infinite: it has not hung up
+        self.last_of_first_node = float("inf")  # when it hung up last, by time.monotonic; infinite: never
 
     def read(self, log: list[str]) -> list[str]:
-        """Return the addresses of the callers that hung up, by the lines of sshd's `log` since the last call of this.
+        """Return the addresses of the callers that hung up since the last call of this method.
 
-        If the first node is among them, this moment is noted for `first_node_gave_up`.
+        `log` has all lines of sshd's log so far. Only the new ones are read. If the first node is among the callers,
+        the time is noted for `first_node_gave_up`.
         """
         new_lines = log[self.lines_read :]
         self.lines_read = len(log)
@@ -146,5 +149,5 @@ class RefusedCalls:
         return callers
 
     def first_node_gave_up(self) -> bool:
-        """Tell whether the first node hung up, and has not called again for REFUSED_S since."""
+        """Return whether the first node hung up, and has not done so again for REFUSED_S."""
         return time.monotonic() > self.last_of_first_node + REFUSED_S

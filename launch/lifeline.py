@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from harness import env
 from harness.provenance import code_sha256
 from launch.ends import say
-from launch.hello import overruled, why_sshd_cannot_start
+from launch.hello import overruled_settings, why_sshd_cannot_start
 
 CONNECTING = threading.Semaphore(64)  # ssh connections that the first node opens at the same time
 
@@ -45,27 +45,31 @@ NO_SSHD = re.compile("kex_exchange_identification|Connection (closed|reset)|bann
 
 
 class Lifeline(threading.Thread):
-    """The ssh connection to one other node, for the whole job; the thread makes it.
+    """The ssh connection to one other node, for the whole job. The thread connects; then the connection stays.
 
-    Over it the node says its hello (launch/hello.py), and then is sent lines: `go`, `say TEXT` and `end STATUS REASON`.
+    The other node sends its hello (launch/hello.py). Then it is sent lines: `go`, `say TEXT` and `end STATUS REASON`.
     """
 
     def __init__(self, rank: int, job: env.Job, host: str, folder: Path, deadline: float) -> None:
-        """`folder` is that of the job's files, the same on each node; `deadline`, by time.monotonic, ends the tries."""
+        """Note what to connect to; nothing is tried yet.
+
+        `folder` has the job's files and is the same on each node. No try begins after `deadline`, by time.monotonic.
+        """
         super().__init__(daemon=True)
         self.rank, self.job, self.host, self.folder, self.deadline = rank, job, host, folder, deadline
         self.answered = False  # the node has said its hello
         self.process: subprocess.Popen[str] | None = None  # ssh
         self.problem = "not tried"  # why the node has not joined; empty: it has
-        self.final = False  # no use in trying again
+        self.is_final = False  # another try cannot mend `problem`
 
     def connect(self) -> None:
-        """Try once to connect and to hear the node's hello; set `problem`, which is empty where the node has joined.
+        """Try once to connect, and to read the node's hello. Afterwards `problem` is empty if the node has joined.
 
-        A problem that another try cannot mend is `final`.
+        Otherwise `problem` says why it has not, and `is_final` whether another try is useless.
         """
         at = self.folder
         process = subprocess.Popen(
+            # Print the node's hello, then pass all that is written here into its lifeline.
             ["ssh", "-F", str(at / "ssh_config"), self.host, f"cat {at}/hello && exec cat >{at}/lifeline"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,29 +82,32 @@ class Lifeline(threading.Thread):
         assert process.stdin and process.stdout and process.stderr
         answer = process.stdout.readline()
         if not answer:
-            said = process.stderr.read().strip() or f"ssh exited with {process.wait()}"
-            self._note_failure(said)
+            ssh_output = process.stderr.read().strip() or f"ssh exited with {process.wait()}"
+            self._note_failure(ssh_output)
             return
         self.answered = True
         facts = json.loads(answer)
         self.problem = self._problem_of(facts)
-        self.final = bool(self.problem)
+        self.is_final = bool(self.problem)
         if not self.problem:
             self._let_join(facts, process.stdin)
 
-    def _note_failure(self, said: str) -> None:
-        """Set `problem` and `final` by what ssh said as it failed, or by what the node says in place of its sshd."""
-        failure = next(failure for failure in FAILURES if re.search(failure.words, said))
-        self.problem = failure.problem.format(said.splitlines()[-1])
-        self.final = failure.is_final
-        if NO_SSHD.search(said):
+    def _note_failure(self, ssh_output: str) -> None:
+        """Set `problem` and `is_final` by what ssh printed as it failed.
+
+        If something answers there that is no sshd, it may be the node itself: then its own words count.
+        """
+        failure = next(failure for failure in FAILURES if re.search(failure.words, ssh_output))
+        self.problem = failure.problem.format(ssh_output.splitlines()[-1])
+        self.is_final = failure.is_final
+        if NO_SSHD.search(ssh_output):
             why = why_sshd_cannot_start(self.host, self.job.cluster.ssh_port)
             if why:
                 self.problem = f"its sshd cannot start: {why}"
-                self.final = True
+                self.is_final = True
 
     def _problem_of(self, facts: dict[str, Any]) -> str:
-        """Say why the node of this hello cannot be in the job: it has another rank or other code; empty if it can."""
+        """Return why the node of a hello cannot be in the job: another rank, or other code; empty if it can."""
         if facts["rank"] != self.rank:
             return f"says NODE_RANK={facts['rank']}, but HOSTS has it as node {self.rank}"
         if facts["code"] != code_sha256():
@@ -108,29 +115,29 @@ class Lifeline(threading.Thread):
         return ""
 
     def _let_join(self, facts: dict[str, Any], to_node: IO[str]) -> None:
-        """Tell the node that it has joined, and on both nodes which of its settings the first node's overrule."""
+        """Send the node `go`. If the first node's settings overrule some of its own, say so on both nodes."""
         to_node.write("go\n")
-        differences = overruled(facts["given"], self.job)
-        if differences:
-            say(f"{self.host} (node {self.rank}) was given {differences}; the first node's values rule")
-            to_node.write(f"say the first node's values rule, not this node's: {differences}\n")
+        overruled = overruled_settings(facts["given"], self.job)
+        if overruled:
+            say(f"{self.host} (node {self.rank}) was given {overruled}; the first node's values rule")
+            to_node.write(f"say the first node's values rule, not this node's: {overruled}\n")
         to_node.flush()
 
     def run(self) -> None:
-        """Try to connect until the node has joined, another try is of no use, or the deadline is over."""
-        while self.problem and not self.final and time.monotonic() < self.deadline:
+        """Try to connect until the node has joined, another try is useless, or the deadline is over."""
+        while self.problem and not self.is_final and time.monotonic() < self.deadline:
             with CONNECTING:
                 self.connect()
             if self.problem:
                 time.sleep(0.5)
 
-    def lost(self) -> bool:
-        """Tell whether the connection that was there has ended."""
+    def is_lost(self) -> bool:
+        """Return whether there was a connection and it has ended."""
         return self.process is not None and self.process.poll() is not None
 
-    def end(self, status: int, reason: str) -> None:
-        """Tell the node how the job ended, and why where that is known; do nothing where it is lost."""
-        if self.process and self.process.stdin and not self.lost():
-            with contextlib.suppress(BrokenPipeError):  # it went first
+    def send_end(self, status: int, reason: str) -> None:
+        """Tell the node the exit status of the job and the reason; do nothing if the connection is lost."""
+        if self.process and self.process.stdin and not self.is_lost():
+            with contextlib.suppress(BrokenPipeError):  # the node went first
                 self.process.stdin.write(f"end {status} {reason}\n")
                 self.process.stdin.close()

@@ -37,18 +37,18 @@ from launch.waiting import serve
 from runlog import named_files
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
-MOST_NAMED = 8  # of the nodes that did not join
-SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
+MOST_NAMED = 8  # at most so many of the nodes that did not join are named
+SIGNAL_S = 1.0  # a signal that ended another node, and is for this node too, comes within this time of its loss
 
 
 # --- a node's files of the job ----------------------------------------------------------------------------------------
 
 
 def user_name() -> str:
-    """Return the login name of this process's user; give it one where it has none, as ssh and sshd refuse such a user.
+    """Return the login name of this process's user. A user without a name is given one, because ssh and sshd refuse it.
 
-    A name can be given in the image alone, and to a user id of 500 or above: libnss-extrausers, by which it is done,
-    takes no other. Ends this process where none can be given.
+    A name can only be given in the image, and only to a user id of 500 or above, because libnss-extrausers takes no
+    other. Ends this process with status 2 if no name can be given.
     """
     uid, gid = os.getuid(), os.getgid()
     name = known_name(uid)
@@ -68,7 +68,7 @@ def user_name() -> str:
 
 
 def known_name(uid: int) -> str:
-    """Return the login name of a user id on this machine; empty where it has none."""
+    """Return the login name of a user id on this machine; empty if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -76,16 +76,16 @@ def known_name(uid: int) -> str:
 
 
 def forget_user_name() -> None:
-    """Remove the name that `user_name` has given this process's user; do nothing where it gave none."""
+    """Remove the name that `user_name` gave this process's user; do nothing if it gave none."""
     if (EXTRA_USERS / "passwd").is_file() and EXTRA_USERS.is_symlink():
         shutil.rmtree(EXTRA_USERS.resolve())
 
 
 def copy_key(key: Path, folder: Path, user: str) -> str:
-    """Copy the job's private key to the file `key` of a folder; return its public half, as "ssh-ed25519 AAAA...".
+    """Copy the job's private key to the file `key` in a folder. Return its public half, as "ssh-ed25519 AAAA...".
 
-    `user` is the name of this process's user, for the message. Ends this process where the key cannot be read, or is no
-    private key without a passphrase.
+    `user` is the name of this process's user, for a message. Ends this process with status 2 if the key cannot be read,
+    or if it is not a private key without a passphrase.
     """
     try:
         named_files.require_file_if_present(key)
@@ -109,8 +109,8 @@ def job_folder(job: env.Job) -> Iterator[Path]:
     It holds the key, the configuration of ssh and sshd, and the pipe that is this node's end of the lifeline. Its path
     is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
 
-    Ends this process where another job on this node uses the same SSH_PORT, where the folder is somebody else's, where
-    this user has no name and can be given none, and where the job's key is of no use.
+    Ends this process if the user has no name and can be given none, if the folder is somebody else's, if another job on
+    this node uses the same SSH_PORT, or if the job's key is of no use.
     """
     user = user_name()
     folder = Path(f"/tmp/nodes-{os.getuid()}-{job.cluster.ssh_port}")
@@ -119,12 +119,12 @@ def job_folder(job: env.Job) -> Iterator[Path]:
         fail(f"{folder} belongs to somebody else: remove it, or choose another SSH_PORT")
     with (folder / "lock").open("w") as lock:  # held to the end of the context
         lock_or_fail(lock, job.cluster.ssh_port)
-        for left in folder.iterdir():  # of a job that was killed
-            if left.name != "lock":
-                left.unlink()
-        umask_of_results = os.umask(0o077)  # only this user may read the job's files
+        for leftover in folder.iterdir():  # of a job that was killed
+            if leftover.name != "lock":
+                leftover.unlink()
+        usual_umask = os.umask(0o077)  # only this user may read the job's files
         write_files(job, folder, user)
-        os.umask(umask_of_results)
+        os.umask(usual_umask)
         try:
             yield folder
         finally:
@@ -133,7 +133,7 @@ def job_folder(job: env.Job) -> Iterator[Path]:
 
 
 def lock_or_fail(lock: IO[str], port: int) -> None:
-    """Lock a file until it is closed; end this process where another job on this node holds it, for the same port."""
+    """Lock a file until it is closed. End this process if another job on this node holds the lock for the same port."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -141,9 +141,10 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
 
 
 def write_files(job: env.Job, folder: Path, user: str) -> None:
-    """Write what ssh, sshd and the lifeline need into the job's folder of this node; `user` is its user's name.
+    """Write the files that ssh, sshd and the lifeline need into the job's folder of this node, for its `user`.
 
-    The job's key is all that is trusted: sshd lets in who has it, and ssh takes it for the host key of every node.
+    Only the job's key is trusted. sshd lets in who has it, and ssh expects it as the host key of every node. Ends this
+    process if the key is of no use.
     """
     public = copy_key(Path(job.cluster.job_key), folder, user)
     (folder / "authorized_keys").write_text(f"restrict {public}\n")
@@ -169,17 +170,17 @@ def write_files(job: env.Job, folder: Path, user: str) -> None:
 def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """Wait for the other nodes, run a command (its `words`) over them, and return its exit status.
 
-    However this ends, the other nodes are told its exit status, and why where that is known.
+    However this ends, the other nodes are sent the exit status, and the reason if it is known.
     """
     start = time.monotonic()
     deadline = start + job.cluster.node_wait_s
     others = [Lifeline(rank, job, host, folder, deadline) for rank, host in enumerate(hosts) if rank > 0]
-    status = 1  # of an error that nothing here expects
+    status = 1  # if an error comes that nothing here expects
     reason = ""
     try:
         for other in others:
             other.start()
-        join(others, start, job.cluster.node_wait_s)
+        wait_until_joined(others, start, job.cluster.node_wait_s)
         say(f"{len(hosts)} nodes joined after {time.monotonic() - start:.1f} s")
         status = run_command(words, mpirun_settings(job, hosts, folder), folder, others)
         reason = reason_of(folder)
@@ -192,19 +193,19 @@ def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     return status
 
 
-def join(others: list[Lifeline], start: float, wait_s: int) -> None:
-    """Wait until all other nodes have joined; end this process where one cannot, or does not within `wait_s`.
+def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None:
+    """Wait until all other nodes have joined. End this process if one cannot, or if one has not within `wait_s`.
 
-    `start` is when the wait began, by time.monotonic. The message names MOST_NAMED nodes at most: those that cannot
-    join, if there are any, else those that have not.
+    `start` is when the wait began, by time.monotonic. The message names up to MOST_NAMED nodes: those that cannot join,
+    if there are any, else those that have not joined.
     """
     end = start + wait_s + 1  # each lifeline stops trying after `wait_s`, and may need a moment for its last try
     while time.monotonic() < end and any(other.is_alive() for other in others):
-        if any(other.final for other in others):
+        if any(other.is_final for other in others):
             break
         time.sleep(0.05)
 
-    unable = [other for other in others if other.final]
+    unable = [other for other in others if other.is_final]
     missing = unable or [other for other in others if other.problem]
     if not missing:
         return
@@ -216,10 +217,10 @@ def join(others: list[Lifeline], start: float, wait_s: int) -> None:
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """Return the environment variables by which mpirun reaches the nodes, and those that name two files of reasons.
+    """Write the file of hosts for mpirun. Return the environment variables by which mpirun reaches the nodes.
 
-    In ABORT_REASON_FILE the command that runs mpirun reads why it is being ended; into END_REASON_FILE it writes why it
-    failed. The list of hosts for mpirun is written into the job's folder.
+    Two of the variables name files in the job's folder that hold a reason. The command that runs mpirun reads from
+    ABORT_REASON_FILE why it is being ended, and writes into END_REASON_FILE why it failed.
     """
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
@@ -241,64 +242,67 @@ class EarlyEnd(NamedTuple):
     """How a command is ended before it has ended by itself."""
 
     status: int  # exit status of the job
-    number: signal.Signals  # that the command is sent
+    signal_to_send: signal.Signals  # to the command
     reason: str
 
 
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
-    """Run a command to its end, and return its exit status, or 128 + n where signal n ended it.
+    """Run a command to its end, and return its exit status, or 128 + n if signal n ended it.
 
-    Where a node is lost, or a signal comes to this process, the command is told the reason by the file `abort_reason`
-    of the job's folder, and then sent a signal; what has not ended JOB_END_S later is killed. The status is then 1 for
-    a lost node, and 128 + n for signal n.
+    If a node is lost, or a signal comes to this process, the command is ended early:
+
+    - The reason is written to the file `abort_reason` of the job's folder, and the command is sent a signal.
+    - What has not ended JOB_END_S later is killed.
+    - The status is 1 for a lost node, 128 + n for signal n.
     """
     parent = os.getppid()
     signals: list[int] = []
     on_signals(lambda number, _frame: signals.append(number))
     command = subprocess.Popen(words, env=os.environ | settings, start_new_session=True, close_fds=False)
-    early: EarlyEnd | None = None
+    early_end: EarlyEnd | None = None
     deadline = float("inf")
     while command.poll() is None:
-        if early is not None and time.monotonic() > deadline:
+        if early_end is not None and time.monotonic() > deadline:
             say(f"the job did not end within {TIMES['JOB_END_S']} s of being asked to: killed")
             end_descendants(0)
-            return early.status
-        lost = next((other for other in others if other.lost()), None)
-        if early is None and (lost is not None or signals):
-            early = early_end(lost, signals, parent)
-            (folder / "abort_reason").write_text(f"{early.reason}\n")
+            return early_end.status
+        lost = next((other for other in others if other.is_lost()), None)
+        if early_end is None and (lost is not None or signals):
+            early_end = decide_early_end(lost, signals, parent)
+            (folder / "abort_reason").write_text(f"{early_end.reason}\n")  # before the signal: it is read then
             deadline = time.monotonic() + TIMES["JOB_END_S"]
-            command.send_signal(early.number)
+            command.send_signal(early_end.signal_to_send)
         time.sleep(0.1)
 
-    if early is not None:
-        return early.status
-    if command.returncode < 0:
+    if early_end is not None:
+        return early_end.status
+    if command.returncode < 0:  # a signal ended it
         return 128 - command.returncode
     return command.returncode
 
 
-def early_end(lost: Lifeline | None, signals: list[int], parent: int) -> EarlyEnd:
-    """Return how to end the command for a node that was lost, or for the first of the signals that came.
+def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> EarlyEnd:
+    """Return how to end the command because of a signal or of a lost node. At least one of them must have come.
 
-    `parent` was this process's parent, which Linux replaces where it was killed: then that is the reason.
+    - A signal: the first one is sent on. If it came because this process's `parent` was killed, the reason says so.
+    - A lost node: TERM. If a signal comes within SIGNAL_S, that is the reason instead.
     """
     if lost is not None:
-        # Who stops a job often signals all its nodes, with all that runs there: a signal is then the reason, as soon as
-        # it comes here.
+        # Who stops a job often sends a signal to all processes on all nodes, so another node may go first. Then this
+        # node's signal, which the handler adds to `signals`, is the true reason.
         time.sleep(SIGNAL_S)
-    if lost is not None and not signals:
-        reason = f"node {lost.rank} ({lost.host}) was lost"
-        say(f"{reason}; the job ends")
-        return EarlyEnd(1, signal.SIGTERM, reason)
+        if not signals:
+            reason = f"node {lost.rank} ({lost.host}) was lost"
+            say(f"{reason}; the job ends")
+            return EarlyEnd(1, signal.SIGTERM, reason)
     number = signal.Signals(signals[0])
-    is_parent_alive = os.getppid() == parent
+    is_parent_alive = os.getppid() == parent  # Linux gives an orphan another parent
     reason = f"stopped by {number.name}" if is_parent_alive else "run_and_time.sh was killed"
     return EarlyEnd(128 + number, number, reason)
 
 
 def reason_of(folder: Path) -> str:
-    """Return why the job failed: this process's reason to end it, else the one of launch/trials.sh; empty: neither."""
+    """Return why the job failed: this process's reason for ending it, else that of launch/trials.sh; empty: neither."""
     for name in ("abort_reason", "end_reason"):
         with contextlib.suppress(FileNotFoundError):
             return (folder / name).read_text(errors="replace").partition("\n")[0]
@@ -306,10 +310,10 @@ def reason_of(folder: Path) -> str:
 
 
 def end_others(others: list[Lifeline], status: int, reason: str) -> None:
-    """Tell the other nodes how the job ended; wait 2 s at most for each of those that joined to have heard it."""
+    """Tell the other nodes how the job ended. Wait up to 2 s for each node that joined, until it has heard."""
     for other in others:
-        other.end(status, reason)
-    for other in others:  # a node closes its sshd, and so the lifeline, when it has heard
+        other.send_end(status, reason)
+    for other in others:  # when a node has heard, it ends its sshd, and with it the lifeline
         if other.process and other.answered:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 other.process.wait(2.0)
@@ -319,9 +323,9 @@ def end_others(others: list[Lifeline], status: int, reason: str) -> None:
 
 
 def hosts_of(job: env.Job) -> list[str]:
-    """Return the names of the job's nodes; a node above 0 needs none, as the first one calls it.
+    """Return the names of the job's nodes; empty if none are given to a node above 0, which needs none.
 
-    Raises ValueError where the first node has none, or HOSTFILE is not right.
+    Raises ValueError if the first node is given none, or if HOSTFILE is not right.
     """
     names = hosts_of_cluster(job.cluster)
     if not names and job.cluster.node_rank == 0:
@@ -332,7 +336,7 @@ def hosts_of(job: env.Job) -> list[str]:
 
 
 def arguments() -> argparse.Namespace:
-    """Read the command line: the role of this node, and for the first one the command."""
+    """Read the command line: the role of this node, and for the first node the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=("serve", "lead"))
     parser.add_argument("command", nargs="*", help="lead: what runs over the nodes")
@@ -342,7 +346,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Play this node's role in the job that the environment describes, and return the exit status.
 
-    The module's docstring lists the statuses. All processes that were started here have ended when this returns.
+    The module's docstring lists the statuses. When this returns, all processes that were started here have ended.
     """
     args = arguments()
     try:
@@ -359,7 +363,8 @@ def main() -> int:
     adopt_orphans()
     with job_folder(job) as folder:
         on_signals(stop)
-        end_with_parent(signal.SIGHUP)  # in order; until here run_and_time.sh has had Linux kill this process with it
+        # End in order if run_and_time.sh is killed; until here it has had Linux kill this process with it.
+        end_with_parent(signal.SIGHUP)
         try:
             if args.role == "serve":
                 return serve(job, hosts, folder)
@@ -376,8 +381,8 @@ def main() -> int:
 def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """Lead the job if this machine is the first of its hosts, and return the exit status.
 
-    Any other machine was started as the first one by mistake. It serves the first one, which thereby hears of it and
-    says so. Returned is then the exit status that the first one says, and 2 in place of 0.
+    Any other machine was started as the first by mistake. It then serves the true first node, which thereby finds it
+    and says so. The status is then that of the first node, or 2 instead of 0.
     """
     rank = rank_by_hosts(hosts)
     if rank == 0:

@@ -37,17 +37,17 @@ RANK_ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on si
 
 
 def memory_kills() -> int:
-    """Return how many processes this node's kernel has ended for want of memory, since it started."""
+    """Return how many processes this node's kernel has killed for lack of memory since it started."""
     found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     return int(found[1]) if found else 0
 
 
-WINDOWS_TO_END = 2  # of steps: the one under way, and as long again for what is saved after it
+WINDOWS_TO_END = 2  # windows of steps: the one under way, and as long again to save a checkpoint after it
 WINDOW = re.compile(r'"key": "step_window", "value": \{[^}]*"time_s": ([\d.]+)')
 
 
 def longest_window_s(result: Path) -> float:
-    """Return the seconds of the longest window of steps in a log; 0 where it has none yet."""
+    """Return the seconds of the longest window of steps in a log; 0 if it has none yet, or cannot be read."""
     try:
         text = result.read_text(errors="replace")
     except OSError:
@@ -58,8 +58,8 @@ def longest_window_s(result: Path) -> float:
 def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
     """Return how long the ranks may take to end after a signal: to the end of a window, and to save a checkpoint.
 
-    It is LAST_WINDOW_S, or longer where windows are longer and nothing above this process kills it meanwhile, as the
-    engine of a container does, and the launcher of several nodes.
+    - With several nodes or in a container it is LAST_WINDOW_S: what is above this process kills it after that.
+    - Otherwise it is longer than LAST_WINDOW_S if the windows in the log `result` are longer.
     """
     if nodes > 1 or in_container:
         return float(TIMES["LAST_WINDOW_S"])
@@ -67,25 +67,25 @@ def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
 
 
 def open_messages(path: Path) -> IO[bytes]:
-    """Open the file that gets what the trial's ranks and mpirun print on stderr, empty and locked for this trial.
+    """Open the file for what the trial's ranks and mpirun print on stderr, emptied and locked for this trial.
 
-    The lock is held until the file is closed, and tells other jobs that the trial's name is taken. A file without a
-    lock is of a trial that ended before it had a log, and is emptied.
+    The lock is held until the file is closed. It tells other jobs that the trial's name is taken. A file that nobody
+    has locked is left from a trial that has ended.
 
-    Raises FileExistsError where another job holds the lock, or what is there is no plain file; OSError where it cannot
+    Raises FileExistsError if `path` is not a plain file, or if another job holds the lock. Raises OSError if it cannot
     be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise FileExistsError(f"{path} is a link, or no plain file: remove it, or set LOGDIR")
-    # Not emptied by opening it: another job may be writing there.
+    # Opened without O_TRUNC, which would empty it before the lock: another job may be writing there.
     messages = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb")
     try:
         fcntl.flock(messages, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         messages.close()
-        said = f"{path} is of another job, which is at work there: wait for it, or set LOGDIR"
-        raise FileExistsError(said) from None
+        problem = f"{path} is of another job, which is at work there: wait for it, or set LOGDIR"
+        raise FileExistsError(problem) from None
     messages.truncate(0)
     return messages
 
@@ -97,12 +97,12 @@ class Messages:
         self.text = text
 
     def errors(self) -> list[str]:
-        """Return the errors that ranks wrote, which are the lines with `error: ` before them, without that."""
+        """Return the errors that ranks wrote: the lines that begin with `error: `, without these words."""
         lines = self.text.splitlines()
         return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
 
     def rank_ended(self) -> re.Match[str] | None:
-        """Return mpirun's sentence about a rank that was ended by a signal, whose number is its first group."""
+        """Return mpirun's sentence about a rank that a signal ended, or None; its first group is the signal number."""
         in_one_line = " ".join(self.text.split())  # mpirun breaks its sentence over lines
         return RANK_ENDED.search(in_one_line)
 
@@ -124,8 +124,8 @@ class Trial:
     def on_signal(self, number: int, _frame: object) -> None:
         """Pass a signal that asks the trial to end on to the ranks, which save what they have and end.
 
-        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended. Where
-        mpirun is not there yet nothing is sent: `run` calls this again when it is.
+        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended. If
+        mpirun does not run yet, nothing is sent: `run` calls this again once it runs.
         """
         if self.signal is None:
             in_container = bool(os.environ.get("IMAGE_DIGEST"))
@@ -140,10 +140,10 @@ class Trial:
             self.mpirun.send_signal(sent)
 
     def run(self, messages: IO[bytes]) -> int:
-        """Run mpirun to its end; return its exit status, or 128 + n where signal n ended it.
+        """Run mpirun to its end; return its exit status, or 128 + n if signal n ended it.
 
-        What it and its ranks print on stderr goes into the file `messages`. What they leave in the node's memory and in
-        its folder of temporary files is removed.
+        What mpirun and its ranks print on stderr goes into the file `messages`. What they leave in the node's shared
+        memory and in its folder of temporary files is removed.
         """
         settings = dict(os.environ)
         segments = self._make_folder_of_segments()
@@ -157,35 +157,35 @@ class Trial:
             preexec_fn=lambda: end_with_parent(signal.SIGTERM),
         )
         self.mpirun = mpirun
-        if self.signal is not None:  # it came before there was an mpirun
+        if self.signal is not None:  # it came before there was an mpirun to send it to
             self.on_signal(self.signal, None)
         self._wait_for(mpirun)
 
-        own_folder_of_mpirun = f"{tempfile.gettempdir()}/ompi.{mpirun.pid}"  # which a killed one leaves
-        for left in (segments, own_folder_of_mpirun):  # a path that is not there, or empty, is passed over
-            shutil.rmtree(left, ignore_errors=True)
-        if mpirun.returncode < 0:
+        own_folder_of_mpirun = f"{tempfile.gettempdir()}/ompi.{mpirun.pid}"  # left if mpirun was killed
+        for leftover in (segments, own_folder_of_mpirun):
+            shutil.rmtree(leftover, ignore_errors=True)  # an empty or missing path is ignored
+        if mpirun.returncode < 0:  # a signal ended it
             return 128 - mpirun.returncode
         return mpirun.returncode
 
     def _make_folder_of_segments(self) -> str:
-        """Make a folder in the node's shared memory for the segments by which its ranks talk; return its path.
+        """Make a folder in /dev/shm for the memory segments through which the ranks talk. Return its path.
 
-        A rank that is killed leaves its segments there: with a folder of their own they can be removed. The path is
-        empty where no folder is needed or can be made: other nodes' segments are gone with their containers.
+        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if
+        the folder cannot be made, or if there are several nodes: their segments go with their containers.
         """
         if self.args.nodes > 1:
             return ""
         with contextlib.suppress(OSError):
-            # trials.sh, whose process id is in the name, removes it where this process was killed.
+            # The name has the process id of trials.sh, which removes the folder if this process is killed.
             return tempfile.mkdtemp(prefix=f"ranks.{os.getppid()}.", dir="/dev/shm")
         return ""
 
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
-        """Wait until mpirun has ended, and have it end where it is late.
+        """Wait until mpirun has ended, and end it if it is late.
 
-        It is told to end its ranks from the deadline after a signal on, or from the --limit of the trial. Where it is
-        still there MPIRUN_END_S after the deadline, it is killed.
+        - It is asked to end its ranks (TERM) after the deadline that a signal set, or after the trial's --limit.
+        - It is killed if it still runs MPIRUN_END_S after the deadline.
         """
         end_of_trial = float("inf")
         if self.args.limit:
@@ -199,9 +199,9 @@ class Trial:
             time.sleep(0.1)
 
     def killed_launcher(self) -> str:
-        """Say which launcher above this process was killed, as "launch/trials.sh was killed"; empty: both are there.
+        """Return which launcher above this process was killed, as "launch/trials.sh was killed"; empty if none was.
 
-        Linux ends a launcher with the one above it, so of two that are gone the upper one was killed.
+        Linux ends a launcher with the one above it. So if two are gone, the upper one was killed.
         """
         upper_name = "run_and_time.sh" if self.args.nodes == 1 else "launch/nodes.py"
         trials_sh, *above = self.launchers
@@ -212,25 +212,28 @@ class Trial:
         return ""
 
     def messages(self) -> Messages:
-        """Return what the ranks and mpirun have printed on stderr; nothing where the file is gone."""
+        """Return what the ranks and mpirun have printed on stderr; empty if the file is gone."""
         text = self.stderr.read_text(errors="replace") if self.stderr.exists() else ""
         return Messages(text)
 
-    def told_by_nodes(self) -> str:
-        """Return why launch/nodes.py ends the job, as it lost a node or is being stopped; empty where it does not."""
+    def reason_by_nodes(self) -> str:
+        """Return why launch/nodes.py ends the job: it lost a node, or is being stopped; empty if it does not."""
         path = Path(os.environ.get("ABORT_REASON_FILE") or os.devnull)
         return path.read_text().partition("\n")[0] if path.exists() else ""
 
     def wait_for_reason(self) -> None:
-        """Wait until launch/nodes.py has said why the job ends, or it is plain that it will not.
+        """Wait until launch/nodes.py has said why the job ends, or it is clear that it will not.
 
-        Where a node is lost, mpirun may fail before launch/nodes.py hears of the loss, which it does by the end of its
-        ssh connection or by ssh's keepalives. It is waited for as long as these take at most, and 3 s where a rank, or
-        mpirun about a rank, has said why the trial failed. A signal to this process ends the wait, too.
+        If a node is lost, mpirun may fail before launch/nodes.py notices, by the end of its ssh connection or by ssh's
+        keepalives. The wait ends:
+
+        - when launch/nodes.py has given a reason, or a signal has come to this process
+        - after 3 s, if a rank, or mpirun about a rank, has said why the trial failed
+        - when ssh's keepalives would have shown the loss of a node
         """
         begin = time.monotonic()
         end = begin + TIMES["ALIVE_S"] + 3  # mpirun's keepalives may be one ahead of ours
-        while time.monotonic() < end and self.signal is None and not self.told_by_nodes():
+        while time.monotonic() < end and self.signal is None and not self.reason_by_nodes():
             if time.monotonic() > begin + 3:
                 messages = self.messages()
                 if messages.errors() or messages.rank_ended():
@@ -238,15 +241,20 @@ class Trial:
             time.sleep(0.1)
 
     def reason(self, status: int) -> str:
-        """Say in one line why the trial failed; `status` is what `run` returned, or 1.
+        """Return why the trial failed, in one line. `status` is what `run` returned, or 1.
 
-        The first of these counts that is known: what launch/nodes.py has told, a signal to this process, a rank that
-        the kernel or another signal ended, what a rank said of itself, that it lost another one, what mpirun said, and
-        last the exit status alone.
+        It is the first of these that is known:
+
+        - what launch/nodes.py says
+        - a signal to this process
+        - that the folder of the log was removed
+        - a rank that the kernel or a signal ended
+        - what the ranks say, their own errors before those of a lost rank
+        - what mpirun says, or its exit status
         """
-        told = self.told_by_nodes()
-        if told:
-            return told
+        reason_by_nodes = self.reason_by_nodes()
+        if reason_by_nodes:
+            return reason_by_nodes
         messages = self.messages()
         if self.signal is not None:
             return self._reason_of_signal(self.signal, messages)
@@ -259,10 +267,11 @@ class Trial:
         )
 
     def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
-        """Say by which signal, or by which killed launcher, the trial was asked to end.
+        """Return what asked the trial to end.
 
-        A rank's own words, `stopped by ...`, are taken where it wrote any, as they also tell what it has saved. The
-        killed launcher stands before them.
+        - The words of a rank, `stopped by ...`, if there are any, because they also say what was saved. A launcher that
+          was killed is named before them.
+        - Otherwise the launcher that was killed, or else the signal.
         """
         killed = self.killed_launcher()
         said_by_ranks = [line for line in messages.errors() if line.startswith("stopped by ")]
@@ -273,16 +282,19 @@ class Trial:
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
-        """Say by which signal a rank was ended, and what to do.
+        """Return which signal ended a rank, and what to do.
 
-        The text is empty where none was, and where it was by a signal by which a rank ends that has lost another one.
+        - No signal ended a rank: empty.
+        - The kernel killed it for lack of memory: how to need less.
+        - A signal by which a rank ends that has lost another rank: empty, as it is not to blame.
+        - Any other: mpirun's sentence, with a hint for SIGBUS.
         """
         ended = messages.rank_ended()
         if ended is None:
             return ""
         number = int(ended[1])
         if number == signal.SIGKILL and memory_kills() > self.kills_before:
-            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30  # of the machine
             return (
                 f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
                 f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
@@ -295,11 +307,13 @@ class Trial:
         return ended[0]
 
     def _reason_by_ranks(self, messages: Messages) -> str:
-        """Return who failed first by what the ranks and mpirun wrote, and what to do; empty where they wrote nothing.
+        """Return who failed first by what the ranks and mpirun wrote, and what to do; empty if they wrote nothing.
 
-        The first error that a rank wrote of itself goes before all. Ranks whose errors say only that they lost another
-        one (LOST_PEER) are not to blame: then mpirun's sentence on a rank that a signal ended is taken, and where there
-        is none, the first of those errors.
+        A rank whose error says only that it lost another rank (LOST_PEER) is not to blame. So the reason is:
+
+        - the first other error that a rank wrote
+        - else mpirun's sentence about a rank that a signal ended
+        - else the first error about a lost rank
         """
         errors = messages.errors()
         own_errors = [line for line in errors if not LOST_PEER.search(line)]
@@ -315,7 +329,7 @@ class Trial:
         return reason + _advice(messages)
 
     def _reason_by_mpirun(self, status: int, messages: Messages) -> str:
-        """Say what is known where no rank wrote an error: how mpirun ended, or what it or MPI wrote."""
+        """Return what is known if no rank wrote an error: how mpirun ended, or what mpirun or MPI wrote."""
         if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
             return f"mpirun was ended by signal {status - 128}"
         if "unable to find network interfaces" in messages.text:
@@ -327,11 +341,12 @@ class Trial:
         return f"a rank ended with status {status}; what it said is in {self.stderr}{_advice(messages)}"
 
     def is_done(self, status: int) -> bool:
-        """Tell whether the trial did what it was to do: mpirun ended with 0, and rank 0 has written its result.
+        """Return whether the trial did its work: mpirun ended with 0, and rank 0 has written its result.
 
-        The status alone does not say it: mpirun of Open MPI 5.0.11 ends with 0 where it loses a node as the ranks
-        start. The result is a log that has its end. An acceptance whose checks are not possible here has no log, but a
-        file of lines; a fleet has a record in JSON.
+        The status is not enough: mpirun of Open MPI 5.0.11 ends with 0 if it loses a node as the ranks start.
+
+        The result is a log with a run_stop. An acceptance whose checks are not possible here writes a .lines file
+        instead, and a fleet a .json file.
         """
         if status:
             return False
@@ -342,31 +357,34 @@ class Trial:
 
 
 def _advice(messages: Messages) -> str:
-    """Return what to do about a limit on processes that the messages tell of, for the end of a reason; else empty."""
+    """Return what to do if the messages show that a limit on processes was met, as the end of a reason; else empty."""
     if NO_MORE_PROCESSES.search(messages.text):
         return ": raise the limit on processes (ulimit -u, or a container's --pids-limit)"
     return ""
 
 
 def report(pipe: Path, reason: str) -> None:
-    """Tell launch/trials.sh why the trial failed, if it is still there to hear."""
+    """Write why the trial failed into the pipe to launch/trials.sh; do nothing if nobody reads it any more."""
     with contextlib.suppress(BrokenPipeError):
         pipe.write_text(reason)
 
 
 def end_failed(trial: Trial, status: int, begin: float) -> str:
-    """Close the log of a trial that failed, where its ranks could not, and return in one line why it failed.
+    """Close the log of a failed trial if its ranks could not. Return why the trial failed, in one line.
 
-    `status` is what `Trial.run` returned, or 1, and `begin` when the trial began, by time.monotonic. The reason is that
-    of `Trial.reason`, for which a job of several nodes first waits; or that the trial took longer than its --limit,
-    unless a signal ended it. A reason that the log has already goes before it. Where the log cannot be written, the
-    line says that too.
+    `status` is what `Trial.run` returned, or 1. `begin` is when the trial began, by time.monotonic. The reason is:
+
+    - the one that the log has already, if it has one
+    - that the trial took longer than its --limit, unless a signal ended it
+    - else that of `Trial.reason`; a job of several nodes first waits for launch/nodes.py to give one
+
+    If the log cannot be written, the line says that, too.
     """
     args = trial.args
     if args.nodes > 1:
         trial.wait_for_reason()
     reason = trial.reason(status)
-    # A limit is given to the trials of an acceptance alone; 0 is none.
+    # Only the trials of an acceptance have a limit; 0 is none.
     is_over_limit = args.limit and time.monotonic() > begin + args.limit
     if is_over_limit and trial.signal is None:
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
@@ -391,13 +409,13 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the trial and return its exit status, which the module's docstring lists.
 
-    Where it failed, why is one line on stderr and in the pipe --reason.
+    If the trial failed, the reason is written in one line to stderr and into the pipe --reason.
     """
     args = arguments()
     trial = Trial(args)
     on_signals(trial.on_signal)
     end_with_parent(signal.SIGHUP)
-    if os.getppid() != args.launcher:  # it was killed before Linux was asked to signal that
+    if os.getppid() != args.launcher:  # the launcher was killed before the line above took effect
         trial.on_signal(signal.SIGHUP, None)
     begin = time.monotonic()
     try:

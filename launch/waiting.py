@@ -14,14 +14,14 @@ from typing import NoReturn
 from harness import env
 from harness.processes import on_signals
 from launch.ends import NodeError, fail, say, stop
-from launch.hello import RefusedCalls, answer_in_place_of_sshd, hello
+from launch.hello import RefusedCalls, answer_in_place_of_sshd, hello_line
 from launch.times import TIMES
 
 
 def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the sshd that the first node calls, which writes to sshd.log in the job's folder; return its process.
+    """Start the sshd that the first node calls, and return its process. It writes to sshd.log in the job's folder.
 
-    Where there is no sshd on this node, the first node is told so if it calls, and this process ends.
+    If this node has no sshd, the first node is told so when it calls, and this process ends with status 2.
     """
     path = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
@@ -30,33 +30,33 @@ def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
         answer_in_place_of_sshd(job, missing)
         raise NodeError(missing, 2)
     if os.getuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own demand where it runs as root
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd asks for it if it runs as root
     command = [path, "-D", "-e", "-f", str(folder / "sshd_config")]
     with (folder / "sshd.log").open("wb") as out:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=out)
 
 
 def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
-    """Run sshd until the first node ends the job, or is lost; return the job's exit status, as the first node says it.
+    """Run sshd until the first node ends the job or is lost. Return the job's exit status, as the first node says it.
 
-    What the first node should know of this one lies in the file `hello`, which it reads by ssh.
+    The first node reads what it must know of this node from the file `hello`, by ssh.
     """
-    (folder / "hello").write_text(hello(job))
+    (folder / "hello").write_text(hello_line(job))
     lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     sshd = start_sshd(job, folder)
     return WaitingNode(job, hosts, lifeline, sshd, folder / "sshd.log").wait()
 
 
 class WaitingNode:
-    """This node above 0: it waits for the first node's call, and then for its words over the lifeline."""
+    """This node above 0. It waits for the first node's call, and then for its words in the lifeline."""
 
     def __init__(
         self, job: env.Job, hosts: list[str], lifeline: int, sshd: subprocess.Popen[bytes], sshd_log: Path
     ) -> None:
-        """Say that this node waits for the first one, and for how long; nothing is waited for yet.
+        """Print that this node waits for the first node, and for how long. `wait` does the waiting.
 
-        `hosts` are the nodes' names, which a node above 0 need not have. `lifeline` is the descriptor of the pipe into
-        which the first node's ssh connection writes, and `sshd` the process that takes that connection.
+        `hosts` are the nodes' names, and may be empty. `lifeline` is the descriptor of the pipe into which the first
+        node's ssh connection writes. `sshd` is the process that takes this connection, and `sshd_log` its log.
         """
         first_name = f", {hosts[0]}" if hosts else ""
         self.job = job
@@ -66,45 +66,48 @@ class WaitingNode:
         self.sshd = sshd
         self.sshd_log = sshd_log
         self.refused = RefusedCalls(hosts)
-        self.is_joined = False  # set by the first node's first words
-        self.unfinished = b""  # a line of the first node's of which the end has not come yet
-        self.signals: list[int] = []  # that came once the job ran
+        self.is_joined = False  # true once the first node has written anything
+        self.unfinished = b""  # the beginning of a line whose end has not come yet
+        self.signals: list[int] = []  # those that came after this node joined
         say(f"{self.me}: waiting on port {job.cluster.ssh_port} for {self.first} at most {job.cluster.node_wait_s} s")
         self.deadline = time.monotonic() + job.cluster.node_wait_s
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Note a signal that asks this node to end, once the job runs, and go on for JOB_END_S at most.
+        """Note a signal that asks this node to end, but go on for up to JOB_END_S.
 
-        Who stops a job often signals all its nodes: the first one then needs this one until it has saved.
+        Who stops a job often signals all its nodes. The first node needs this one until it has saved.
         """
         if not self.signals:
             self.deadline = time.monotonic() + TIMES["JOB_END_S"]
         self.signals.append(number)
 
     def wait(self) -> int:
-        """Wait until the first node says that the job has ended, and return the exit status that it says.
+        """Wait until the first node says that the job has ended. Return the exit status that it says.
 
-        Ends this process where the first node does not come in time, or is lost, where sshd ends, and JOB_END_S after a
-        signal.
+        Ends this process if the first node is lost, if sshd ends, if the first node does not come in time, or JOB_END_S
+        after a signal.
         """
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
         while True:
-            for _, event in poll.poll(1000):
+            for _, event in poll.poll(1000):  # ms
                 data = os.read(self.lifeline, 4096) if event & select.POLLIN else b""
                 if not data:
                     self.end_by_closed_lifeline()
-                status = self.take(data)
+                status = self.handle(data)
                 if status is not None:
                     return status
-            self.look_at_sshd()
+            self.check_sshd()
             self.end_if_late()
 
-    def take(self, data: bytes) -> int | None:
-        """Take what the first node has sent: return the job's exit status where it has ended, else None.
+    def handle(self, data: bytes) -> int | None:
+        """Handle what the first node has sent. Return the job's exit status if it has ended, else None.
 
-        Its lines are `go` as it joins, `say TEXT`, which is shown, and `end STATUS REASON`. From the first one on a
-        signal does not end this node at once.
+        - `go`: this node has joined.
+        - `say TEXT`: print the text.
+        - `end STATUS REASON`: the job has ended.
+
+        The first data also changes what a signal does: from then on it does not end this node at once.
         """
         if not self.is_joined:
             self.is_joined = True
@@ -119,7 +122,7 @@ class WaitingNode:
         return None
 
     def say_how_it_ended(self, text: str) -> int:
-        """Return the job's exit status by the first node's words, `STATUS REASON`; say the reason if it failed."""
+        """Return the job's exit status from `STATUS REASON`, the first node's words. Print the reason of a failure."""
         number, _, reason = text.partition(" ")
         status = int(number)
         if status != 0:
@@ -128,22 +131,25 @@ class WaitingNode:
         return status
 
     def end_by_closed_lifeline(self) -> NoReturn:
-        """End this process because the first node's connection has ended without a word."""
+        """End this process because the first node's connection has ended without a word.
+
+        If a signal came before, it is taken for the reason.
+        """
         if self.signals:
             stop(self.signals[0], None)
         fail(f"{self.me}: {self.first} was lost; this node ends")
 
-    def look_at_sshd(self) -> None:
-        """End this process if its sshd has ended; until the first node has come, say which other callers came."""
-        has_ended = self.sshd.poll() is not None  # asked before its last words are read
+    def check_sshd(self) -> None:
+        """End this process if its sshd has ended. Until the first node has joined, print which callers were refused."""
+        has_ended = self.sshd.poll() is not None  # before the log is read, so that this has its last lines
         log = self.sshd_log.read_text().splitlines()
         if has_ended:
             self.end_by_sshd(log)
         if not self.is_joined:
-            self.tell_refused(log)
+            self.report_refused_calls(log)
 
     def end_by_sshd(self, log: list[str]) -> NoReturn:
-        """End this process with the last lines of its sshd's log, and tell the first node so if it calls now."""
+        """End this process with the last lines of sshd's log. Wait for a call of the first node, to tell it why."""
         last_lines = " / ".join(log[-2:])
         other_port = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
         why = f"sshd ended: {last_lines}{other_port}"
@@ -151,8 +157,8 @@ class WaitingNode:
         answer_in_place_of_sshd(self.job, why)
         raise NodeError(f"{self.me}: {why}", 1)
 
-    def tell_refused(self, log: list[str]) -> None:
-        """Say who called with another key; end this process where that was the first node, as it has ended then."""
+    def report_refused_calls(self, log: list[str]) -> None:
+        """Print who called with another key. If that was the first node, it has given up: end this process."""
         for caller in self.refused.read(log):
             say(
                 f"{self.me}: {caller} called, and hung up at this node's key: it has another JOB_KEY, or is none of "
@@ -162,12 +168,15 @@ class WaitingNode:
             fail(f"{self.me}: {self.first} has another JOB_KEY than this node, and has ended: give both the same file")
 
     def end_if_late(self) -> None:
-        """End this process where JOB_END_S have passed since a signal, or the first node has not come in time."""
+        """End this process if the deadline is over: JOB_END_S after a signal, or the first node did not come in time.
+
+        A node that has joined and got no signal has no deadline: only the end of the lifeline ends its wait.
+        """
         if time.monotonic() <= self.deadline:
             return
         if self.signals:
             stop(self.signals[0], None)
-        if self.is_joined:  # it came in time; from then on its connection alone ends the wait
+        if self.is_joined:
             return
         log = self.sshd_log.read_text().splitlines()
         calls = [line for line in log if "Connection" in line or "Failed" in line]

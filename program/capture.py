@@ -38,16 +38,19 @@ SAFE |= {"sin"}  # of perturb_input
 def prepare(main: static.Program, rate_name: str) -> None:
     """Change a training program so that replays of its captured step find their inputs and learning rate on the device.
 
-    The variables that a step is fed become persistable, so that they stay at one address. The learning rate is no
-    longer copied from the host at each step. Instead two operators at the program's start set its variable, called
-    `rate_name`, to RATES[STEP] and increase STEP by 1; RATES holds the rates of the next steps.
+    - The program's inputs become persistable, so that they stay at one address.
+    - Two operators at the program's start look up the learning rate. They set the variable `rate_name` to RATES[STEP]
+      and increase STEP by 1.
+
+    The caller fills RATES with the rates of the next RATES_AT_ONCE steps and sets STEP to 0, before the first step and
+    again after every RATES_AT_ONCE steps (`harness/loop.py`).
     """
     block = main.global_block()
     for variable in main.list_vars():
         if variable.is_data:
             variable.persistable = True
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
-    # An index without a dimension leaves the rate in the shape in which a checkpoint holds it.
+    # The shape [] of the index gives the rate the shape that it has in a checkpoint.
     block.create_var(name=STEP, shape=[], dtype="int64", persistable=True, stop_gradient=True)
     insert(block, 0, "gather", {"X": [RATES], "Index": [STEP]}, {"Out": [rate_name]}, axis=0, op_role=OPTIMIZE)
     insert(block, 1, "increment", {"X": [STEP]}, {"Out": [STEP]}, step=1.0, op_role=OPTIMIZE)
@@ -55,11 +58,14 @@ def prepare(main: static.Program, rate_name: str) -> None:
 
 
 def check(main: static.Program) -> str:
-    """Prove that a step of this program can be captured as a CUDA graph and replayed; return the proof in words.
+    """Prove that a step of this program can be captured as a CUDA graph and replayed.
 
-    Every operator must be known to run on the GPU alone, on the stream that computes. A replay reads each tensor at the
-    address that it had at the capture, so no variable may be fed anew at each step: inputs must be persistable ones.
-    Raises Refused for the first operator or variable of which that is not so.
+    - Every operator must be known to run only on the GPU, on the stream that computes.
+    - Every input must be persistable. A replay reads each tensor at the address that it had at the capture, and an
+      input that is fed anew would lie elsewhere.
+
+    Returns the proof in words, as "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first
+    operator or input that breaks a rule.
     """
     block = main.global_block()
     for op in block.ops:
@@ -74,9 +80,9 @@ def check(main: static.Program) -> str:
 
 
 def _why_not_captured(op: Operator) -> str:
-    """Return the reason why a CUDA graph cannot hold an operator, for a message; empty where it can.
+    """Return the reason why a CUDA graph cannot hold an operator, for a message; empty if it can.
 
-    A graph holds an operator that is known (SAFE) to compute on the GPU, on the one stream that is captured.
+    A graph can hold an operator that is known (SAFE) to run only on the GPU, on the one stream that is captured.
     """
     if op.type not in SAFE:
         return "nothing is known of its reads and copies on the host"

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from paddle import static
-from paddle.base.framework import Block, Operator
+from paddle.base.framework import Block, Operator, Variable
 
 from program import ops
 
@@ -42,8 +42,8 @@ CLASSES = {
 class _ImageSlots(NamedTuple):
     """The slots in which an operator reads and writes an image, and the attribute that says the image's layout."""
 
-    read: str
-    written: str
+    input: str
+    output: str
     layout: str
 
 
@@ -85,8 +85,8 @@ class Work:
         self.moved_bytes = 0
         if self.is_kernel:
             self.moved_bytes = self._operand_bytes() + self.transposed_bytes + self._bytes_between_kernels()
-        # Bytes of each input that it must read twice where the chip's cache cannot hold it.
-        self.twice_read_sizes = self._sizes_read_twice()
+        # Bytes of each input that is read twice if the chip's cache cannot hold it.
+        self.twice_read_sizes = self._sizes_of_twice_read_inputs()
         self.reread_bytes = self._reread_bytes()  # read by a second kernel of the operator, or added to
 
     @property
@@ -101,84 +101,90 @@ class Work:
         return "elementwise and others"
 
     def traffic_bytes(self, on_chip_bytes: int) -> int:
-        """Return the bytes that its kernels read and write on a chip whose cache holds `on_chip_bytes`.
+        """Return the bytes that the operator's kernels read from and write to memory.
 
-        An input that must be read twice is counted twice where the cache cannot hold it for the second time, or where a
-        second kernel reads it.
+        `on_chip_bytes` is the size of the chip's cache. A batch normalization reads some inputs twice. The second
+        reading counts as traffic if the input is larger than the cache. In `sync_batch_norm` and its gradient it always
+        counts, because a second kernel does it.
         """
-        is_two_kernels = self._forward == "sync_batch_norm"  # its statistics and its output
-        again = sum(size for size in self.twice_read_sizes if is_two_kernels or size > on_chip_bytes)
-        return self.moved_bytes + self.reread_bytes + again
+        has_two_kernels = self._forward == "sync_batch_norm"  # one for the statistics, one for the output
+        second_reading_bytes = sum(size for size in self.twice_read_sizes if has_two_kernels or size > on_chip_bytes)
+        return self.moved_bytes + self.reread_bytes + second_reading_bytes
 
     def _bytes_in(self, *slots: str) -> list[int]:
         """Return the bytes of each variable in these slots; a slot that the operator does not have holds none."""
         return [self._sizes[name] for name in ops.operands(self._op, *slots)]
 
     def _operand_bytes(self) -> int:
-        """Return the bytes of the inputs, each variable once, and the outputs, each once; one in both counts twice.
+        """Return the bytes of all inputs and all outputs of the operator.
 
-        XShape counts as nothing: it remembers a shape and has no data.
+        - A variable in several input slots counts once; so does one in several output slots.
+        - A variable that is both an input and an output counts twice: it is read and written.
+        - XShape and variables of unknown size count as 0. XShape only remembers a shape and holds no data.
         """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
-            with_data = [slot for slot in slots if slot != "XShape"]
-            names = set(ops.operands(self._op, *with_data))
+            slots_with_data = [slot for slot in slots if slot != "XShape"]
+            names = set(ops.operands(self._op, *slots_with_data))
             total += sum(self._sizes.get(name, 0) for name in names)
         return total
 
     def _bytes_between_kernels(self) -> int:
-        """Return the bytes of images that the kernels inside one `resnet_unit` pass to each other.
+        """Return the bytes that kernels inside one `resnet_unit` pass to each other; 0 for any other operator.
 
-        A `resnet_unit` is relu(bn(conv X) + bn(conv Z)) or relu(bn(conv X) + Z), as several kernels.
+        `resnet_unit` computes relu(bn(convX) + bn(convZ)), or relu(bn(convX) + Z) without a shortcut convolution. Its
+        slots ConvX and ConvZ hold the outputs of the convolutions.
 
-        - Forward, the normalization reads what each convolution has written: those bytes once more.
-        - Backward, the gradient of each normalization is written, and then read to compute that of its convolution:
-          twice ConvX, twice ConvZ. With a shortcut convolution Z so is the gradient of the sum: twice ConvZ again.
-          Inputs that `_operand_bytes` counts and no kernel reads are subtracted: the output Y, as the relu's mask
-          replaces it, and an addend Z that no convolution made.
-
-        For any other operator 0 is returned.
+        - `resnet_unit`: ConvX + ConvZ. The normalizations read what the convolutions wrote.
+        - `resnet_unit_grad`: 2 ConvX + 2 ConvZ for the gradients at the convolutions' outputs, and 2 ConvZ for the
+          gradient of the sum. One kernel writes each of them and another reads it. The bytes of inputs that no kernel
+          reads are subtracted, because `_operand_bytes` counts them: the output Y, which the relu's bit mask replaces,
+          and an addend Z that has no convolution.
         """
         x_bytes = sum(self._bytes_in("ConvX"))
         z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
         if self.kind == "resnet_unit":
-            return x_bytes + z_bytes
+            return x_bytes + z_bytes  # the writing is counted among the outputs
         if self.kind == "resnet_unit_grad":
-            normalization_gradients = 2 * x_bytes + 2 * z_bytes
-            sum_gradient = 2 * z_bytes
+            norm_gradient_bytes = 2 * x_bytes + 2 * z_bytes  # written and read
+            sum_gradient_bytes = 2 * z_bytes
             has_shortcut_convolution = self._op.attr("has_shortcut")
             unread_slots = ["Y"] if has_shortcut_convolution else ["Y", "Z"]
-            return normalization_gradients + sum_gradient - sum(self._bytes_in(*unread_slots))
+            return norm_gradient_bytes + sum_gradient_bytes - sum(self._bytes_in(*unread_slots))
         return 0
 
-    def _sizes_read_twice(self) -> list[int]:
-        """Return the bytes of each image that a batch normalization must read twice; empty for any other operator.
+    def _sizes_of_twice_read_inputs(self) -> list[int]:
+        """Return the bytes of each input tensor that a batch normalization reads twice.
 
-        In training the whole batch is read for the sums behind the statistics, and again to normalize it. Forward that
-        is the image. Backward it is the image and the incoming gradient, as each output value depends on sums over
-        both. In evaluation nothing is read twice: the statistics are given.
+        It reads the whole tensor once for sums over the batch. It reads it again to compute the output from these sums.
 
-        A `resnet_unit` reads nothing twice, as its convolutions compute the sums; its gradient operator does, backward.
+        - gradient of `resnet_unit`: the outputs of its convolutions and the incoming gradient.
+        - operator without normalization, or normalization in evaluation (its statistics are given): none. `resnet_unit`
+          itself is among these, because its convolutions compute the sums of what they write.
+        - normalization in training: the input X.
+        - gradient of a normalization: the input X and the incoming gradient.
         """
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
-        is_test = self._op.has_attr("is_test") and self._op.attr("is_test")
-        if self._forward not in ops.NORMALIZATIONS or is_test:
+        is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
+        if self._forward not in ops.NORMALIZATIONS or is_evaluation:
             return []
         return self._bytes_in("X", "Y@GRAD")  # a forward operator has no slot Y@GRAD
 
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        Paddle's convolution and batch norm compute in NHWC for FP16 alone. For any other type their kernels transpose
-        each image tensor on its way in and out (ConvCudnnKernel and BatchNormKernel of Paddle's sources), which reads
-        and writes it once. Returns 0 where the program's layout is NCHW, and for any other operator.
+        - other operators than convolutions and batch norms, and these in NCHW: 0.
+        - FP16 in NHWC: 0, because Paddle has kernels that compute in NHWC.
+        - other types in NHWC: each image is read and written once more. The kernel computes in NCHW and transposes each
+          image on its way in and out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
             return 0
-        # Of these slots a forward operator has the first two; `operands` leaves out those that an operator has not.
-        images = ops.operands(self._op, slots.read, slots.written, f"{slots.read}@GRAD", f"{slots.written}@GRAD")
+        # A forward operator has only the input and the output, a gradient operator also their gradients. `operands`
+        # skips slots that the operator does not have.
+        images = ops.operands(self._op, slots.input, slots.output, f"{slots.input}@GRAD", f"{slots.output}@GRAD")
         if ops.type_in(self._op.block, images[0]) == "float16":
             return 0
         return 2 * sum(self._sizes[name] for name in images)
@@ -186,30 +192,37 @@ class Work:
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
 
-        Forward, each output value is a sum over its input channels and, in a convolution, its kernel's pixels: as many
-        multiply-adds, of two FLOPs each, as the weights have elements for one output channel. A gradient operator
-        computes the gradient by the input, that by the weights, or both, and each costs as much as the forward pass.
-        Any other operator has 0 FLOPs and an empty type.
+        forward FLOPs = 2 * output elements * weight elements / output channels: each output value takes one
+        multiply-add for each weight of its channel. A gradient operator takes this once for the gradient by the input
+        and once for the gradient by the weights, if it computes them.
+
+        An operator without such products has 0 FLOPs and an empty type.
         """
-        block = self._op.block
         flops = 0
         dtype = ""
-        for slots in ops.FACTORS.get(self._forward, ()):  # a `resnet_unit` has two convolutions, or one
-            for name in ops.operands(self._op, slots.weights):
-                weights = block.var(name)
-                output = block.var(ops.operands(self._op, slots.output, f"{slots.output}@GRAD")[0])
-                output_channel_axis = -1 if self._forward in ops.PRODUCTS else 0  # in the shape of the weights
-                multiply_adds = math.prod(weights.shape) // weights.shape[output_channel_axis]  # of one output value
-                forward_flops = 2 * math.prod(output.shape) * multiply_adds
-                flops += forward_flops * self._times_computed(slots)
-                dtype = ops.dtype_of(weights)
+        for slots in ops.FACTORS.get(self._forward, ()):  # one product; `resnet_unit` has the slots of two convolutions
+            weight_names = ops.operands(self._op, slots.weights)
+            if not weight_names:
+                continue  # a `resnet_unit` without a shortcut convolution
+            weights = self._op.block.var(weight_names[0])
+            flops += self._forward_flops(slots, weights) * self._times_computed(slots)
+            dtype = ops.dtype_of(weights)
         return _Product(flops, dtype)
 
-    def _times_computed(self, slots: ops.Factors) -> int:
-        """Return how many times the forward pass's arithmetic this operator does for the product in these slots.
+    def _forward_flops(self, slots: ops.Factors, weights: Variable) -> int:
+        """Return the FLOPs of the forward pass of one product, whose operands are in these slots."""
+        # A gradient operator may have only the gradient of the output, which has the output's shape.
+        output_name = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")[0]
+        output_elements = math.prod(self._op.block.var(output_name).shape)
+        output_channel_axis = -1 if self._forward in ops.PRODUCTS else 0  # in the shape of the weights
+        multiply_adds_per_element = math.prod(weights.shape) // weights.shape[output_channel_axis]
+        return int(2 * output_elements * multiply_adds_per_element)
 
-        A forward operator does it once; a gradient operator once for each of the gradients by input and by weights that
-        it computes.
+    def _times_computed(self, slots: ops.Factors) -> int:
+        """Return how many times this operator spends the forward FLOPs of the product in these slots.
+
+        - forward operator: 1.
+        - gradient operator: 1 for each gradient that it computes, by the input and by the weights: 0, 1 or 2.
         """
         is_gradient = self.kind != self._forward
         if not is_gradient:
@@ -217,17 +230,14 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that a gradient operator reads again in a second kernel, or that it reads to add to them.
+        """Return the bytes that a gradient operator reads in addition, however large the chip's cache is.
 
-        These are read from memory however large the chip's cache is.
-
-        - A convolution's gradients by its input and by its weights are two calls of cuDNN that read the same incoming
-          gradient. With the knob `enable_addto` it also reads the gradient that it adds its result to.
-        - In `resnet_unit` that incoming gradient is the normalization's, as large as the convolution's output.
-        - Paddle's `sync_batch_norm_grad` has a third kernel, which reads the image and the incoming gradient: the same
-          inputs that `_sizes_read_twice` returns.
-
-        Any other operator reads nothing again: 0.
+        - `conv2d_grad`: the incoming gradient, if the operator computes the gradients by both the input and the
+          weights. These are two kernels, and each reads it. With the knob `enable_addto`, also the gradient to which
+          the operator adds its result.
+        - `resnet_unit_grad`: the gradient that arrives at each convolution, for the same two kernels.
+        - `sync_batch_norm_grad`: the input and the incoming gradient, which a third kernel reads.
+        - any other operator: 0.
         """
         if self.kind == "conv2d_grad":
             addto_bytes = sum(self._sizes[name] for name in ops.added_to(self._op))
@@ -236,9 +246,10 @@ class Work:
                 return addto_bytes + sum(self._bytes_in("Output@GRAD"))
             return addto_bytes
         if self.kind == "resnet_unit_grad":
+            # The gradients at the convolutions have no slot. They are as large as the convolutions' outputs.
             return sum(self._bytes_in("ConvX", "ConvZ"))
         if self.kind == "sync_batch_norm_grad":
-            return sum(self.twice_read_sizes)
+            return sum(self.twice_read_sizes)  # of the input and the incoming gradient
         return 0
 
 
@@ -263,35 +274,39 @@ def works(main: static.Program) -> list[Work]:
 
 
 def buckets(main: static.Program) -> list[dict[str, Any]]:
-    """Describe each gradient all-reduce of a training program, in the order in which they are issued.
+    """Describe each gradient all-reduce of a training program, in the order of the program.
 
-    Each entry has its size in MiB, its type, the number of gradients in it, its index among the operators, its
-    communicator (`ring`), and whether it is summed on the stream that computes.
+    Each entry has the keys
 
-    Two shares from 0 to 1 say how well it can overlap with the backward pass: `issued_after_operators`, of the backward
-    kernels, how many come before it; and `bytes_left_to_hide_it`, of the bytes that all of these move, how many are
-    moved by those that come after it.
+    - `mib`, `dtype`: size and data type of the buffer that is summed.
+    - `gradients`: the number of gradients in the buffer.
+    - `operator`: the index of the all-reduce among the operators.
+    - `issued_after_operators`: the share of backward kernels that come before the all-reduce, from 0 to 1.
+    - `bytes_left_to_hide_it`: the share of the backward kernels' bytes that is moved after it, from 0 to 1. The larger
+      this share, the more of the all-reduce can overlap with computation.
+    - `ring`: the number of its communicator.
+    - `on_computing_stream`: whether it runs on the stream that computes, so that nothing overlaps with it.
     """
     block = main.global_block()
     gradients_by_buffer = _gradients_by_buffer(block)
     sizes = _all_sizes(block)
-    backward = [work for work in works(main) if _is_backward_kernel(work)]
-    backward_bytes = _moved_bytes(backward)
+    backward_kernels = [work for work in works(main) if _is_backward_kernel(work)]
+    backward_bytes = _moved_bytes(backward_kernels)
     described = []
     for index, op in enumerate(block.ops):
         if op.type != "c_allreduce_sum":
             continue
         (buffer,) = op.input("X")
-        before = [work for work in backward if work.index < index]
         gradients = gradients_by_buffer.get(buffer, [buffer])  # a gradient that travels alone is its own buffer
+        kernels_before = [work for work in backward_kernels if work.index < index]
         described.append(
             {
                 "mib": sizes[buffer] / ops.MIB,
                 "dtype": ops.type_in(block, buffer),
                 "gradients": len(gradients),
                 "operator": index,
-                "issued_after_operators": len(before) / len(backward),
-                "bytes_left_to_hide_it": 1 - _moved_bytes(before) / backward_bytes,
+                "issued_after_operators": len(kernels_before) / len(backward_kernels),
+                "bytes_left_to_hide_it": 1 - _moved_bytes(kernels_before) / backward_bytes,
                 "ring": op.attr("ring_id"),
                 "on_computing_stream": bool(op.attr("use_calc_stream")),
             }
@@ -325,38 +340,39 @@ def _addto_bytes(block: Block) -> int:
 
 
 def counts_of(main: static.Program) -> dict[str, Any]:
-    """Return what one run of a built program runs, moves and computes, by the names that `tools.inspect --json` prints.
+    """Count what one run of a built program executes, moves and computes.
 
-    These are the numbers of operators by type, the bytes moved by type, the all-reduces and the FLOPs. All is read off
-    the program: it needs no device, and nothing is measured. Of the bytes by type, those below 5 MB are left out.
+    Everything is read off the program: no device is needed and nothing is measured. The keys are those that
+    `tools.inspect --json` prints. The comments in the body say what each one counts.
     """
     all_works = works(main)
     all_buckets = buckets(main)
-    kinds = Counter(work.kind for work in all_works)
+    count_by_kind = Counter(work.kind for work in all_works)
     bytes_by_kind: Counter[str] = Counter()
     for work in all_works:
         bytes_by_kind[work.kind] += work.moved_bytes
     moved_bytes = bytes_by_kind.total()
 
     transposes = 0
-    for kind, number in kinds.items():
+    for kind, number in count_by_kind.items():
         if kind.removesuffix("_grad") in CLASSES["transpose"]:
             transposes += number
     return {
-        "operators": dict(kinds.most_common()),
-        "kernel_operators": sum(work.is_kernel for work in all_works),
+        "operators": dict(count_by_kind.most_common()),  # type: number
+        "kernel_operators": sum(work.is_kernel for work in all_works),  # those that move data
         "all_operators": len(all_works),
-        "transposes": transposes,
-        "hidden_transposes_gb": sum(work.transposed_bytes for work in all_works) / 1e9,
-        "casts": kinds["cast"],
-        "products": dict(Counter(work.dtype for work in all_works if work.flops)),
-        "all_reduces": kinds["c_allreduce_sum"],
+        "transposes": transposes,  # operators
+        "hidden_transposes_gb": sum(work.transposed_bytes for work in all_works) / 1e9,  # inside other kernels
+        "casts": count_by_kind["cast"],
+        "products": dict(Counter(work.dtype for work in all_works if work.flops)),  # data type: number of operators
+        "all_reduces": count_by_kind["c_allreduce_sum"],
         "all_reduce_mib": sum(bucket["mib"] for bucket in all_buckets),
-        "buckets": all_buckets,
-        "fused": {kind: number for kind, number in kinds.items() if kind.startswith(("fused_", "merged_"))},
+        "buckets": all_buckets,  # a dict for each all-reduce
+        "fused": {kind: number for kind, number in count_by_kind.items() if kind.startswith(("fused_", "merged_"))},
         "bytes_gib": moved_bytes / 2**30,
-        "bytes_gb": moved_bytes / 1e9,
-        "addto_reads_gb": _addto_bytes(main.global_block()) / 1e9,
+        "bytes_gb": moved_bytes / 1e9,  # the same number in decimal units
+        "addto_reads_gb": _addto_bytes(main.global_block()) / 1e9,  # gradients read to add to them; not in bytes_gb
+        # At least 5 MB: smaller ones would only lengthen the list.
         "bytes_gb_by_operator": {kind: size / 1e9 for kind, size in bytes_by_kind.most_common() if size >= 5e6},
         "flops": sum(work.flops for work in all_works),
     }

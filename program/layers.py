@@ -25,17 +25,19 @@ class Layers:
     def conv(
         self, x: static.Variable, name: str, channels: int, kernel: int, *, stride: int = 1, bias: bool = False
     ) -> static.Variable:
-        """Append a convolution of the image `x` to the default program and return its output, of `channels` channels.
+        """Append a convolution of the image `x` to the default program and return its output variable.
 
-        The kernel has `kernel` x `kernel` pixels, and the image is padded so that a stride of 1 keeps its size. At a
-        stride of 2 the padding lies as `padding_same` says. The weights are called `name`.w and, with `bias`, the bias
-        `name`.b. The first weights are drawn at random, and the first bias is 0.
+        `channels` is the number of output channels, and `kernel` the side of the kernel in pixels. The image is padded
+        so that a stride of 1 keeps its size. With the setting `padding_same`, a stride of 2 pads on the right and below
+        only.
+
+        The weights are called `name`.w and start at random. With `bias` there is a bias `name`.b, which starts at 0.
         """
-        first_weights: Initializer = KaimingNormal()
+        initial_weights: Initializer = KaimingNormal()
         if self.weight_std is not None:
-            first_weights = Normal(0.0, self.weight_std)
-        on_all_sides = (kernel - 1) // 2  # pixels
-        bias_attr: paddle.ParamAttr | bool = False  # none
+            initial_weights = Normal(0.0, self.weight_std)
+        padding_pixels = (kernel - 1) // 2  # on each side
+        bias_attr: paddle.ParamAttr | bool = False  # no bias
         if bias:
             bias_attr = paddle.ParamAttr(name=f"{name}.b", initializer=Constant(0.0))
         return static.nn.conv2d(
@@ -43,8 +45,8 @@ class Layers:
             channels,
             kernel,
             stride=stride,
-            padding="SAME" if self.padding_same else on_all_sides,
-            param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=first_weights),
+            padding="SAME" if self.padding_same else padding_pixels,
+            param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=initial_weights),
             bias_attr=bias_attr,
             data_format=self.layout,
         )
@@ -61,22 +63,22 @@ class Layers:
         bias: bool = False,
         ends_block: bool = False,
     ) -> static.Variable:
-        """Append a convolution and its batch normalization, with a ReLU if `relu`, and return their output.
+        """Append a convolution and its batch normalization, then a ReLU if `relu`, and return the output variable.
 
         `x`, `channels`, `kernel`, `stride` and `bias` are as in `conv`. The parameters are called `name`.conv.* and
         `name`.bn.*.
 
-        `ends_block` says that the normalization is the last one of a residual block. With the setting `zero_gamma` the
-        scale of such a one starts at 0 in place of 1, so that the block starts as its shortcut alone.
+        `ends_block` marks the last normalization of a residual block. With the setting `zero_gamma` its scale starts at
+        0 instead of 1, so that the block starts as its shortcut alone.
         """
-        first_scale = 0.0 if ends_block and self.zero_gamma else 1.0
+        initial_scale = 0.0 if ends_block and self.zero_gamma else 1.0
         return static.nn.batch_norm(
             self.conv(x, f"{name}.conv", channels, kernel, stride=stride, bias=bias),
             act="relu" if relu else None,
             is_test=not self.training,
             momentum=self.bn_momentum,
             epsilon=BN_EPSILON,
-            param_attr=paddle.ParamAttr(name=f"{name}.bn.w", initializer=Constant(first_scale)),
+            param_attr=paddle.ParamAttr(name=f"{name}.bn.w", initializer=Constant(initial_scale)),
             bias_attr=paddle.ParamAttr(name=f"{name}.bn.b", initializer=Constant(0.0)),
             moving_mean_name=f"{name}.bn.mean",
             moving_variance_name=f"{name}.bn.variance",
@@ -88,18 +90,20 @@ class Layers:
     ) -> static.Variable:
         """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
 
-        The image `x` goes through three convolutions, 1x1, 3x3 with the stride, and 1x1. Their result is added to `x`,
-        and a ReLU follows. If `x` has another number of channels than the output, it goes through a 1x1 convolution
-        with the stride, the shortcut, before it is added.
+        The block computes relu(branch(x) + shortcut(x)):
 
-        `parts` are the names of the three convolutions and of the shortcut. A layer is called `name`.PART.
+        - branch: three convolutions, 1x1, 3x3 with the stride, and 1x1.
+        - shortcut: `x` itself if it has as many channels as the output, else a 1x1 convolution with the stride.
+
+        `parts` names the three convolutions of the branch and that of the shortcut. A layer is called `name`.PART.
         """
         out_channels = width * EXPANSION
-        first, second, third, shortcut = [f"{name}.{part}" for part in parts]
-        y = self.conv_bn(x, first, width, 1)
-        y = self.conv_bn(y, second, width, 3, stride=stride)
-        y = self.conv_bn(y, third, out_channels, 1, relu=False, ends_block=True)
+        first_name, second_name, third_name, shortcut_name = [f"{name}.{part}" for part in parts]
+        branch = self.conv_bn(x, first_name, width, kernel=1)
+        branch = self.conv_bn(branch, second_name, width, kernel=3, stride=stride)
+        branch = self.conv_bn(branch, third_name, out_channels, kernel=1, relu=False, ends_block=True)
+        shortcut = x
         channel_axis = 1 if self.layout == "NCHW" else 3
         if x.shape[channel_axis] != out_channels:
-            x = self.conv_bn(x, shortcut, out_channels, 1, stride=stride, relu=False)
-        return functional.relu(paddle.add(y, x))
+            shortcut = self.conv_bn(x, shortcut_name, out_channels, kernel=1, stride=stride, relu=False)
+        return functional.relu(paddle.add(branch, shortcut))

@@ -11,7 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from paddle.base.framework import Block, Operator, Variable
 
-BACKWARD, OPTIMIZE, LOSS = 1, 2, 256  # bits of an operator's op_role
+FORWARD = 0  # op_role of an operator of the forward pass; bits of any other: BACKWARD, OPTIMIZE, LOSS
+BACKWARD, OPTIMIZE, LOSS = 1, 2, 256
 CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
 ADDING = {"conv2d_grad", "depthwise_conv2d_grad", "resnet_unit_grad"}  # gradients that can add to what is there
 PRODUCTS = {"mul", "matmul", "matmul_v2"}
@@ -25,7 +26,7 @@ MIB = 2**20
 
 
 class Factors(NamedTuple):
-    """The slots of one product that an operator computes."""
+    """The slots of an operator's product: output = input * weights."""
 
     input: str
     weights: str
@@ -85,11 +86,14 @@ def readers(block: Block) -> dict[str, list[int]]:
 
 
 def completed_at(block: Block, gradients: Iterable[str]) -> dict[str, int]:
-    """Map each gradient to the index of the last operator that computes it, before its all-reduce and its update."""
-    written = writers(block)
+    """Map each gradient to the index of the last operator that computes it.
+
+    Its all-reduce and the optimizer's operators write a gradient too, but do not count.
+    """
+    writers_by_name = writers(block)
     indices: dict[str, int] = {}
     for name in gradients:
-        indices[name] = max(index for index in written[name] if _computes(block.ops[index]))
+        indices[name] = max(index for index in writers_by_name[name] if _computes(block.ops[index]))
     return indices
 
 
@@ -133,14 +137,17 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the input gradient that a convolution's gradient adds to (addto); empty where it writes it anew."""
+    """Return the names of the input gradients to which a convolution's gradient operator adds its result (addto).
+
+    The list is empty for any other operator, and for one that writes its result anew.
+    """
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
         return operands(op, "Input@GRAD", "X@GRAD")
     return []
 
 
 def loss_gradient_index(block: Block) -> int:
-    """Return the index of the operator that starts the backward pass: it fills in the gradient of the loss."""
+    """Return the index of the operator that starts the backward pass, which sets the gradient of the loss."""
     for index, op in enumerate(block.ops):
         if op.attr("op_role") == BACKWARD | LOSS:
             return index
@@ -148,11 +155,16 @@ def loss_gradient_index(block: Block) -> int:
 
 
 def parameters_by_gradient(block: Block) -> dict[str, str]:
-    """Map each parameter's gradient to the parameter, as noted on the operators that make the gradients."""
+    """Map each parameter's gradient to the parameter.
+
+    Paddle notes both names in the attribute `op_role_var` of the operators that compute the gradient.
+    """
     parameters: dict[str, str] = {}
     for op in block.ops:
         if is_optimizer(op) or not op.has_attr("op_role_var"):
             continue
-        pairs = op.attr("op_role_var")  # parameter, gradient, parameter, gradient, ...
-        parameters.update(zip(pairs[1::2], pairs[::2], strict=True))
+        alternating = op.attr("op_role_var")  # parameter, gradient, parameter, gradient, ...
+        parameter_names = alternating[::2]
+        gradient_names = alternating[1::2]
+        parameters.update(zip(gradient_names, parameter_names, strict=True))
     return parameters

@@ -28,7 +28,8 @@ class OptimizerConfig:
         """Tell whether a parameter of this name decays; weights of convolutions and matrices always do."""
         if ".bn." in name:
             return self.decay_bn_and_bias
-        return not name.endswith(".b") or self.decay_bias or self.decay_bn_and_bias
+        is_bias = name.endswith(".b")
+        return not is_bias or self.decay_bias or self.decay_bn_and_bias
 
 
 # ---- how each kind is built, proved and logged
@@ -37,7 +38,7 @@ class OptimizerConfig:
 def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's momentum optimizer, and set an L2 penalty on each parameter of `program` that decays.
 
-    `rate` is Paddle's learning rate or scheduler. With `merged` one operator updates all parameters of a type.
+    `rate` is Paddle's learning rate or scheduler. With `merged`, one operator updates all parameters of one data type.
     """
     import paddle
 
@@ -50,10 +51,10 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
 
-    Parameters that the recipe leaves without weight decay are named to Paddle, which does not apply LARS' trust ratio
-    to them either.
+    Parameters without weight decay are passed to Paddle by name. Paddle does not apply LARS' trust ratio to them
+    either.
 
-    `merged` is not used: every optimizer's builder takes it, and Paddle's LARS has no operator for several parameters.
+    `merged` is ignored, because this optimizer makes one operator for each parameter. All builders take the argument.
     """
     import paddle
 
@@ -96,11 +97,11 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Learning rate of the global batch as a pure function of the step, from 0.
+    """Learning rate of the global batch as a pure function of the step, counted from 0.
 
-    Every schedule warms up linearly: step k of a warm-up of w steps has base * (k + 1) / w, so that the last step of
-    the warm-up reaches the base and no step has a rate of 0. With `from_zero`, as in the MLPerf reference and NVIDIA's
-    recipe, it has base * k / w, and the first step a rate of 0.
+    Every schedule warms up linearly. Step k of a warm-up of w steps has the rate base * (k + 1) / w: the first step
+    already learns, and the last step of the warm-up has the base. With `from_zero`, as in the MLPerf reference and
+    NVIDIA's recipe, step k has base * k / w: the first step has a rate of 0.
     """
 
     kind: Literal["piecewise", "cosine", "polynomial"]
@@ -123,9 +124,10 @@ class Schedule:
 
     @property
     def decay_steps(self) -> int:
-        """The number that a log has as decay steps: the MLPerf reference counts them after the warm-up, others all.
+        """The number of decay steps that a log states.
 
-        The reference's schedule is the polynomial one whose warm-up starts from zero.
+        The MLPerf reference's schedule counts the steps after the warm-up. It is the polynomial one whose warm-up
+        starts from zero. Other schedules count all steps.
         """
         is_mlperf_reference = self.from_zero and self.kind == "polynomial"
         if is_mlperf_reference:
@@ -135,13 +137,13 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """Return the learning rate of `step`, counted from 0.
 
-        It rises linearly over the warm-up to `base`. What follows depends on the schedule's kind:
+        - warm-up: base * (step + 1) / warmup_steps, or base * step / warmup_steps with `from_zero`.
+        - piecewise: `base` times the factor of the last boundary that was reached; before the first boundary `base`.
+        - cosine: end + (base - end) * (1 + cos(pi * share_done)) / 2
+        - polynomial: end + (base - end) * (1 - share_done) ** power
 
-        - piecewise: `base` times the factor of the last boundary that was reached; before the first, `base`.
-        - cosine: a fall from `base` to `end` along half a cosine.
-        - polynomial: a fall from `base` to `end` with a power of the share of the steps that is left.
-
-        From `total_steps` on the last two stay at `end`.
+        `share_done` is the share of the steps after the warm-up that is done, so cosine and polynomial stay at `end`
+        from `total_steps` on.
         """
         if step < self.warmup_steps:
             warmup_steps_done = step if self.from_zero else step + 1

@@ -16,6 +16,7 @@ from paddle.base.framework import Block, Operator
 from paddle.static.amp import fp16_utils
 
 from program import replaced
+from program.ops import FORWARD
 from program.passes.edit import Step, insert, insert_all, remove
 
 # A dynamic loss scale begins at FIRST_LOSS_SCALE. It doubles after 1000 finite steps, and is multiplied by 0.8 after
@@ -53,10 +54,11 @@ PRECISIONS = {
 
 
 def captured_loss_scale(global_batch: int) -> float:
-    """Return the fixed loss scale of a captured step, which cannot look for infinities.
+    """Return the fixed loss scale of a step that is captured as a CUDA graph, which cannot check for infinities.
 
-    It is the power of two, which rounds nothing, at or above the global batch: the logits' gradients are then 1 to 2
-    times p - y. Baidu's runs of MLPerf v1.1 have p - y, as their loss is summed over batch and ranks.
+    It is the smallest power of two that is at least the global batch: 3264 -> 4096. A power of two rounds nothing. The
+    loss is a mean over the global batch, so the scaled gradients of the logits are 1 to 2 times p - y (probability
+    minus label). Baidu's runs of MLPerf v1.1 have p - y, because their loss is a sum.
     """
     return float(1 << (global_batch - 1).bit_length())
 
@@ -65,42 +67,44 @@ def captured_loss_scale(global_batch: int) -> float:
 def fp32_statistics() -> Iterator[None]:
     """Have Paddle's AMP keep scale, bias and statistics of `sync_batch_norm` in FP32, as it does for `batch_norm`.
 
-    Paddle's AMP decides by two functions whether an operator's input or output slot stays in FP32. They are replaced
-    while the context lasts. Of a `sync_batch_norm` every slot stays in FP32 but the image's: input X and output Y. For
-    any other operator Paddle's own functions are asked.
-    """
-    paddles_keeps_input = fp16_utils._keep_fp32_input
-    paddles_keeps_output = fp16_utils._keep_fp32_output
+    While the context lasts, two functions of Paddle's AMP are replaced. They decide whether an operator's input or
+    output slot stays in FP32.
 
-    def keeps_input(op: Operator, slot: str) -> bool:
+    - `sync_batch_norm`: every slot stays in FP32 except those of the image, input X and output Y.
+    - any other operator: Paddle's own function decides.
+    """
+    paddles_keep_input = fp16_utils._keep_fp32_input
+    paddles_keep_output = fp16_utils._keep_fp32_output
+
+    def keep_input(op: Operator, slot: str) -> bool:
         if op.type == "sync_batch_norm":
             return slot != "X"
-        return bool(paddles_keeps_input(op, slot))
+        return bool(paddles_keep_input(op, slot))
 
-    def keeps_output(op: Operator, slot: str) -> bool:
+    def keep_output(op: Operator, slot: str) -> bool:
         if op.type == "sync_batch_norm":
             return slot != "Y"
-        return bool(paddles_keeps_output(op, slot))
+        return bool(paddles_keep_output(op, slot))
 
-    with replaced(fp16_utils, "_keep_fp32_input", keeps_input), replaced(fp16_utils, "_keep_fp32_output", keeps_output):
+    with replaced(fp16_utils, "_keep_fp32_input", keep_input), replaced(fp16_utils, "_keep_fp32_output", keep_output):
         yield
 
 
 def _operator_lists(precision: Precision) -> Any:
-    """Return Paddle's lists of operators: AMP runs them in half precision always, never, or where their inputs are."""
+    """Return Paddle's lists of the operators that AMP runs in half precision always, never, or if their inputs are."""
     lists = static.amp.CustomOpLists(WHITE_LIST, BLACK_LIST, dtype=precision.dtype)
     lists.gray_list.add("sync_batch_norm")  # Paddle names batch_norm alone: O1 would run it in FP32
     return lists
 
 
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
-    """Return Paddle's optimizer wrapped for mixed precision: its `minimize` also casts the program to float16.
+    """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    Parameters in float16 (level O2) get FP32 master copies, which is Paddle's default. With `dynamic` the loss is
-    multiplied by a scale that changes from step to step. Without it the wrapper scales nothing: a fixed scale is put in
-    later, by `updates.scale_loss`.
+    `minimize` of the wrapped optimizer also casts the program to float16. At level O2 parameters are float16 too and
+    have FP32 master copies, which is Paddle's default.
 
-    In FP32 the optimizer is returned as it is.
+    With `dynamic`, the wrapper multiplies the loss by a scale that changes from step to step. Else it scales nothing,
+    and `updates.scale_loss` may add a fixed scale later.
     """
     if not precision.is_half:
         return optimizer
@@ -112,16 +116,19 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
         dtype=precision.dtype,
         init_loss_scaling=first_loss_scale,
         use_dynamic_loss_scaling=dynamic,
-        use_amp_guard=precision.level == "O2",  # casts only what `fp16_guard` holds; at O1 Paddle does not look at it
-        **HOW_THE_SCALE_MOVES,  # not read without `dynamic`
+        use_amp_guard=precision.level == "O2",  # only what is inside `fp16_guard` is cast; Paddle ignores it at O1
+        **HOW_THE_SCALE_MOVES,  # ignored without `dynamic`
     )
 
 
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
-    """Give an evaluation program the types of its training program: only what `fp16_guard` holds is cast."""
+    """Cast an evaluation program to the types of its training program; nothing changes in FP32.
+
+    Only operators inside `fp16_guard` are cast. The input `image` becomes float16 (`feed_half`).
+    """
     if not precision.is_half:
         return
-    parameters = main.all_parameters()  # listed once: Paddle lists them again at each operator, which takes long
+    parameters = main.all_parameters()  # listed once: Paddle would list them anew at each operator, which is slow
     with (
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
         replaced(Block, "all_parameters", lambda block: parameters),
@@ -131,11 +138,11 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
 
 
 def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
-    """Return the last operator before `reader`, among `ops`, that writes the variable `name`; None if there is none.
+    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none.
 
-    It replaces Paddle's function, which refuses a variable that several operators write. In a network that is evaluated
-    at several sizes the running statistics are such variables: each normalization is run once a size, and names its
-    statistics as outputs each time.
+    It replaces a function of Paddle's that refuses a variable with several writers. A network that is evaluated at
+    several image sizes has such variables: it normalizes once for each size, and each time the running statistics are
+    listed as outputs.
     """
     writer = None
     for op in ops:
@@ -147,16 +154,15 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 
 
 def feed_half(main: static.Program, precision: Precision) -> None:
-    """Change a program in half precision so that it is fed float16 images instead of casting float32 ones itself.
+    """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    The network is built on a float32 input `image`, as Paddle's layers give their parameters the type of their input.
-    AMP then casts that input to float16 for the operators that compute in float16. Here the input becomes float16:
+    AMP leaves a float32 input `image` and casts it to float16 for the operators that compute in float16. Here
 
-    - The casts are removed, and the operators that read what they wrote read `image` itself.
-    - Operators that read the float32 input read `image.fp32`, which a cast at the program's start makes of `image`. An
-      evaluation at several sizes has such operators, which resize the image.
+    - these casts are removed, and the readers of their outputs read `image` itself;
+    - operators that read the float32 input read `image.fp32`, which a new cast at the program's start makes of `image`.
+      An evaluation at several sizes has such operators, which resize the image.
 
-    In FP32, or if the program has no variable `image`, nothing is changed.
+    Nothing changes if the precision is FP32 or the program has no variable `image`.
     """
     image = "image"
     fp32_image = "image.fp32"
@@ -174,16 +180,17 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     remove(main, casts_image_to_half)
 
     is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
+    # Before the next loop, which makes other operators readers of `image`.
     for op in block.ops:
-        # In this order, so that what the second renaming calls `image` is not renamed by the first.
-        op.desc._rename_input(image, fp32_image)
+        op.desc._rename_input(image, fp32_image)  # readers of the float32 input
+    for op in block.ops:
         for name in half_images.intersection(op.input_arg_names):
-            op.desc._rename_input(name, image)
+            op.desc._rename_input(name, image)  # readers of a removed cast's output
     block.var(image).desc.set_dtype(paddle.float16)
     if is_read_in_fp32:
         block.create_var(name=fp32_image, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
         types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
-        insert(block, 0, "cast", {"X": [image]}, {"Out": [fp32_image]}, **types, op_role=0)
+        insert(block, 0, "cast", {"X": [image]}, {"Out": [fp32_image]}, **types, op_role=FORWARD)
     block._sync_with_cpp()
 
 
@@ -191,28 +198,29 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
     """Append to the start-up program a cast of each parameter to the type that it has in the training program.
 
     The start-up program draws all parameters in float32 and copies the optimizer's float32 masters from them. The casts
-    come last, so that the masters are copied from the exact values. A parameter that is float32 in training needs none.
+    come last, so that the masters get the exact values. Parameters that are float32 in training are not cast.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
         if parameter.dtype == paddle.float32:
             continue
-        # The parameter is copied first, as a cast cannot write the variable that it reads.
+        # The parameter is copied first, because a cast cannot write the variable that it reads.
         fp32_copy = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
         types = {"in_dtype": fp32_copy.dtype, "out_dtype": parameter.dtype}
-        insert(block, len(block.ops), "assign", {"X": [parameter.name]}, {"Out": [fp32_copy.name]}, op_role=0)
-        insert(block, len(block.ops), "cast", {"X": [fp32_copy.name]}, {"Out": [parameter.name]}, **types, op_role=0)
+        end = len(block.ops)
+        insert(block, end, "assign", {"X": [parameter.name]}, {"Out": [fp32_copy.name]}, op_role=FORWARD)
+        insert(block, end + 1, "cast", {"X": [fp32_copy.name]}, {"Out": [parameter.name]}, **types, op_role=FORWARD)
 
 
 def perturb_input(main: static.Program) -> None:
-    """Change a program so that it computes with inputs that differ by about one rounding error from those it is fed.
+    """Change a program so that it moves each floating-point input value by about one rounding error.
 
-    A tuning search compares the losses of such a program with those of the plain one: a difference no larger than
-    theirs is no effect of a knob.
+    A tuning search compares the losses of this program with those of the plain one. The difference is the noise of
+    rounding. A knob whose losses differ by no more than this noise has no effect on them.
 
-    A value x becomes x + x sin(1000 x) r, with r the relative rounding error of its type. The sine makes sign and size
-    of the change differ from value to value, as the first batch norm would take a common factor out again. The changed
-    values of an input NAME are in the variable NAME.moved, which every operator reads that read NAME.
+    A value x becomes x + r x sin(1000 x), with r the relative rounding error of its type. The sine varies the sign and
+    the size of the change from value to value. A common factor would have no effect, because the first batch norm
+    divides by it. The moved values of an input NAME are in the variable NAME.moved, and all readers of NAME read it.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
@@ -220,16 +228,16 @@ def perturb_input(main: static.Program) -> None:
         x = variable.name
         like_x = {"shape": variable.shape, "dtype": variable.dtype}
         angle = block.create_var(name=f"{x}.angle", **like_x).name
-        change = block.create_var(name=f"{x}.part", **like_x).name
+        change = block.create_var(name=f"{x}.change", **like_x).name
         moved = block.create_var(name=f"{x}.moved", **like_x).name
         for op in block.ops:
             op.desc._rename_input(x, moved)
-        steps = [
+        steps = [  # inserted after the renaming, so they read x itself
             Step("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
             Step("sin", {"X": [angle]}, {"Out": [angle]}, {}),
             Step("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [change]}, {"axis": -1}),
             Step("scale", {"X": [change]}, {"Out": [change]}, {"scale": ROUNDING[variable.dtype]}),
             Step("elementwise_add", {"X": [x], "Y": [change]}, {"Out": [moved]}, {"axis": -1}),
         ]
-        insert_all(block, 0, steps, op_role=0)
+        insert_all(block, 0, steps, op_role=FORWARD)
     block._sync_with_cpp()

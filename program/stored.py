@@ -31,7 +31,7 @@ _PASSES = (_Pass(resnet_unit.stored_otherwise, StoredForm(to_plain=resnet_unit.p
 
 
 def forms(main: static.Program) -> dict[str, StoredForm]:
-    """Return the form of each tensor of a training program that is not stored as in the plain network, by name."""
+    """Map each tensor that a training program does not store as the plain network does to its form."""
     by_name: dict[str, StoredForm] = {}
     for stored_by in _PASSES:
         for name in stored_by.names(main):

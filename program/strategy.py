@@ -82,9 +82,9 @@ REFUSED = {
 def parse(text: str) -> Strategy:
     """Return the strategy that a value of the variable STRATEGY describes.
 
-    The value is `auto`, or knobs with commas between them, as `fuse_bn_act_ops=0,gradient_merge=2`. A knob that is not
-    named keeps its default, so an empty text gives the default strategy. Raises ValueError for a knob that is unknown
-    or one of REFUSED, or for a value that the knob cannot have.
+    The value is `auto`, or knobs separated by commas, as `fuse_bn_act_ops=0,gradient_merge=2`. Knobs that are not named
+    keep their defaults, so an empty text gives the default strategy. Raises ValueError for a knob of REFUSED, for an
+    unknown knob, and for a value that the knob cannot have.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -106,10 +106,14 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value that a text gives a knob: a bool, a whole number or a float, as the knob's type says.
+    """Return the value that a text gives a knob, in the type of the knob.
 
-    `knob` is a field of Strategy. A bool is 0, 1, true or false, in any case. A number must be at least the knob's
-    `least` and at most MOST. Raises ValueError for any other text.
+    `knob` is a field of Strategy.
+
+    - bool: 0, 1, true or false, in upper or lower case.
+    - float or int: a number from the knob's `least` to MOST.
+
+    Raises ValueError for any other text.
     """
     type_name = str(knob.type)  # as "bool | None"
     if "bool" in type_name:
@@ -156,18 +160,22 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    Whether a knob can be on depends on the `device` (cpu or gpu), the images' `layout` and the `dtype` of the
-    convolutions, for which the kernels that it needs must exist (`_conditions`). An undecided knob is turned on where
-    it can be. One that the user decided stays so. Raises ValueError where the user turned on one that cannot be on.
+    - A knob that the user turned on or off stays so. Raises ValueError if it is on and a condition of `_conditions` is
+      not met: the `device` (cpu or gpu) lacks the kernels for the images' `layout` and the convolutions' `dtype`, or
+      another knob excludes it.
+    - An undecided knob is turned on if its condition is met.
+    - An undecided `enable_inplace` is turned on for GPUs only. It has no condition: the user may turn it on anywhere.
+
+    Knobs that set flags of cuDNN are not changed. On a CPU, raises ValueError if one of them is set.
     """
     on_gpu = device == "gpu"
     if not on_gpu:
-        _refuse_flags_of_cudnn(strategy)
+        _refuse_cudnn_flags(strategy)
 
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
     decided: dict[str, bool] = {}
-    # A knob with two conditions, cuda_graph, is never undecided: for any other the one condition decides.
-    for condition in _conditions(strategy, on_gpu=on_gpu, half_nhwc=is_half_nhwc):
+    # Only `cuda_graph` has two conditions. It is never None, so the second one cannot undo a decision.
+    for condition in _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc):
         users_choice: bool | None = getattr(strategy, condition.knob)
         if users_choice and not condition.is_met:
             raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
@@ -175,25 +183,25 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
             decided[condition.knob] = condition.is_met
         else:
             decided[condition.knob] = users_choice
-    # Undecided, a CPU is left without shared buffers: it has memory enough, and its executor's own memory grows by the
-    # square of the number of operators, of which sharing adds some.
-    decided["enable_inplace"] = on_gpu if strategy.enable_inplace is None else strategy.enable_inplace
+    if strategy.enable_inplace is None:
+        # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
+        decided["enable_inplace"] = on_gpu
     return replace(strategy, **decided)
 
 
-def _refuse_flags_of_cudnn(strategy: Strategy) -> None:
-    """Raise ValueError for the first knob that sets a flag of cuDNN, which a CPU does not have."""
-    for flag in strategy.flags:
-        knob = flag.removeprefix("FLAGS_")
+def _refuse_cudnn_flags(strategy: Strategy) -> None:
+    """Raise ValueError if a knob sets a flag of cuDNN, which a CPU does not use; the message names the first one."""
+    if strategy.flags:
+        knob = next(iter(strategy.flags)).removeprefix("FLAGS_")
         raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
 
 
-def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_Condition]:
-    """Return the conditions under which knobs can be on, each with the reason why its knob cannot be on otherwise.
+def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
+    """Return the conditions under which knobs can be on, each with the message if it is not met.
 
-    A knob may need the kernels of a GPU, or of FP16 in NHWC (`half_nhwc`: convolutions run so), or another knob to be
-    off. Where several conditions are not met, the user reads the reason of the first. A knob whose condition always
-    holds is listed too, as `resolve` turns on the undecided knobs of this list.
+    A knob may need a GPU, convolutions in FP16 and NHWC (`is_half_nhwc`), or another knob to be off. `resolve` shows
+    the user the reason of the first condition that is not met. Two knobs can always be on. They are listed because
+    `resolve` turns on undecided knobs of this list only.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [
@@ -203,8 +211,8 @@ def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_C
             strategy.gradient_merge == 1,
             "one program is captured, gradient_merge has two: leave one out",
         ),
-        _Condition("fuse_bn_act_ops", half_nhwc, fused_bn),
-        _Condition("fuse_bn_add_act_ops", half_nhwc, fused_bn),
+        _Condition("fuse_bn_act_ops", is_half_nhwc, fused_bn),
+        _Condition("fuse_bn_add_act_ops", is_half_nhwc, fused_bn),
         _Condition("fuse_elewise_add_act_ops", True, ""),
         _Condition(
             "enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"
@@ -212,7 +220,7 @@ def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_C
         _Condition("merged_optimizer", True, ""),
         _Condition(
             "resnet_unit",
-            on_gpu and half_nhwc,
+            on_gpu and is_half_nhwc,
             f"Paddle has its kernel for GPUs, in FP16 and NHWC: {_WHERE_NHWC}, DEVICE=gpu",
         ),
     ]

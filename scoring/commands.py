@@ -3,7 +3,7 @@
 # Name: (module with `add_arguments(parser)` and `main(args) -> int`, what it does). A module is imported only when its
 # command is called, so that `score` does not pay for the plots of `report`.
 COMMANDS = {
-    "score": ("scoring.figure.score", "the figure of one system's runs under a protocol"),
+    "score": ("scoring.figure.score_command", "the figure of one system's runs under a protocol"),
     "import": ("scoring.importers", "what a log says, as a record"),
     "compare": ("scoring.figure.compare", "two or more systems: ratio, speedup, and whether they really differ"),
     "report": ("scoring.report", "one self-contained page from runs"),

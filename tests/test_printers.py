@@ -30,9 +30,9 @@ def _page(folder: Path) -> str:
     target, content, _ = package.build(
         _logs(folder), org="Example", system=str(system), out=site / "packages/0", ruleset=package.load("4.0.0")
     )
-    assert (target / "README.md").read_text() == content.report
+    assert (target / "README.md").read_text() == content.report_text
     pages = verify.pages_of(site)
-    return content.report + pages["index.html"]
+    return content.report_text + pages["index.html"]
 
 
 def _table(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

@@ -189,7 +189,14 @@ def _write_page(
         report_arguments += ["--findings", str(findings_file)]
     report_arguments += ["--html", str(page_file)]
     # protocol and skip are None: the report scores such runs by its default protocol.
-    report = build(records, protocol=None, skip=None, findings=findings_by_file, logs=log_by_name, folders={})
+    report = build(
+        records,
+        protocol=None,
+        skip=None,
+        findings_by_file=findings_by_file,
+        path_by_file=log_by_name,
+        folder_by_file={},
+    )
     page_file.write_text(render.html(render.page(report, report_arguments)), encoding="utf-8")
 
 

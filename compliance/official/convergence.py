@@ -1,8 +1,9 @@
 """Reference convergence points and the test of a submission against them, as mlperf-logging's rcp_checker computes it.
 
-A reference converged at some global batches in so many epochs (or samples). A submission that needs fewer than the
-reference could by chance is refused; one that needs fewer than its mean has its minutes scaled up. Sums are added in
-numpy's order, so that every figure equals the tool's to the last digit, without its imports (numpy, scipy, pandas).
+A reference point says how many epochs (or samples) the reference needed to converge at one global batch. A submission
+that needs fewer than the reference could by chance is refused. One that needs fewer than the reference's mean has its
+minutes scaled up. Sums are added in numpy's order, so that every figure equals the tool's to the last digit, without
+its imports (numpy, scipy, pandas).
 """
 
 import functools
@@ -18,7 +19,7 @@ from runlog.stats import t_cdf
 SIGNIFICANCE = 0.05  # rcp_checker: alpha of the one-sided t-test
 TOLERANCE = 0.0001  # rcp_checker: where its search for the least mean ends
 NOT_CONVERGED = 1e9  # rcp_checker: epochs of a run without success
-# rcp_checker, _eval_submission_record: from v5.0 on a result of llama31_405b may be so many samples faster
+# rcp_checker, _eval_submission_record: from this ruleset on, a result may converge this many samples earlier
 ALLOWED_SAMPLES = {"llama31_405b": ("5.0.0", 46_080)}
 # rcp_checker, read_submission_file: the benchmarks whose evaluations name the samples trained on, not the epoch
 COUNTED_IN_SAMPLES = frozenset(
@@ -35,8 +36,10 @@ class NoReferenceError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferencePoint:
-    """How far the reference trains at one global batch, in the unit of its set; interpolated ones have no
-    hyperparameters."""
+    """How many epochs (or samples) the reference needed to converge at one global batch.
+
+    An interpolated point has no hyperparameters.
+    """
 
     global_batch: int
     mean: float
@@ -47,19 +50,19 @@ class ReferencePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceSet:
-    """The points of one benchmark in one round, by global batch."""
+    """The reference points of one benchmark in one round, sorted by global batch."""
 
     benchmark: str
     ruleset: str
     unit: str  # epochs, samples or steps
-    runs: SubmissionRuns  # for which rcp_checker tests
+    runs: SubmissionRuns  # of a submission that rcp_checker tests
     all_points: tuple[ReferencePoint, ...]
     points: tuple[ReferencePoint, ...]  # those that rcp_checker's pruning leaves
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldTo:
-    """The point that a global batch is held to, and which it is in words."""
+class ChosenPoint:
+    """The reference point that a submission is compared with, and in words which one it is."""
 
     point: ReferencePoint
     reason: str
@@ -67,7 +70,7 @@ class HeldTo:
 
 @dataclass(frozen=True, kw_only=True)
 class Convergence:
-    """The test of one submission against the points. `scaling` multiplies its minutes."""
+    """The outcome of testing one submission against the reference points. `scaling` multiplies its minutes."""
 
     passed: bool
     reason: str
@@ -78,36 +81,34 @@ class Convergence:
 
 @functools.cache
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
-    """Return the reference convergence points of a benchmark in a ruleset, such as 4.0.0, sorted by batch.
+    """Return the reference points of a benchmark in a ruleset, such as 4.0.0, sorted by global batch.
 
-    Such a point says how far the reference trained, at one global batch, until it reached the target. Raises
-    NoReferenceError where mlperf-logging has none, or its rcp_checker cannot test the benchmark.
+    Raises NoReferenceError if mlperf-logging has no such points, or if its rcp_checker cannot test the benchmark.
     """
+    tool = f"mlperf-logging {rule_files.VERSION}"
     try:
         records = rule_files.reference_points(f"rcps_{benchmark}.json", ruleset)
     except KeyError:
-        tool = f"mlperf-logging {rule_files.VERSION}"
         raise NoReferenceError(f"{tool} has no reference points of {benchmark} for ruleset {ruleset}") from None
-    count = rounds.runs_in_convergence_test(benchmark)
-    if count is None:
-        raise NoReferenceError(
-            f"rcp_checker of mlperf-logging {rule_files.VERSION} knows no number of runs of {benchmark} and ends"
-        )
-    runs = SubmissionRuns(runs=count, dropped=rounds.dropped_runs(benchmark))
-    points = [_point_of_record(record, runs, _allowed_samples(benchmark, ruleset)) for record in records.values()]
+    run_count = rounds.runs_in_convergence_test(benchmark)
+    if run_count is None:
+        raise NoReferenceError(f"rcp_checker of {tool} knows no number of runs of {benchmark} and ends")
+    submission = SubmissionRuns(runs=run_count, dropped=rounds.dropped_runs(benchmark))
+    allowed_samples = _allowed_samples(benchmark, ruleset)
+    points = [_point_of_record(record, submission, allowed_samples) for record in records.values()]
     points.sort(key=lambda point: point.global_batch)
     return ReferenceSet(
         benchmark=benchmark,
         ruleset=ruleset,
         unit=unit_of(benchmark, ruleset),
-        runs=runs,
+        runs=submission,
         all_points=tuple(points),
-        points=_points_kept_by_tool(points, runs),
+        points=_points_kept_by_tool(points, submission),
     )
 
 
 def unit_of(benchmark: str, ruleset: str) -> str:
-    """Return the unit in which the convergence of a benchmark is counted: epochs, samples or steps."""
+    """Return the unit in which a benchmark's convergence is counted in a ruleset: epochs, samples or steps."""
     if benchmark == STABLE_DIFFUSION:
         return "steps" if ruleset == "3.1.0" else "samples"
     return "samples" if benchmark in COUNTED_IN_SAMPLES | _EPOCHS_ARE_SAMPLES else "epochs"
@@ -116,15 +117,17 @@ def unit_of(benchmark: str, ruleset: str) -> str:
 def against_reference(
     values: Sequence[float], batch: int, reference: ReferenceSet, points: Sequence[ReferencePoint] | None = None
 ) -> Convergence:
-    """Test whether the runs of a submission converge no faster than the reference could.
+    """Test whether the runs of a submission converge no faster than the reference could by chance.
 
-    `values` are the epochs (or samples) that each run took to the target at the global batch `batch`; NOT_CONVERGED for
-    a run that did not reach it. The submission passes if their mean, without the fastest and the slowest, is no lower
-    than the least mean of the reference at this batch. A mean that passes and is lower than the reference's own makes
-    the result's `scaling` larger than 1, by which the minutes are multiplied.
+    `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`. A run
+    that did not reach it has the value NOT_CONVERGED. The submission fails if
 
-    The submission fails, too, if too many of its runs did not converge, if they are too few for such a mean, or if the
-    batch is larger than any of the reference. `points` takes the place of `reference.points`.
+    - more of its runs did not converge than are dropped as the slowest,
+    - no run is left once the fastest and the slowest are dropped,
+    - its batch is larger than all batches of the reference, or
+    - the mean of the runs left is below the least mean that the reference point allows.
+
+    If it passes with a mean below the reference's mean, `scaling` is above 1. `points` replaces `reference.points`.
     """
     dropped = reference.runs.dropped
     not_converged = [value for value in values if value >= NOT_CONVERGED]
@@ -133,28 +136,32 @@ def against_reference(
         return Convergence(passed=False, reason=f"more than {allowed} did not converge")
     kept = sorted(values)[dropped : len(values) - dropped]
     if not kept:
-        least = 2 * dropped + 1
-        return Convergence(passed=False, reason=f"{len(values)} runs: no olympic mean of fewer than {least}")
-    held_to = point_at(batch, reference.points if points is None else points, reference)
-    if held_to is None:
+        least_runs = 2 * dropped + 1
+        return Convergence(passed=False, reason=f"{len(values)} runs: no olympic mean of fewer than {least_runs}")
+    chosen = point_at(batch, reference.points if points is None else points, reference)
+    if chosen is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
 
-    point = held_to.point
+    point = chosen.point
     mean = _numpy_sum(kept) / len(kept)
-    least_mean = point.mean / (point.mean / point.least)  # not point.least: rcp_checker divides, which may round
+    # This is point.least, rounded as rcp_checker rounds it: that tool keeps the quotient in the brackets.
+    least_mean = point.mean / (point.mean / point.least)
     passed = mean >= least_mean
     scaling = 1.0
     if passed and mean < point.mean:
         scaling = point.mean / mean
-    return Convergence(passed=passed, reason=held_to.reason, mean=mean, point=point, scaling=scaling)
+    return Convergence(passed=passed, reason=chosen.reason, mean=mean, point=point, scaling=scaling)
 
 
-def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> HeldTo | None:
-    """Return the reference point with which a submission of a global batch is compared, and a word on which it is.
+def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
+    """Return the reference point that a submission of a global batch is compared with, and in words which one it is.
 
-    `points` are those of `reference`, or some of them, sorted by batch. The point is the one at this batch. For a batch
-    between two of them it is interpolated on the line between these, for a batch below all of them it is the first.
-    None for a batch above all of them.
+    `points` are those of `reference`, or some of them, sorted by batch.
+
+    - above all points: None
+    - at a point: this point
+    - below all points: the first point
+    - between two points: a point on the line between them
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -162,23 +169,25 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
         return None
     next_point = equal_or_higher[0]
     if next_point.global_batch == batch:
-        return HeldTo(point=next_point, reason="reference point")
+        return ChosenPoint(point=next_point, reason="reference point")
     if not lower:
-        return HeldTo(point=next_point, reason=f"reference point of the least batch, {next_point.global_batch}")
+        return ChosenPoint(point=next_point, reason=f"reference point of the least batch, {next_point.global_batch}")
     between = _interpolated(batch, lower[-1], next_point, reference.runs)
-    allowed = _allowed_samples(reference.benchmark, reference.ruleset)
-    if allowed:  # the points of the reference have it taken off already
-        between = replace(between, least=between.least - allowed)
-    return HeldTo(point=between, reason="interpolated reference point")
+    # The least mean of `between` was computed from its mean, so the allowance of the benchmark is still to be deducted.
+    allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
+    if allowed_samples:
+        between = replace(between, least=between.least - allowed_samples)
+    return ChosenPoint(point=between, reason="interpolated reference point")
 
 
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
-    """Return the lower convex envelope of the reference points: those that lie above no line between two others.
+    """Return the reference points that lie above no line between two others: the lower convex envelope.
 
-    In the plane, a point's x is its batch and its y the mean epochs to the target. Points of a smaller batch than that
-    of the point with the fewest epochs are left out. rcp_checker is meant to keep the same points, but keeps some above
-    the envelope: it compares each point with its neighbours once, and not again after a later point was dropped
-    (mlcommons/logging #368).
+    The x of a point is its batch, and the y its mean epochs to the target. Points of a smaller batch than that of the
+    fastest point, the one with the fewest epochs, are left out.
+
+    rcp_checker means to keep the same points, but keeps some above the envelope. It compares each point with its
+    neighbours once, and not again after a later point was dropped (mlcommons/logging #368).
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
@@ -198,60 +207,65 @@ def _is_above_line(point: ReferencePoint, low: ReferencePoint, high: ReferencePo
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
-    """Return by how many samples a result of the benchmark may be faster than the least mean; 0 for most."""
+    """Return how many samples below the least mean a result of the benchmark may be; 0 for most benchmarks."""
     since, samples = ALLOWED_SAMPLES.get(benchmark, ("", 0))
     return samples if ruleset >= since else 0
 
 
-def _point_of_record(record: Mapping[str, Any], runs: SubmissionRuns, allowed: int) -> ReferencePoint:
-    """Return the reference point of a record, which has the reference's runs at one global batch.
+def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allowed_samples: int) -> ReferencePoint:
+    """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    The point's mean is that of the epochs (or samples) of these runs, without the fastest and the slowest. Its standard
-    deviation is that of all of them. Its least mean is the lowest that a submission may have, which depends on the
-    number of the submission's `runs`, less the samples by which the benchmark is `allowed` to be faster.
+    - mean: of these runs' epochs (or samples), without the fastest and the slowest
+    - std: the standard deviation of all these runs
+    - least: the lowest mean that passes for the runs of a `submission`, less `allowed_samples`. These are 0 except
+      for a benchmark that is counted in samples.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     values = sorted(record[unit])
-    dropped = rounds.dropped_runs(record["Benchmark"])  # by the record's own name of it, as rcp_checker does
+    # As in rcp_checker, the record names the benchmark: its name may differ from that of the submission.
+    dropped = rounds.dropped_runs(record["Benchmark"])
     kept = values[dropped : len(values) - dropped]
     mean = _numpy_sum(kept) / len(kept)
     std = _numpy_std(values)
-    least = _least_mean(mean, std, len(kept), runs.runs)
+    least = _least_mean(mean, std, reference_runs=len(kept), submission_runs=submission.runs)
     return ReferencePoint(
         global_batch=record["BS"],
         mean=mean,
         std=std,
-        least=least - allowed,
+        least=least - allowed_samples,
         hyperparameters=record["Hyperparams"],
     )
 
 
-def _points_kept_by_tool(points: Sequence[ReferencePoint], runs: SubmissionRuns) -> tuple[ReferencePoint, ...]:
-    """Return those of the reference points that rcp_checker keeps. They are sorted by batch, as `points` are.
+def _points_kept_by_tool(points: Sequence[ReferencePoint], submission: SubmissionRuns) -> tuple[ReferencePoint, ...]:
+    """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
 
-    Dropped are points of a smaller batch than that of the point with the least mean, and those whose mean is above the
-    line between the points before and after them. As in that tool this is one pass: no point is looked at again after a
-    later one was dropped.
+    - It drops points of a smaller batch than that of the point with the least mean.
+    - It drops a point whose mean is above the line between its two neighbours. This is one pass: a point that was kept
+      is not looked at again after a later one was dropped.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
     index = 1
     while index < len(kept) - 1:
-        between = _interpolated(kept[index].global_batch, kept[index - 1], kept[index + 1], runs)
-        if kept[index].mean > between.mean:
+        on_line = _interpolated(kept[index].global_batch, kept[index - 1], kept[index + 1], submission)
+        if kept[index].mean > on_line.mean:
             del kept[index]
         else:
             index += 1
     return tuple(kept)
 
 
-def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, runs: SubmissionRuns) -> ReferencePoint:
-    """Return the point at `batch` on the line from `low` to `high`."""
+def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, submission: SubmissionRuns) -> ReferencePoint:
+    """Return the point at `batch` on the line from `low` to `high`.
+
+    Its least mean is computed from its own mean and standard deviation. rcp_checker takes twice the number of runs of a
+    submission for those of the reference here.
+    """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
-    return ReferencePoint(
-        global_batch=batch, mean=mean, std=std, least=_least_mean(mean, std, runs.runs * 2, runs.runs)
-    )
+    least = _least_mean(mean, std, reference_runs=submission.runs * 2, submission_runs=submission.runs)
+    return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least)
 
 
 def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high: float) -> float:
@@ -259,24 +273,24 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
     return (high - low) / (high_batch - low_batch) * (batch - low_batch) + low
 
 
-def _least_mean(mean: float, std: float, reference_runs: int, runs: int) -> float:
-    """Return the lowest mean of a submission that may still be the reference's mean by chance.
+def _least_mean(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
+    """Return the lowest mean of a submission that may differ from the reference's `mean` by chance alone.
 
-    The two means are compared by Student's t-test, one-sided, with the same standard deviation `std` of both. `mean` is
-    the reference's, of `reference_runs` runs, and `runs` those of a submission. The lowest mean is found by halving an
-    interval, as rcp_checker does, to within 0.0001.
+    The means are compared by a one-sided Student's t-test, in which both have the standard deviation `std`. Like
+    rcp_checker, the search halves an interval from 0 to `mean` until it is no wider than TOLERANCE.
     """
     if std == 0:
         return mean
-    counted_runs = runs - 2  # as rcp_checker counts them, of unet3d too, whose mean leaves out eight
+    # rcp_checker takes off the fastest and the slowest run, even for unet3d, of which it drops eight in all elsewhere.
+    counted_runs = submission_runs - 2
     error = std * math.sqrt(1 / reference_runs + 1 / counted_runs)
     degrees_of_freedom = reference_runs + counted_runs - 2
     low = 0.0
     high = mean
     while high - low > TOLERANCE:
         middle = (low + high) / 2
-        is_by_chance = t_cdf((middle - mean) / error, degrees_of_freedom) > SIGNIFICANCE
-        if is_by_chance:
+        can_be_chance = t_cdf((middle - mean) / error, degrees_of_freedom) > SIGNIFICANCE
+        if can_be_chance:
             high = middle
         else:
             low = middle
@@ -291,21 +305,22 @@ def _numpy_std(values: Sequence[float]) -> float:
 
 
 def _numpy_sum(values: Sequence[float]) -> float:
-    """Return the sum of up to 128 numbers, added in the order in which numpy adds them, so that it has the same digits.
+    """Return the sum of up to 128 numbers, added in numpy's order, so that it has the same digits as numpy.sum.
 
-    The numbers are taken in rows of eight, and each column is summed by itself: of 0 to 19, the first column is 0 + 8.
-    The eight sums are added in pairs, and those in pairs again. The numbers that fill no row are added at the end, one
-    by one.
+    1. The numbers are arranged in rows of eight, and each of the eight columns is summed. For 19 numbers, the first
+       column is values[0] + values[8].
+    2. The eight sums are added in pairs: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
+    3. The numbers that fill no whole row are added one by one.
     """
-    in_rows = len(values) - len(values) % 8
+    count_in_rows = len(values) - len(values) % 8
     total = 0.0
-    if in_rows:
+    if count_in_rows:
         columns = [float(value) for value in values[:8]]
-        for index in range(8, in_rows):
+        for index in range(8, count_in_rows):
             columns[index % 8] += values[index]
         left = (columns[0] + columns[1]) + (columns[2] + columns[3])
         right = (columns[4] + columns[5]) + (columns[6] + columns[7])
         total = left + right
-    for value in values[in_rows:]:
+    for value in values[count_in_rows:]:
         total += value
     return total

@@ -1,6 +1,6 @@
 """The expressions and statements of mlperf-logging's rules, as functions. None of their text is executed.
 
-It is parsed, and only the forms below are known; another one is a SyntaxError.
+The text is parsed. Only the forms below are known; any other form is a SyntaxError.
 """
 
 import ast
@@ -11,7 +11,10 @@ from typing import Any
 
 
 class State(dict[str, Any]):
-    """`s` of the rules of one file, and the files that it enqueues, each with the event that made it."""
+    """The state of one rule file: the names that its code sets, `s` in an expression, and the files that it enqueued.
+
+    `enqueued` has the name of each file, and the event whose code enqueued it.
+    """
 
     def __init__(self, items: Iterable[tuple[str, Any]] = ()) -> None:
         super().__init__(items)
@@ -28,7 +31,7 @@ Code = Callable[[Any, State], Any]
 
 
 def holds(code: Code, event: Any, state: State) -> bool:
-    """Return whether a check is met. One that raises an exception is not, as in the official checker."""
+    """Return whether a check is met. As in the official checker, a check that raises an exception is not met."""
     try:
         return bool(code(event, state))
     except Exception:  # noqa: BLE001  a log may hold anything
@@ -36,12 +39,18 @@ def holds(code: Code, event: Any, state: State) -> bool:
 
 
 def expression(text: str) -> Code:
-    """Return the function that computes an expression, such as `v['value'] > 0`, of an event and the state."""
+    """Return the function that computes an expression, such as `v['value'] > 0`, from an event and the state.
+
+    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    """
     return _compile_expression(ast.parse(text.strip(), mode="eval").body)
 
 
 def statements(text: str) -> list[Code]:
-    """Return a function for each statement of a text, such as `s['seeds'] += 1`: it changes the state by an event."""
+    """Return a function for each statement of a text, such as `s['seeds'] += 1`. It changes the state.
+
+    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    """
     return [_compile_statement(node) for node in ast.parse(text.strip()).body]
 
 
@@ -58,7 +67,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{"len": len, "float": float, "sorted": sorted},
     **{"math.ceil": math.ceil, "math.floor": math.floor, "math.log2": math.log2},
 }
-_NAMES: Mapping[str, Code] = {
+_EVENT_AND_STATE: Mapping[str, Code] = {  # the expressions by which a rule refers to the event and the state
     "s": lambda event, s: s,
     "v": lambda event, s: {"value": event.value, "metadata": event.metadata},
     "v['value']": lambda event, s: event.value,
@@ -70,15 +79,15 @@ _NAMES: Mapping[str, Code] = {
 def _compile_expression(node: ast.expr) -> Code:
     """Compile an expression of a rule, such as `v['value'] > 0`, into a function of an event and the state.
 
-    In an expression `v` is the event, `s` is the state, a table that statements fill. The parts of an expression are
-    compiled first, and the function calls theirs, so that nothing is parsed when a rule is applied to an event.
+    In an expression `v` is the event, and `s` the state, a table that statements fill. The function of an expression
+    calls the functions of its parts, so nothing is parsed when a rule is applied to an event.
 
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
     if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-        named = _NAMES.get(ast.unparse(node))
-        if named is not None:
-            return named
+        compute_known = _EVENT_AND_STATE.get(ast.unparse(node))  # such as v['value']
+        if compute_known is not None:
+            return compute_known
     match node:
         case ast.Constant(value=value):
             return lambda event, s: value
@@ -100,9 +109,9 @@ def _compile_expression(node: ast.expr) -> Code:
             if_true = _compile_expression(body)
             if_false = _compile_expression(orelse)
             return lambda event, s: if_true(event, s) if condition(event, s) else if_false(event, s)
-        case ast.BoolOp(op=joined, values=values):  # gives True or False, as no rule asks for another value of `or`
+        case ast.BoolOp(op=and_or_or, values=values):  # gives True or False: no rule uses another value of `or`
             terms = [_compile_expression(value) for value in values]
-            all_or_any = all if isinstance(joined, ast.And) else any
+            all_or_any = all if isinstance(and_or_or, ast.And) else any
             return lambda event, s: all_or_any(term(event, s) for term in terms)
         case ast.Compare():
             return _compile_comparison(node)
@@ -116,8 +125,8 @@ def _compile_expression(node: ast.expr) -> Code:
 def _compile_comparison(node: ast.Compare) -> Code:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
-    A chain holds if each of its comparisons does. As in Python, its operands are computed from left to right, and no
-    farther than the first comparison that does not hold: a later operand could raise an exception.
+    A chain holds if each of its comparisons holds. As in Python, its operands are computed from left to right, up to
+    the first comparison that does not hold, because a later operand could raise an exception.
 
     Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """
@@ -145,15 +154,17 @@ def _compile_comparison(node: ast.Compare) -> Code:
 def _compile_arithmetic(node: ast.BinOp) -> Code:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    The function raises TypeError for operands that are no numbers: a text times a number could take all memory. For the
-    same reason the exponent of a power must be a constant with a point, as in `v['value'] ** 0.5`: the power of two
-    whole numbers may have any number of digits.
+    Two rules keep an operation from taking all memory. The function raises TypeError if an operand is not a number: a
+    text times a number may be of any length. The exponent of a power must be a constant float, as in
+    `v['value'] ** 0.5`: the power of two whole numbers may have any number of digits.
 
     Raises SyntaxError for another power, and for an operator that no rule of mlperf-logging has.
     """
     compute = _ARITHMETIC.get(type(node.op))
+    if compute is None:
+        raise SyntaxError
     is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
-    if compute is None or (compute is operator.pow and not is_exponent_a_float):
+    if compute is operator.pow and not is_exponent_a_float:
         raise SyntaxError
     left_operand = _compile_expression(node.left)
     right_operand = _compile_expression(node.right)
@@ -169,10 +180,14 @@ def _compile_arithmetic(node: ast.BinOp) -> Code:
 
 
 def _compile_call(node: ast.Call) -> Code:
-    """Compile a call in a rule's expression into a function of an event and the state.
+    """Compile a call in a rule's expression into a function of an event and the state. Four forms are known:
 
-    Four forms are known, in which X and Y are expressions themselves: `isinstance(X, int)`, `s.get(X)`,
-    `"a text {}".format(X)`, and the functions of _FUNCTIONS, such as `max(X, Y)`. Raises SyntaxError for another call.
+    - `isinstance(X, int)`
+    - `s.get(X)`
+    - `"a text {}".format(X)`
+    - a function of _FUNCTIONS, such as `max(X, Y)`
+
+    X and Y are expressions themselves. Raises SyntaxError for any other call.
     """
     if node.keywords:
         raise SyntaxError
@@ -194,7 +209,7 @@ def _compile_call(node: ast.Call) -> Code:
 
 
 def _compile_statement(node: ast.stmt) -> Code:
-    """Compile a statement of a rule, such as `s['seeds'] += 1`, into a function that changes the state by an event.
+    """Compile a statement of a rule, such as `s['seeds'] += 1`, into a function that changes the state.
 
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
@@ -207,7 +222,7 @@ def _compile_statement(node: ast.stmt) -> Code:
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as new])
         ):
-            # The key of `**table` is None, which is no known form either.
+            # `{**table}` has the key None, which _compile_expression refuses.
             keys = [_compile_expression(key) for key in new.keys]  # type: ignore[arg-type]
             values = [_compile_expression(value) for value in new.values]
             items = list(zip(keys, values, strict=True))

@@ -18,16 +18,16 @@ DROPPED_RUNS_OF_OTHERS = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRuns:
-    """How many runs a result is made of, and how many of the fastest and of the slowest are dropped each."""
+    """How many runs a result takes. `dropped` fastest and as many slowest runs do not count."""
 
     runs: int
     dropped: int
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return the runs of a result of `benchmark` in the round of `ruleset` (such as 5.1.0).
+    """Return the runs that a result of `benchmark` takes in the round of `ruleset`, such as 5.1.0.
 
-    None where the round has no such benchmark.
+    None if the round does not have the benchmark.
     """
     counts = _run_counts()
     if benchmark not in benchmarks(ruleset) or benchmark not in counts:
@@ -58,7 +58,7 @@ def round_of(ruleset: str) -> str:
 
 
 def runs_in_convergence_test(benchmark: str) -> int | None:
-    """Return the number of runs for which rcp_checker tests `benchmark`; None where that tool knows none and ends."""
+    """Return the number of runs for which rcp_checker tests `benchmark`; None if that tool does not know it."""
     counts: Mapping[str, int] = _literal("rcp_checker/rcp_checker.py", "submission_runs")["training"]
     return counts.get(benchmark)
 
@@ -70,7 +70,7 @@ def _run_counts() -> Mapping[str, int]:
 
 @functools.cache
 def _literal(file: str, name: str) -> Mapping[str, Any]:
-    """Return the table that `file` of mlperf-logging assigns to `name`."""
+    """Return the table that `file` of mlperf-logging assigns to `name`. Raises KeyError if it assigns nothing."""
     for statement in ast.parse(rule_files.archived(file)).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             table: Mapping[str, Any] = ast.literal_eval(statement.value)

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import yaml
 
+from compliance.official.check_words import in_words
 from compliance.official.language import Code, expression, statements
 from runlog.json_types import JsonObject
 from runlog.workloads import WORKLOADS
@@ -31,8 +32,8 @@ ARCHIVE = RULES / f"mlperf_logging_{VERSION}.zip"
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
 _SORTED_CALL = re.compile(r"^sorted\((.*)\)$")
-_COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
-# CRC-32 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
+_REQUIRED_COUNT = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
+# By the CRC-32 of a known BEGIN of stable_diffusion, without comments: the metadata by which it joins metrics.
 _EVALUATION_FIELDS = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 
 _Parsed = TypeVar("_Parsed")
@@ -40,11 +41,11 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """An expression that must hold.
+    """An expression of a rule that must hold for an event, or at the end of a log.
 
     `aspect` is the part of an event or log that it looks at: value, metadata, order or time. `other_key` is the key
-    whose events set the state that it looks at. For `order`, an event of that key must have come before; if
-    `must_come_before` is true, none may have come yet.
+    whose events set the state that it looks at; empty if it looks at no state. A check of order wants an event of that
+    key before this one; if `must_come_before` is true, it wants none before this one.
     """
 
     node: ast.expr
@@ -55,18 +56,20 @@ class Check:
 
     @functools.cached_property
     def words(self) -> str:
-        """Return in words what the check asks."""
+        """Return in words what the check asks for, such as `above 0` or `after run_start`."""
         if self.aspect != "order":
             return in_words(self.node)
         return f"{'before' if self.must_come_before else 'after'} {self.other_key}"
 
     @functools.cached_property
     def sides(self) -> list[Code]:
-        """Return the functions that compute the two sides of the check's comparison; empty if it is none.
+        """Return functions that compute the sides of the check's comparison; empty if it is not a comparison.
 
-        `v['value'] == 5` -> functions that give the event's value, and 5. A call of `sorted` around a side is left out,
-        so that a log's list can be shown that holds values of kinds which cannot be sorted together:
-        `sorted(s['names']) == ['a', 'b']` -> functions that give the list `s['names']` as it is, and `['a', 'b']`.
+            v['value'] == 5                   -> functions that return the event's value, and 5
+            sorted(s['names']) == ['a', 'b']  -> functions that return s['names'] as it is, and ['a', 'b']
+
+        `sorted` is dropped. It would raise an exception for a list of texts and numbers, and the caller only wants to
+        show the list.
         """
         if not isinstance(self.node, ast.Compare):
             return []
@@ -79,15 +82,15 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The rule of one key: how many events it must have, and the checks of them.
+    """The rule of one key: how many events it must have, and what they must be.
 
-    `checks` are of each event, `first_check` is of the first one, and `any_check` must hold for one of them. The
-    `code_after_checks` changes the state by each event.
+    - `checks` must hold for each event, `first_check` for the first one, and `any_check` for at least one of them.
+    - `code_after_checks` runs after the checks of each event, and changes the state.
     """
 
     key: str
     required: str  # the rule file's word for the number of events
-    least: int
+    least: int  # number of events
     alternative_key: str | None  # the key that may take this one's place, by AT_LEAST_ONE_OR
     checks: Sequence[Check]
     first_check: Check | None
@@ -96,7 +99,7 @@ class Rule:
 
     @property
     def count_in_words(self) -> str:
-        """Return in words how many events there must be; empty where any number is right."""
+        """Return in words how many events there must be; empty if any number will do."""
         if self.required == "EXACTLY_ONE":
             return f"exactly one {self.key}"
         if self.alternative_key:
@@ -106,7 +109,7 @@ class Rule:
         return f"at least {'one' if self.least == 1 else self.least} {self.key}"
 
     def describe(self) -> str:
-        """Return in words what the rule asks."""
+        """Return in words what the rule asks for, such as `exactly one seed; a whole number`."""
         parts = [self.count_in_words, *(check.words for check in self.checks)]
         if self.first_check:
             parts.append(f"the first: {self.first_check.words}")
@@ -118,13 +121,13 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFile:
-    """The rules of one file, by their keys; the code before the first event, and the checks after the last."""
+    """The rules of one file by their keys. `begin` runs before the first event, `end` is checked after the last."""
 
     name: str
     rules: Mapping[str, Rule]
     begin: Sequence[Code]
     end: Sequence[Check]
-    evaluation_field: str  # metadata whose value names an evaluation of several metrics; empty without such
+    evaluation_field: str  # metadata that the metrics of one evaluation share; empty: metrics are not joined
 
     @property
     def source(self) -> str:
@@ -142,19 +145,18 @@ def _archive() -> zipfile.ZipFile:
 
 @functools.cache
 def names() -> frozenset[str]:
-    """Return the names of all rule files, `training_<version>/<name>.yaml`."""
+    """Return the names of all rule files, `training_<version>/<name>.yaml`: mlperf-logging's and this project's."""
     theirs = []
     for path in _archive().namelist():
         folder, _, name = path.partition("/")
         if folder == "compliance_checker":
             theirs.append(name)
     ours = [str(path.relative_to(RULES)) for path in RULES.glob("training_*/*.yaml")]
-    files_with_text = frozenset([*theirs, *ours])
-    return files_with_text.union(_names_of_workloads() - files_with_text)
+    return frozenset([*theirs, *ours]) | _names_of_workloads()
 
 
 def _names_of_workloads() -> frozenset[str]:
-    """Return the open division's rule files of our workloads: made of WORKLOAD_RULES where none is written."""
+    """Return the names of our workloads' rule files for the open division, also of those made from WORKLOAD_RULES."""
     return frozenset(f"training_{WORKLOAD_RULESET}/open_{workload.benchmark}.yaml" for workload in WORKLOADS)
 
 
@@ -177,9 +179,9 @@ def _benchmarks_of(version: str, division: str) -> set[str]:
 
 @functools.cache
 def keys(version: str) -> frozenset[str]:
-    """Return the keys that the rules of `version` name for any benchmark.
+    """Return the keys of events that the rules of `version` name for any benchmark.
 
-    The files of a version may point to files of an older one, whose keys count too.
+    If a file of this version points to files of an older version, the keys of that version are included.
     """
     text = "".join(text_of(name) for name in files(version))
     named = set(re.findall(r"NAME:\s*(\w+)", text))
@@ -192,7 +194,7 @@ def keys(version: str) -> frozenset[str]:
 def reference_points(file: str, version: str) -> JsonObject:
     """Return the reference convergence points in `file` (rcps_BENCHMARK.json) of ruleset `version`, by name.
 
-    Raises KeyError where mlperf-logging has no such file.
+    Raises KeyError if mlperf-logging does not have such a file.
     """
     return dict(json.loads(_archive().read(f"rcp_checker/training_{version}/{file}")))
 
@@ -208,15 +210,22 @@ def archived(name: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a rule file: ours, mlperf-logging's, or the one that is made for a workload without any."""
+    """Return the text of a rule file. The first of these that exists is taken:
+
+    - a file of this project
+    - a file of mlperf-logging
+    - for a workload of this project, WORKLOAD_RULES with the name of its benchmark filled in
+
+    Raises KeyError if there is none.
+    """
     ours = RULES / name
     if ours.is_file():
         return ours.read_text("utf-8")
-    theirs = f"compliance_checker/{name}"
-    if theirs not in _archive().namelist() and name in _names_of_workloads():
+    path_in_archive = f"compliance_checker/{name}"
+    if path_in_archive not in _archive().namelist() and name in _names_of_workloads():
         benchmark = name.partition("/open_")[2].removesuffix(".yaml")
         return WORKLOAD_RULES.read_text("utf-8").replace("BENCHMARK", benchmark)
-    return _archive().read(theirs).decode()
+    return _archive().read(path_in_archive).decode()
 
 
 def files(version: str) -> list[str]:
@@ -226,30 +235,31 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Read the rules of the file `name`, such as training_4.0.0/common.yaml.
+    """Read the rule file `name`, such as training_4.0.0/common.yaml. A file is a list of blocks:
 
-    A file is a list of blocks. A block KEY holds the rule of one key, BEGIN the code that runs before the first event,
-    and END the checks after the last one. The BEGIN of stable_diffusion is not run, as it would join metrics to
-    evaluations by code in a form that is not known; it is recognised, and `RuleFile.evaluation_field` set instead.
+    - KEY: the rule of one key of events.
+    - BEGIN: the code that runs before the first event. The BEGIN of stable_diffusion, which joins the metrics of an
+      evaluation, is not code that we can run. It is recognised, and `RuleFile.evaluation_field` is set in its place.
+    - END: the checks after the last event.
 
-    Raises ValueError for a block or a field of another form, and for a rule that names a key without a rule.
+    Raises ValueError for any other block or field, and for a rule that names a key without a rule.
     """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
     end: Sequence[Check] = ()
     evaluation_field = ""
     blocks = _blocks(name)
-    set_by = _key_that_sets_each_name(blocks)
+    key_by_state_name = _keys_that_set_state(blocks)
     for kind, fields in blocks:
         key = fields.get("NAME", kind)
         if kind == "KEY" and fields.keys() <= _FIELDS:
-            rules[key] = _rule_of_block(name, fields, set_by)
+            rules[key] = _rule_of_block(name, fields, key_by_state_name)
         elif kind == "BEGIN" and fields.keys() == {"CODE"}:
             evaluation_field = _field_that_joins_metrics(fields["CODE"])
             if not evaluation_field:
-                begin = _parsed(name, key, fields["CODE"], statements)
+                begin = _parsed(statements, fields["CODE"], name, key)
         elif kind == "END" and fields.keys() == {"CHECK"}:
-            end = _checks(name, key, fields["CHECK"], set_by)
+            end = _checks(name, key, fields["CHECK"], key_by_state_name)
         else:
             raise ValueError(f"{name}: {key}: no meaning for {fields!r:.200}")
     unknown = {rule.alternative_key for rule in rules.values() if rule.alternative_key} - rules.keys()
@@ -264,24 +274,30 @@ def _blocks(name: str) -> list[tuple[str, JsonObject]]:
     return [next(iter(block.items())) for block in blocks]
 
 
-def _key_that_sets_each_name(blocks: Sequence[tuple[str, JsonObject]]) -> dict[str, str]:
-    """Return for each name in the state, such as `run_started`, the last key whose events set it or add to it."""
-    key_by_name = {}
+def _keys_that_set_state(blocks: Sequence[tuple[str, JsonObject]]) -> dict[str, str]:
+    """Return for each name in the state, such as `run_started`, the key whose events set it or add to it.
+
+    If the code of several keys sets a name, the last of these keys counts.
+    """
+    key_by_state_name = {}
     for _, fields in blocks:
-        for name in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", fields.get("POST", "")):
-            key_by_name[name] = fields["NAME"]
-    return key_by_name
+        for state_name in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", fields.get("POST", "")):
+            key_by_state_name[state_name] = fields["NAME"]
+    return key_by_state_name
 
 
 def _field_that_joins_metrics(code: str) -> str:
-    """Return the metadata by which a BEGIN's code joins metrics to one evaluation; empty where it does not."""
+    """Return the metadata by which the code of a BEGIN joins the metrics of an evaluation; empty for other code."""
     lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
     text = "\n".join(line for line in lines if line)
     return _EVALUATION_FIELDS.get(zlib.crc32(text.encode()), "")
 
 
-def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
-    """Parse a text of a rule file. Raises ValueError for a form that mlperf-logging does not have."""
+def _parsed(parse: Callable[[str], _Parsed], text: str, name: str, key: str) -> _Parsed:
+    """Return the result of `parse`, called with a text in the block `key` of the rule file `name`.
+
+    Raises ValueError for a text whose form no rule of mlperf-logging has.
+    """
     try:
         return parse(text)
     except SyntaxError:
@@ -289,74 +305,93 @@ def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> 
         raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {reason}") from None
 
 
-def _rule_of_block(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
-    """Return the rule for one key of events, by the fields of its KEY block in the rule file `name`.
+def _rule_of_block(name: str, fields: JsonObject, key_by_state_name: Mapping[str, str]) -> Rule:
+    """Return the rule in the `fields` of a KEY block of the rule file `name`:
 
-    NAME is the key, and REQ the number of its events: OPTIONAL, EXACTLY_ONE, AT_LEAST_ONE, AT_LEAST(3), or
-    AT_LEAST_ONE_OR(other_key), where an event of the other key will do as well. CHECK holds the checks of each event,
-    FIRST_CHECK that of the first event, and ATLEAST_ONE_CHECK the one that at least one event must meet. POST holds the
-    code that runs after the checks. `set_by` has the key by whose events each name in the state is set.
+    - NAME: the key.
+    - REQ: the number of its events, as `_least_count` explains it. OPTIONAL if the field is missing.
+    - CHECK: the checks of each event.
+    - FIRST_CHECK: the check of the first event.
+    - ATLEAST_ONE_CHECK: the check that at least one event must meet.
+    - POST: the code that runs after the checks of an event.
 
-    Raises ValueError for a form that is not known.
+    `key_by_state_name` has for each name in the state the key whose events set it. Raises ValueError for a text whose
+    form is not known.
     """
     key = fields["NAME"]
     required = fields.get("REQ", "OPTIONAL")
-    match = _COUNTS.fullmatch(required)
+    match = _REQUIRED_COUNT.fullmatch(required)
     if not match:
         raise ValueError(f"{name}: {key}: no meaning for {required!r}")
-    number, other_key = match.groups()  # in the brackets; None without
-    least = int(number or 0)
-    if required in ("EXACTLY_ONE", "AT_LEAST_ONE"):
-        least = 1
-    checks = _checks(name, key, fields.get("CHECK", []), set_by)
-    first_checks = _checks(name, key, fields.get("FIRST_CHECK", []), set_by)
-    any_checks = _checks(name, key, fields.get("ATLEAST_ONE_CHECK", []), set_by)
+    number, alternative_key = match.groups()  # None if REQ does not have them
+    checks = _checks(name, key, fields.get("CHECK", []), key_by_state_name)
+    first_checks = _checks(name, key, fields.get("FIRST_CHECK", []), key_by_state_name)
+    any_checks = _checks(name, key, fields.get("ATLEAST_ONE_CHECK", []), key_by_state_name)
     return Rule(
         key=key,
         required=required,
-        least=least,
-        alternative_key=other_key,
+        least=_least_count(required, number),
+        alternative_key=alternative_key,
         checks=checks,
-        first_check=first_checks[0] if first_checks else None,
+        first_check=first_checks[0] if first_checks else None,  # no rule file has several of them
         any_check=any_checks[0] if any_checks else None,
-        code_after_checks=_parsed(name, key, fields.get("POST", ""), statements),
+        code_after_checks=_parsed(statements, fields.get("POST", ""), name, key),
     )
 
 
-def _checks(name: str, key: str, texts: str | list[str], set_by: Mapping[str, str]) -> list[Check]:
-    """Return the checks of a field, which holds one text or a list of them."""
+def _least_count(required: str, number: str | None) -> int:
+    """Return the least number of events of a key. `required` is the REQ of its rule, and `number` the number in it.
+
+    EXACTLY_ONE, AT_LEAST_ONE   -> 1
+    AT_LEAST(3)                 -> 3
+    OPTIONAL                    -> 0
+    AT_LEAST_ONE_OR(other_key)  -> 0, because an event of the other key will do as well
+    """
+    if required in ("EXACTLY_ONE", "AT_LEAST_ONE"):
+        return 1
+    return int(number or 0)
+
+
+def _checks(name: str, key: str, texts: str | list[str], key_by_state_name: Mapping[str, str]) -> list[Check]:
+    """Return the checks of a field, which holds one text or a list of them. The arguments are as for `read_check`."""
     if isinstance(texts, str):
         texts = [texts]
-    return [read_check(name, key, text, set_by) for text in texts]
+    return [read_check(name, key, text, key_by_state_name) for text in texts]
 
 
-# --- checks in words ---
+# --- checks ---
 
 
-def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Return the check of the events of `key` that a rule file writes as an expression, such as `v['value'] > 0`.
+def read_check(name: str, key: str, text: str, key_by_state_name: Mapping[str, str] = MappingProxyType({})) -> Check:
+    """Return the check of the events of `key` that `text`, an expression in the rule file `name`, asks for.
 
-    In it `v` is the event and `s` the state, in which events of other keys have set flags and lists. `set_by` has the
-    key by whose events each name in the state is set. A check of nothing but such a name is about the order of two
-    keys: `not s['run_started']` asks for an event before that of `set_by["run_started"]`. Any other check is about the
-    event's value, metadata or time.
+    In the expression `v` is the event and `s` the state. The code of rules sets names in the state, and
+    `key_by_state_name` has for each name the key whose events set it. For instance, if it is run_start that sets
+    `run_started`:
 
-    Raises ValueError for a form that is not known; its message has `name`, which is that of the rule file.
+        s['run_started']      -> a check of order: an event of run_start came before this one
+        not s['run_started']  -> a check of order: no event of run_start came before this one
+        v['value'] > 0        -> a check of the value
+        'file' in v['metadata'] -> a check of the metadata
+        ll.timestamp < 9      -> a check of the time
+
+    Raises ValueError for an expression whose form is not known.
     """
-    code = _parsed(name, key, text, expression)
+    code = _parsed(expression, text, name, key)
     node = ast.parse(text.strip(), mode="eval").body
     normal_text = ast.unparse(node)  # the expression with single quotes and normal blanks
 
     other_key = ""  # the key that sets the first name of the state in the expression
     for state_name in re.findall(r"s\['(\w+)'\]", normal_text):
-        if state_name in set_by:
-            other_key = set_by[state_name]
+        if state_name in key_by_state_name:
+            other_key = key_by_state_name[state_name]
             break
 
-    flag_alone = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)
-    if other_key and flag_alone:
-        must_come_before = flag_alone["negation"] is not None
+    state_name_alone = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)
+    if other_key and state_name_alone:
+        must_come_before = state_name_alone["negation"] is not None
         return Check(node=node, code=code, aspect="order", other_key=other_key, must_come_before=must_come_before)
+    # Other checks have an `other_key`, too: a check of END needs it to find the events that set the state.
     return Check(node=node, code=code, aspect=_aspect(normal_text), other_key=other_key)
 
 
@@ -367,58 +402,3 @@ def _aspect(expression_text: str) -> str:
     if "v['metadata']" in expression_text:
         return "metadata"
     return "value"
-
-
-# Expressions of mlperf-logging's rules, as ast.unparse writes them, and the words for them.
-_WORDS = (
-    (r"v\['value'\] != ''", "not empty"),
-    (r"'value' in v", "a value"),
-    (r"'(\w+)' in v\['metadata'\]", r"metadata has \1"),
-    (r"v\['metadata'\]\['(\w+)'\] > (\S+)", r"metadata has \1 above \2"),
-    (r"v\['metadata'\]\['(\w+)'\] >= (\S+)", r"metadata has \1 of \2 at least"),
-    (r"v\['value'\] in \[(.+)\]", r"one of \1"),
-    (r"is_integer\(v\['value'\]\)", "a whole number"),
-    (r"is_integer\(v\['value'\] / ([\d.e-]+)\)", r"a multiple of \1"),
-    (r"is_integer\(math\.log2\(v\['value'\] / ([\d.e-]+)\)\)", r"\1 times a power of two"),
-    (r"ll\.timestamp - s\['first_init_start'\] < .+", "soon enough after the first init_start"),
-    (r"sorted\(s\['initialized_tensors'\]\) == .+", "each tensor of the reference model once"),
-    (r"v\['value'\] == (.+)", r"equal to \1"),
-    (r"v\['value'\] > (\S+)", r"above \1"),
-    (r"v\['value'\] >= (\S+)", r"at least \1"),
-    (r"v\['value'\] < (\S+)", r"below \1"),
-    (r"v\['value'\] <= (\S+)", r"at most \1"),
-)
-
-
-def in_words(node: ast.expr) -> str:
-    """Return in words what an expression of a rule file wants. For instance:
-
-        v['value'] > 0                       -> above 0
-        v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
-        v['value'] > 0 if s['x'] else True   -> above 0, where x
-        v['value'] in s['names']             -> value in names
-        ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
-
-    An expression that joins others is put into words part by part. Any other gets the words of its pattern in _WORDS.
-    For `v['value'] in s['names']` there is no pattern: it keeps its text, without the brackets around names.
-    """
-    match node:
-        case ast.BoolOp(op=ast.And(), values=values):
-            return " and ".join(in_words(value) for value in values)
-        case ast.BoolOp(op=ast.Or(), values=values):
-            return " or ".join(in_words(value) for value in values)
-        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):  # `|`, which some files write for `or`
-            # Where the words of both sides begin with "metadata has", it is said once.
-            return f"{in_words(node.left)} or {in_words(node.right).removeprefix('metadata has ')}"
-        case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):
-            return f"{in_words(body)}, where {in_words(test)}"
-    return _words_for_text(ast.unparse(node))
-
-
-def _words_for_text(expression_text: str) -> str:
-    for pattern, words in _WORDS:
-        match = re.fullmatch(pattern, expression_text)
-        if match:
-            return match.expand(words).replace("'", "")
-    text = re.sub(r"\b[sv]\['(\w+)'\]", r"\1", expression_text)  # v['value'] -> value
-    return re.sub(r"\['(\w+)'\]", r"'s \1", text)  # metadata['file'] -> metadata's file

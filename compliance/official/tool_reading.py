@@ -1,5 +1,8 @@
-"""The time and the convergence of a run, read from its events as mlperf-logging's result_summarizer and rcp_checker
-read them: where a log says a thing twice, the one that these tools take counts for the official score."""
+"""The time and the convergence of a run, read from its events as mlperf-logging's tools read them.
+
+The tools are result_summarizer and rcp_checker. If a log states a value twice, the one that they take counts for the
+official score.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,10 +14,10 @@ from runlog import schema
 from runlog.reader import Event
 from runlog.text import printable
 
-_EVALUATIONS = (schema.EVAL_ACCURACY.key, "eval_error")
+_EVALUATION_KEYS = (schema.EVAL_ACCURACY.key, "eval_error")
 _MOST_FID = 90.0  # rcp_checker: the target of stable_diffusion
 _LEAST_CLIP = 0.15
-_STABLE_DIFFUSION_STEPS = {"3.1.0": "step_num"}  # in later rounds samples_count
+_STABLE_DIFFUSION_COUNTS = {"3.1.0": "step_num"}  # the metadata that counts the training; later samples_count
 _EPOCH_DECIMALS = 3  # rcp_checker rounds so
 
 
@@ -22,46 +25,50 @@ _EPOCH_DECIMALS = 3  # rcp_checker rounds so
 class ToolReading:
     """The values that the official tools read from one log."""
 
-    minutes: float | None = None  # from run_start to run_stop; None where one of them is missing
+    minutes: float | None = None  # from run_start to run_stop; None if one of them is missing
     batch: Any = None  # the last global_batch_size, as the log has it; None without one
-    to_target: float | None = NOT_CONVERGED  # epochs or samples; None: the tool ends, and `problem` says why
+    to_target: float | None = NOT_CONVERGED  # epochs or samples; None if the tool ends with an error, the `problem`
     problem: str = ""
 
 
 class ToolReader:
-    """Takes the events of one log, in their order."""
+    """Reads the events of one log: `take` each of them in their order, then ask for the `result`."""
 
     def __init__(self, ruleset: str) -> None:
         self._ruleset = ruleset
         self._benchmark: object = None
         self._batch: Any = None
-        self._last: float | None = None  # of the last evaluation
+        self._last_trained: float | None = None  # the epochs or samples trained by the last evaluation
         self._to_target = NOT_CONVERGED
         self._problem = ""
         self._start_ms: float | None = None
         self._stop_ms: float | None = None
-        self._metrics: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)  # of stable_diffusion, by evaluation
+        # Of stable_diffusion: the metrics of each evaluation, by the steps or samples trained until then.
+        self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event."""
-        self._time(event)
+        """Read the next event. After one at which rcp_checker ends with an error, only the times are read."""
+        self._read_time(event)
         if self._problem:
             return
         try:
-            self._converge(event)
+            self._read_convergence(event)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             self._problem = f"line {event.line}: {event.key} without {printable(str(error), 80)}"
 
     def result(self) -> ToolReading:
-        """Return what was read, after the last event."""
+        """Return what was read. Call it after the last event."""
         minutes = None
         if self._start_ms is not None and self._stop_ms is not None:
             minutes = (float(self._stop_ms) - float(self._start_ms)) / 60 / 1000
         to_target = None if self._problem else self._to_target
         return ToolReading(minutes=minutes, batch=self._batch, to_target=to_target, problem=self._problem)
 
-    def _time(self, event: Event) -> None:
-        """Like result_summarizer, take the last of each until there are both."""
+    def _read_time(self, event: Event) -> None:
+        """Keep the time of run_start or run_stop, as result_summarizer does.
+
+        A later event of the same key replaces an earlier one until there are both times; then neither changes.
+        """
         if self._start_ms is not None and self._stop_ms is not None:
             return
         if event.key == schema.RUN_START.key:
@@ -69,36 +76,42 @@ class ToolReader:
         elif event.key == schema.RUN_STOP.key:
             self._stop_ms = event.time_ms
 
-    def _converge(self, event: Event) -> None:
-        """Read what rcp_checker reads. Raises where that tool would end with an error."""
+    def _read_convergence(self, event: Event) -> None:
+        """Read what rcp_checker reads. Raises an exception if that tool would end with an error."""
         if event.key == schema.GLOBAL_BATCH_SIZE.key:
             self._batch = event.value
         elif event.key == schema.SUBMISSION_BENCHMARK.key:
             self._benchmark = event.value
-        elif event.key in _EVALUATIONS:
-            self._evaluate(event)
+        elif event.key in _EVALUATION_KEYS:
+            self._read_evaluation(event)
         elif event.key == schema.RUN_STOP.key:
-            self._stop(event)
+            self._read_stop(event)
 
-    def _evaluate(self, event: Event) -> None:
+    def _read_evaluation(self, event: Event) -> None:
+        """Keep how much had been trained by an evaluation; of stable_diffusion, which logs each metric, the metric."""
         if self._benchmark == STABLE_DIFFUSION:
-            unit = _STABLE_DIFFUSION_STEPS.get(self._ruleset, "samples_count")
-            evaluation = self._metrics[event.metadata[unit]]
-            evaluation[event.metadata["metric"]] = event.value
+            count_field = _STABLE_DIFFUSION_COUNTS.get(self._ruleset, "samples_count")
+            metrics = self._metrics_by_count[event.metadata[count_field]]
+            metrics[event.metadata["metric"]] = event.value
         elif self._benchmark in convergence.COUNTED_IN_SAMPLES:
-            self._last = event.metadata["samples_count"]
+            self._last_trained = event.metadata["samples_count"]
         else:
-            self._last = round(event.metadata["epoch_num"], _EPOCH_DECIMALS)
+            self._last_trained = round(event.metadata["epoch_num"], _EPOCH_DECIMALS)
 
-    def _stop(self, event: Event) -> None:
+    def _read_stop(self, event: Event) -> None:
+        """Decide at run_stop how much was trained to the target: what the last evaluation states, if the run succeeded.
+
+        For stable_diffusion it is the first evaluation whose metrics reach the target.
+        """
         if event.metadata["status"] != "success":
             self._to_target = NOT_CONVERGED
             return
         if self._benchmark == STABLE_DIFFUSION:
-            self._last = min(at for at, metrics in self._metrics.items() if _reaches_target(metrics))
-        if self._last is None:
+            reached = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
+            self._last_trained = min(reached)  # rcp_checker fails, too, if there is none
+        if self._last_trained is None:
             raise KeyError("an evaluation before it")
-        self._to_target = self._last
+        self._to_target = self._last_trained
 
 
 def _reaches_target(metrics: dict[Any, Any]) -> bool:

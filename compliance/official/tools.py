@@ -25,29 +25,15 @@ IMPORTED = {
 
 
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
-    """Run one of mlperf-logging's tools, and return its exit status and all that it printed.
+    """Run one of mlperf-logging's tools. Return its exit status and everything that it printed.
 
-    Where it does not end within ten minutes, it is killed: the status is None, and the text says so. It runs in an
-    empty folder, since the tools write into the working directory.
+    A tool that does not end within TIMEOUT_S is killed: the status is None, and the text says so. The tool runs in an
+    empty folder, because the tools write into the working directory.
 
-    Raises ValueError where the installed mlperf-logging is not the release whose rules this project has, or a package
+    Raises ValueError if the installed mlperf-logging is not the release whose rules this project has, or if a package
     that the tool imports is not installed.
     """
-    try:
-        installed = importlib.metadata.version("mlperf-logging")
-    except importlib.metadata.PackageNotFoundError:
-        installed = "none"
-    if installed != VERSION:
-        raise ValueError(
-            f"the official tools are those of mlperf-logging {VERSION}, {installed} is installed: "
-            f"pip install --no-deps mlperf-logging=={VERSION}, or install locks/run.lock"
-        )
-    missing = [package for package in IMPORTED.get(tool, ()) if importlib.util.find_spec(package) is None]
-    if missing:
-        raise ValueError(
-            f"mlperf-logging's {tool} imports {' and '.join(missing)}, which is not installed: "
-            "launch/setup.sh official installs it, or the extra [official]"
-        )
+    _check_installed(tool)
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -66,14 +52,33 @@ def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
     return done.returncode, done.stdout
 
 
+def _check_installed(tool: str) -> None:
+    """Raise ValueError unless mlperf-logging's right release and the packages that `tool` imports are installed."""
+    try:
+        installed = importlib.metadata.version("mlperf-logging")
+    except importlib.metadata.PackageNotFoundError:
+        installed = "none"
+    if installed != VERSION:
+        raise ValueError(
+            f"the official tools are those of mlperf-logging {VERSION}, {installed} is installed: "
+            f"pip install --no-deps mlperf-logging=={VERSION}, or install locks/run.lock"
+        )
+    missing = [package for package in IMPORTED.get(tool, ()) if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ValueError(
+            f"mlperf-logging's {tool} imports {' and '.join(missing)}, which is not installed: "
+            "launch/setup.sh official installs it, or the extra [official]"
+        )
+
+
 def _complaints(text: str) -> str:
-    """Return the first three lines of a tool's text that complain, else its last line."""
+    """Return the first three lines of a tool's text that complain; if none does, the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no text"]
-    bad = [line for line in lines if re.search(r"ERROR|CRITICAL|Traceback|Error:|failed|Required", line)]
-    return printable("; ".join(bad[:3] or lines[-1:]), 500)
+    complaining = [line for line in lines if re.search(r"ERROR|CRITICAL|Traceback|Error:|failed|Required", line)]
+    return printable("; ".join(complaining[:3] or lines[-1:]), 500)
 
 
-_ACCEPTS = {  # what each tool prints of what it accepts
+_TEXT_OF_ACCEPTANCE = {  # what each tool prints if it accepts
     "package_checker": "PACKAGE CHECKER FOUND NO ERRORS",
     "system_desc_checker": "System description checker passed",
     "repo_checker": "ALL CHECKS PASSED",
@@ -82,17 +87,21 @@ _ACCEPTS = {  # what each tool prints of what it accepts
 
 
 def ask_tool(tool: str, *arguments: str) -> Verdict:
-    """Return the tool's verdict, by its text alone: most of the tools exit with 0 whatever they find."""
+    """Run a tool and return its verdict, by its text alone: most of the tools exit with 0 whatever they find."""
     _, text = run_tool(tool, arguments)
-    good = _ACCEPTS[tool] in text and "Skipping benchmark" not in text  # package_checker passes over one that it lacks
-    return judged(tool, good, _ACCEPTS[tool] if good else _complaints(text))
+    wanted_text = _TEXT_OF_ACCEPTANCE[tool]
+    # package_checker skips a benchmark that it does not know, and may then accept the rest.
+    is_accepted = wanted_text in text and "Skipping benchmark" not in text
+    return judged(tool, is_accepted, wanted_text if is_accepted else _complaints(text))
 
 
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
-    """Ask result_summarizer for the score of the package in `folder`, and return whether it is `minutes`, our score.
+    """Ask result_summarizer for the score of the package in `folder`, and compare it with `minutes`, our own score.
 
-    The verdict fails, too, where the tool gives no score or more than one. The tool writes into the folder: its first
-    run leaves the scaling of the convergence test there, and only the second one applies it to the score.
+    The verdict fails if the scores differ, if the tool gives no score or several, and if `minutes` is None.
+
+    The tool writes into the folder. It runs twice: the first run leaves the scaling of the convergence test there, and
+    only the second run applies this scaling to the score.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
@@ -109,22 +118,28 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 
 
 def config_of_ours(ruleset: str, folder: Path) -> Path:
-    """Write the rules common to all benchmarks and those of ours into `folder`, and return the path of the first.
+    """Write the rule files that check our own benchmarks into `folder`, and return the path of common.yaml in it.
 
-    The official checker looks for the files that a rule names in its own package, but where their paths are absolute.
+    These are the files common to all benchmarks, and this project's own. One file names the next: their paths are made
+    absolute, because the official checker looks for other paths in its own package.
     """
-    names = [f"training_{ruleset}/{name}common.yaml" for name in ("", "closed_", "open_")]
-    for name in [*names, *(str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml"))]:
+    common_names = [f"training_{ruleset}/{name}" for name in ("common.yaml", "closed_common.yaml", "open_common.yaml")]
+    own_names = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
+    for name in [*common_names, *own_names]:
         text = rule_files.text_of(name).replace(f"training_{ruleset}/", f"{folder}/")
         (folder / Path(name).name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 
 
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
-    """Return the official checker's verdict on one log, and its first messages."""
+    """Run the official checker on one log. Return whether it accepts the log, and up to 20 messages if it does not.
+
+    For a `benchmark` of this project's own, the checker gets our rule files.
+    """
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
     with tempfile.TemporaryDirectory() as folder:
-        if re.fullmatch(r"\w+", benchmark) and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():
+        is_plain_name = re.fullmatch(r"\w+", benchmark) is not None  # a log may hold anything, as ../../x
+        if is_plain_name and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():
             arguments += ["--config", str(config_of_ours(ruleset, Path(folder)))]
         status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
     if status == 0 and "INFO - SUCCESS" in text:

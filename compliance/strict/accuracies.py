@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from compliance.logged_run import COUNT, EVENTS_KEPT, Evaluation, LoggedRun, has_type
-from compliance.rules import Benchmark, Collected
+from compliance.rules import Benchmark, FindingCollector
 from compliance.strict.run_order import RunOrder
 from runlog import schema
 from runlog.digits import percent, six_digits
@@ -12,10 +12,10 @@ from runlog.digits import percent, six_digits
 SCHEDULE = "eval-schedule"
 SAMPLES = "eval-samples"
 CURVE = "accuracy-curve"
-_ROUNDED = 5e-7  # an accuracy of six digits; single precision is finer
-_LEAST_VALUES = 3  # each is a whole number of 50,000 by a chance of 5 %
-_COUNT_TOLERANCE = 0.012  # of a count of images, by an accuracy in single precision
-_CHANCE = 1e-3  # at most, that some count of samples fits all accuracies by accident
+_ROUNDING_ERROR = 5e-7  # of an accuracy that is written with six digits; single precision is finer
+_LEAST_VALUES = 3  # different accuracies; one may be a whole number of 50,000 samples by a chance of 5 %
+_MOST_COUNT_ERROR = 0.012  # of accuracy * samples, if the accuracy is in single precision
+_MOST_CHANCE = 1e-3  # that some number of samples fits all accuracies by accident
 
 
 # --- the data set ---
@@ -24,68 +24,81 @@ _CHANCE = 1e-3  # at most, that some count of samples fits all accuracies by acc
 def states_benchmark_data(run: LoggedRun, benchmark: Benchmark) -> bool:
     """Return whether a run states the numbers of samples of the benchmark's data set.
 
-    The number of evaluation samples may be larger by less than a global batch, which counts padding.
+    eval_samples may be larger by less than a global batch: then it counts the padding of the last batch.
     """
-    samples = run.first_event(schema.EVAL_SAMPLES).value
-    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
+    eval_samples = run.first_event(schema.EVAL_SAMPLES).value
+    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(eval_samples, COUNT):
         return False
-    padding = samples - benchmark.eval_samples
+    padding = eval_samples - benchmark.eval_samples
     return 0 <= padding < max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)
 
 
 def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
-    """Return whether a run on the benchmark's data set states a wrong eval_samples, as those do that count batches.
+    """Return whether a run on the benchmark's data set states a wrong eval_samples, such as a number of batches.
 
-    Its accuracies show that: each is a whole number of right samples out of those of the benchmark, and not out of the
-    stated ones. False where there are fewer than three different accuracies, which may be so by chance.
+    Its accuracies show that: accuracy * benchmark.eval_samples is always a whole number, and accuracy * eval_samples is
+    not. In all other cases the answer is False:
+
+    - train_samples is not the benchmark's, or eval_samples is no count.
+    - There are fewer than three different accuracies, which may be whole numbers by chance.
+    - The accuracies do not fit the benchmark's number, or fit the stated number as well.
     """
-    samples = run.first_event(schema.EVAL_SAMPLES).value
-    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
+    stated_samples = run.first_event(schema.EVAL_SAMPLES).value
+    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(stated_samples, COUNT):
         return False
     values = {evaluation.value for evaluation in run.evaluations}
-    if len(values) < _LEAST_VALUES or not are_whole_numbers_of(values, benchmark.eval_samples):
+    if len(values) < _LEAST_VALUES:
         return False
-    return not are_whole_numbers_of(values, samples)
+    fits_benchmark = are_shares_of_samples(values, benchmark.eval_samples)
+    return fits_benchmark and not are_shares_of_samples(values, stated_samples)
 
 
 # --- the schedule ---
 
 
-def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: Collected) -> None:
-    """Collect the evaluations of a closed ResNet run that are off the schedule, by the epochs that they state.
+def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
+    """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    There must be one every 4 epochs, the first of them after epoch 1, 2, 3 or 4, and none may be missing at the end.
-    Evaluations more often than that are a breach only where `exact` is true. A run that numbers its epochs in a way of
-    its own is on the schedule if its events started or announced as many epochs between the evaluations. More
-    evaluations than are kept in memory are a breach as well, as nobody has looked at all of them.
+    By the epochs that the evaluations state, a breach is
+
+    - a first evaluation after epoch 4,
+    - more than 4 epochs from one evaluation to the next; if `exact` is true, also fewer than 4,
+    - more evaluations than are kept in memory, because nothing has checked all of them, and
+    - 4 or more epochs after the last evaluation.
+
+    Nothing is reported if the run has no evaluations, or if it is on schedule by the epochs that it had started before
+    each of them. Some runs state epoch numbers of another kind, so those are then ignored.
     """
-    period = int(collected.strict[SCHEDULE].bounds["epochs"])
+    period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: of the initial weights
     if not evaluations or _is_on_schedule_by_started_epochs(run, order, period):
         return
     first = evaluations[0]
     if first.epoch > period:
-        collected.breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
+        collector.add_breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
     for before, after in itertools.pairwise(evaluations):
         gap = after.epoch - before.epoch
         if gap > period or (exact and gap != period):
             actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
-            collected.breach(SCHEDULE, after.line, actual)
+            collector.add_breach(SCHEDULE, after.line, actual)
     count = run.number_of_events(schema.EVAL_ACCURACY)
     if count > EVENTS_KEPT:
-        collected.breach(SCHEDULE, None, f"{count} evaluations")
+        collector.add_breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
     if order.last_epoch is not None and order.last_epoch - last.epoch >= period:
         actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {order.last_epoch}"
-        collected.breach(SCHEDULE, last.line, actual)
+        collector.add_breach(SCHEDULE, last.line, actual)
 
 
 def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether a run is on the schedule by the number of epochs that it had started before each evaluation.
+    """Return whether a run is on schedule by the number of epochs that it had started before each evaluation.
 
-    From one evaluation to the next `period` epochs must be started. Before the first one it may be fewer, and after the
-    last one it must be fewer. The numbers of the epochs that the evaluations state do not count, but may not grow by
-    more than `period` from one to the next. False for a run of fewer than two evaluations after the start.
+    - At most `period` epochs were started before the first evaluation.
+    - Exactly `period` epochs were started from one evaluation to the next.
+    - Fewer than `period` epochs were started after the last evaluation.
+    - The epoch numbers that the evaluations state may be irregular, but grow by at most `period` from one to the next.
+
+    Evaluations before the first epoch do not count, except in the last condition. False if fewer than two are left.
     """
     started_before = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started]
     if len(started_before) < 2:
@@ -95,22 +108,24 @@ def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: i
     stated_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
 
     is_regular = started_between == {period}
-    has_both_ends = started_before[0] <= period and started_after_last < period
-    return is_regular and has_both_ends and max(stated_gaps) <= period
+    are_both_ends_right = started_before[0] <= period and started_after_last < period
+    return is_regular and are_both_ends_right and max(stated_gaps) <= period
 
 
 # --- whole numbers of samples ---
 
 
-def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
-    """Collect a breach where a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
+def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
+    """Report a breach if a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is the number of right samples over all: 0.76002 is 38,001 of 50,000. Where an accuracy times `samples`
-    is no whole number, another number of samples is looked for that makes all accuracies whole. If it is smaller than
-    `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which only
-    warns. If there is none, the accuracies are means over the workers' shares, which no rule forbids.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If accuracy * `samples` is
+    not always a whole number, another number of samples is looked for that makes it whole for all accuracies:
+
+    - It is larger than `samples`: the padding of the last batch was counted, which only warns.
+    - It is smaller: samples were left out, which is an error.
+    - There is none: the accuracies are means over the workers' shares, which no rule forbids.
     """
-    not_whole = [evaluation for evaluation in run.evaluations if not are_whole_numbers_of([evaluation.value], samples)]
+    not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
@@ -120,79 +135,89 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
     line = not_whole[0].line
     if counted > samples:
         actual = f"{whole}: {counted - samples} of padding count"
-        collected.breach(SAMPLES, line, actual, severity="warning")
+        collector.add_breach(SAMPLES, line, actual, severity="warning")
     else:
-        collected.breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
+        collector.add_breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
-    """Return the least number near `samples` that makes every accuracy of a run a whole number of right samples.
+    """Return the least number near `samples` that makes accuracy * number whole for all accuracies of a run.
 
-    Numbers are tried from a global batch below `samples` up to one above it. None where none of them fits, and where
-    the log states no batch, or one larger than `samples`. None, too, where the accuracies are so few that a number may
-    fit by accident: the chance that an accuracy times a wrong number comes within 0.012 of a whole number is 2.4 %.
+    Candidates are all numbers less than a global batch away from `samples`, and `samples` less a whole batch. None if
+
+    - the log states no batch, or one larger than `samples`,
+    - the accuracies are so few that a candidate may fit them by accident, or
+    - no candidate fits them.
+
+    One accuracy times a wrong number is within _MOST_COUNT_ERROR of a whole number by a chance of 2.4 %.
     """
-    batch = run.global_batch or 0
-    if batch > samples:
-        batch = 0  # so that there are no candidates
+    batch = run.global_batch
+    if batch is None or batch > samples:
+        return None
     candidates = range(max(samples - batch, 1), samples + batch)
 
     values = {evaluation.value for evaluation in run.evaluations}
-    chance_of_one = (2 * _COUNT_TOLERANCE) ** len(values)  # that one wrong number fits all accuracies
+    chance_of_one = (2 * _MOST_COUNT_ERROR) ** len(values)  # that one wrong number fits all accuracies
     chance_of_any = len(candidates) * chance_of_one  # at most
-    if chance_of_any >= _CHANCE:
+    if chance_of_any >= _MOST_CHANCE:
         return None
 
     for candidate in candidates:
-        if all(_is_whole(value * candidate, _COUNT_TOLERANCE) for value in values):
+        if all(_is_whole(value * candidate, _MOST_COUNT_ERROR) for value in values):
             return candidate
     return None
 
 
-def are_whole_numbers_of(values: Iterable[float], samples: float) -> bool:
-    """Return whether accuracies, which are written with six digits, are whole numbers of `samples` samples."""
-    tolerance = max(0.01, samples * _ROUNDED)
-    return all(_is_whole(value * samples, tolerance) for value in values)
+def are_shares_of_samples(accuracies: Iterable[float], samples: float) -> bool:
+    """Return whether each accuracy can be a whole number of right samples over `samples`.
+
+    accuracy * samples must be whole, within the error that rounding an accuracy to six digits makes.
+    """
+    tolerance = max(0.01, samples * _ROUNDING_ERROR)
+    return all(_is_whole(accuracy * samples, tolerance) for accuracy in accuracies)
 
 
 def _is_whole(count: float, tolerance: float) -> bool:
-    # any count is within half; that of 10^18 samples may be infinite, which has no whole number
+    """Return whether a count is within `tolerance` of a whole number; always true for a tolerance of 0.5 or more."""
+    # The tolerance comes first: a count of 10^18 samples may be infinite, which cannot be rounded.
     return tolerance >= 0.5 or abs(count - round(count)) <= tolerance
 
 
 # --- the curve ---
 
 
-def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Collected) -> None:
-    """Collect what no training of ResNet-50 shows in its accuracies, by the bounds of the rule `accuracy-curve`.
+def check_curve(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
+    """Report accuracies that no training of ResNet-50 gives, by the bounds of the rule `accuracy-curve`.
 
-    No accuracy may be too high for this model (over 0.8). Where a run took several evaluations to reach `target` (at
-    least five), the last one may not leap to it, and enough of them must be better than the one before. Accuracies
-    after the target are not looked at. Where a run both leaps and rises too rarely, only the leap is collected.
+    - An accuracy is higher than this model reaches (`most_accurate`).
+    - The last evaluation leaps to `target`: the one before it is more than `last_rise` below the target.
+    - Too few evaluations are better than the one before (`share_of_rises`). This is not reported beside a leap.
+
+    The last two are checked only if it took several evaluations (`evaluations`) to reach the target. Accuracies after
+    the one that reached it do not count there.
     """
-    bounds = collected.strict[CURVE].bounds
+    bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
     if best is not None and best.value > bounds["most_accurate"]:
         actual = f"top-1 {six_digits(best.value)}; none of ResNet-50's is over {bounds['most_accurate']}"
-        collected.breach(CURVE, best.line, actual)
+        collector.add_breach(CURVE, best.line, actual)
 
     index = index_of_target(evaluations, target)
     if index is None or index + 1 < bounds["evaluations"]:
         return
     values = [evaluation.value for evaluation in evaluations[: index + 1]]  # up to the target
     line = evaluations[index].line
-    before_last = values[-2]
+    value_before_last = values[-2]
     pairs = list(itertools.pairwise(values))
     rises = [after for before, after in pairs if after > before]
     share_of_rises = len(rises) / len(pairs)
-    if before_last < target - bounds["last_rise"]:
-        collected.breach(
-            CURVE, line, f"{six_digits(before_last)} at one evaluation, {six_digits(values[-1])} at the next"
-        )
+    leaps_to_target = value_before_last < target - bounds["last_rise"]
+    if leaps_to_target:
+        actual = f"{six_digits(value_before_last)} at one evaluation, {six_digits(values[-1])} at the next"
+        collector.add_breach(CURVE, line, actual)
     elif share_of_rises < bounds["share_of_rises"]:
-        collected.breach(
-            CURVE, line, f"{percent(share_of_rises, decimals=0)} of its evaluations are better than the one before"
-        )
+        actual = f"{percent(share_of_rises, decimals=0)} of its evaluations are better than the one before"
+        collector.add_breach(CURVE, line, actual)
 
 
 def index_of_target(evaluations: Sequence[Evaluation], target: float) -> int | None:

@@ -1,7 +1,7 @@
-"""Whether two runs are one: what they share beyond what two trainings can.
+"""Whether one run is a copy of another: what they share beyond what two trainings can.
 
-Probabilities are compared with what was measured on published ResNet runs, and asked of no other benchmark: there, runs
-are one only where all that they state is equal.
+The chances were measured on published ResNet runs, so resemblance is asked of this project's benchmarks alone. Runs of
+other benchmarks are copies only if all that they state is equal.
 """
 
 import itertools
@@ -15,47 +15,53 @@ from compliance.rules import Ruleset
 from runlog import schema
 from runlog.reader import Event
 
-LEAST_SERIES = 3  # equal values, at least, that make a series
-_DISTINCT_TIMES = 10  # of the intervals of a run, at least, that tell it from others
-_DISTINCT_ACCURACIES = 5
-_NEIGHBOURS = 3  # places before and after, whose times show by which chance two are equal
-_CHANCE_OF_COUNTS = 1e-3  # at most, of a submission of 5 runs
+LEAST_EQUAL_VALUES = 3  # of two runs, to be no accident
+_LEAST_DISTINCT_TIMES = 10  # by which a run is known again
+_LEAST_DISTINCT_ACCURACIES = 5  # by which a run is known again
+_NEIGHBOURS = 3  # on each side, whose times show by which chance two times are equal
+_MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
 
 
 class Mark(NamedTuple):
-    """Something in a log that tells its run from any other: what it is, and its value."""
+    """Values by which a run is known again: what they are, and the values themselves."""
 
     what: str
     value: tuple[object, ...]
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return up to three marks that tell a run from any other: a second run with one of them is a copy.
+    """Return the marks by which a run is known again: another run that has one of them is a copy.
 
-    - `run` has its start, its end and its accuracies; a log without a start has no such mark.
-    - `times` has the durations of its epochs, evaluations and other parts, if 10 of them at least are different; those
-      of 0, which a coarse clock gives, count for none.
-    - `accuracies` has these alone, if 5 of them at least are different. Fewer may be equal by chance.
+    - `run`: its start, its end and its accuracies. Left out if the log states no start.
+    - `times`: the durations of its epochs, evaluations and other parts. Left out if fewer than 10 of them differ, not
+      counting durations of 0, which a coarse clock gives.
+    - `accuracies`: these alone. Left out if fewer than 5 of them differ, because those may be equal by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
     marks_of_run = []
     if run.start_ms is not None:
         marks_of_run.append(Mark("run", (run.start_ms, run.stop_ms, *accuracies)))
-    if len(set(times) - {0.0}) >= _DISTINCT_TIMES:
+    if len(set(times) - {0.0}) >= _LEAST_DISTINCT_TIMES:
         marks_of_run.append(Mark("times", times))
-    if len(set(accuracies)) >= _DISTINCT_ACCURACIES:
+    if len(set(accuracies)) >= _LEAST_DISTINCT_ACCURACIES:
         marks_of_run.append(Mark("accuracies", accuracies))
     return marks_of_run
 
 
-def shared_mark(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
-    """Return the words for what shows that two runs of one submission are the same, such as `its times are`.
+def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
+    """Return what is equal in two runs of one submission and shows that one is a copy; empty if nothing does.
 
-    Empty where nothing does. `ours` says whether the benchmark is one of this project's: there equal times, equal
-    accuracies or an equal start suffice. Logs of other benchmarks may hold few accuracies and coarse times, so both
-    must be equal.
+    The text begins a sentence that the caller ends: "its times are" + "those of result_1.txt". It names the first of
+
+    - start, end and accuracies together,
+    - times and accuracies together,
+    - the start alone,
+    - times or accuracies alone.
+
+    The last two count only if the benchmark is one of this project's (`ours`). Logs of other benchmarks may hold few
+    accuracies and coarse times, which are equal more easily.
     """
     marks_of_other = marks(other)
     equal_marks = {mark.what for mark in marks(run) if mark in marks_of_other}
@@ -68,30 +74,37 @@ def shared_mark(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is"
     if equal_marks:
-        [what] = equal_marks  # `times` or `accuracies`, as both together are handled above
-        return f"its {what} are"
+        [equal_mark] = equal_marks  # `times` or `accuracies`: both together are handled above
+        return f"its {equal_mark} are"
     return ""
 
 
-def resemblance(run: LoggedRun, other: LoggedRun, least_power: float) -> str:
-    """Return the words for what two runs of this project's benchmarks share more often than trainings do, else empty.
+def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
+    """Return what two runs share more often than two trainings do by chance; empty if there is nothing.
 
-    Compared are the counts of right images, the intervals and the losses, and the first of them that is shared is
-    returned. Equal intervals are no accident where their chance is less than 10 to the power of -`least_power`.
+    The text is that of the first comparison that finds something: the counts of right images, the intervals, then the
+    losses. It begins a sentence that the caller ends: "3 of 9 losses of step_windows are" + "those of result_1.txt".
+
+    Equal intervals are found if their chance is 10 ** -`least_digits` or less. Call it for this project's benchmarks
+    alone, whose chances are known.
     """
-    return _equal_counts(run, other) or _equal_intervals(run, other, least_power) or _equal_losses(run, other)
+    return _equal_counts(run, other) or _equal_intervals(run, other, least_digits) or _equal_losses(run, other)
 
 
 # --- counts of right images ---
 
 
 def _equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Return the words for how often two ResNet runs count equally many right images; empty if chance explains it.
+    """Look for equal counts of right images in the evaluations of two ResNet runs.
 
-    The words are, for instance, "5 of 9 counts of right images are". Compared are the counts of the n-th evaluations,
-    and then the rises of the counts from one evaluation to the next: these stay equal where a copied curve was moved up
-    or down as a whole. A value that the runs share at several places counts once, as a run that diverged finds the same
-    images each time.
+    Return what was found, such as "5 of 9 counts of right images are". Empty if chance explains it, if the log does not
+    state eval_samples, or for another benchmark. The runs are compared in two ways, and the first that finds something
+    counts:
+
+    - the counts of the n-th evaluations
+    - the rises from one count to the next, which show a copied curve that was moved up or down
+
+    A value that is equal in several places counts once: a run that diverged finds the same images each time.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -99,8 +112,8 @@ def _equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     evaluations = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:evaluations]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:evaluations]]
-    chance = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
-    if chance is None:
+    chance_of_one = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
+    if chance_of_one is None:  # nothing can be said of such accuracies
         return ""
 
     counts = [round(accuracy * samples) for accuracy in accuracies]
@@ -110,20 +123,24 @@ def _equal_counts(run: LoggedRun, other: LoggedRun) -> str:
         ("rises", _rises(counts), _rises(other_counts)),
     ):
         equal = len(_values_at_same_place(series, other_series))
-        if equal >= _least_beyond_chance(len(series), chance):
+        if equal >= _least_beyond_chance(len(series), chance_of_one):
             return f"{equal} of {len(series)} {what} of right images are"
     return ""
 
 
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
-    """Return the chance, at most, by which two runs of such accuracies count equally many right images at one place.
+    """Return an upper bound on the chance that two runs count equally many right images in one evaluation.
 
-    Two counts of N images at accuracy a differ with a variance of N a (1 - a) / 2 or more, a quarter of that of
-    independent errors. So they are equal by a chance of 1 / sqrt(pi N a (1 - a)) at most, which is 0.006 for 50,000
-    images at an accuracy of 0.76. (Of 13,332 pairs of counts in 140 published submissions 16 are equal, 0.0012, and no
-    two runs have two.)
+    N is `samples`, and a is the mean of `accuracies`.
 
-    None where the bound is 1 or more, where there are no accuracies, and where one is not between 0 and 1.
+    - The difference of two counts would have the variance 2 N a (1 - a) if their errors were independent.
+    - Both runs find most of the same images, so we assume at least a quarter of that: v = N a (1 - a) / 2.
+    - A normal difference is 0 with the chance 1 / sqrt(2 pi v) = 1 / sqrt(pi N a (1 - a)).
+
+    This is 0.006 for 50,000 images at an accuracy of 0.76. (Of 13,332 pairs of counts in 140 published submissions 16
+    are equal, which is 0.0012, and no two runs have two.)
+
+    None if there are no accuracies, if one is not between 0 and 1, or if the bound would be 1 or more.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -145,14 +162,15 @@ def _rises(counts: Sequence[int]) -> list[int]:
 
 
 def _least_beyond_chance(places: int, chance: float) -> int:
-    """Return the least number of equal places, 3 or more, that fewer than one submission of 1,000 has by chance.
+    """Return the least number of equal places in two runs that cannot be explained by chance.
 
-    `chance` is that of one place of `places`, in two runs; a submission has ten pairs of runs. The number is
-    `places + 1`, which is never reached, where even all places may be equal by chance.
+    `chance` is that of one place out of `places`. The number is 3 at least, and so high that fewer than one submission
+    in 1,000 has as many by chance. A submission of 5 runs has ten pairs of runs. If even all places may be equal by
+    chance, the number is `places` + 1, which is never reached.
     """
-    for count in range(LEAST_SERIES, places + 1):
+    for count in range(LEAST_EQUAL_VALUES, places + 1):
         chance_of_two_runs = math.comb(places, count) * chance**count  # at most
-        if _PAIRS_OF_RUNS * chance_of_two_runs < _CHANCE_OF_COUNTS:
+        if _PAIRS_OF_RUNS * chance_of_two_runs < _MOST_CHANCE_OF_COUNTS:
             return count
     return places + 1
 
@@ -161,40 +179,45 @@ def _least_beyond_chance(places: int, chance: float) -> int:
 
 
 class _Coincidences(NamedTuple):
-    """How many intervals of one kind two runs have equal, of how many, and the chance of one by accident."""
+    """How many intervals of one kind are equal in two runs, out of how many places, and the chance of one."""
 
     equal: int
     places: int
     chance: float
 
     @property
-    def power(self) -> float:
-        """Return minus the natural logarithm of the chance of so many or more, by Chernoff's bound."""
+    def log_of_inverse_chance(self) -> float:
+        """Return the natural logarithm of 1 / p, with p the chance of so many equal intervals or more.
+
+        p is bounded by Chernoff's bound. The result is 0 if there are no more equal ones than chance would give.
+        """
         if not self.places or self.equal <= self.places * self.chance:
             return 0.0
         share = self.equal / self.places
-        power = self.equal * math.log(share / self.chance)
+        log_of_inverse = self.equal * math.log(share / self.chance)
         if self.equal < self.places:
-            power += (self.places - self.equal) * math.log((1 - share) / (1 - self.chance))
-        return power
+            log_of_inverse += (self.places - self.equal) * math.log((1 - share) / (1 - self.chance))
+        return log_of_inverse
 
 
-def _equal_intervals(run: LoggedRun, other: LoggedRun, least_power: float) -> str:
-    """Return the words for how many intervals of two runs are equal to the clock's tick; empty if chance explains it.
+def _equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
+    """Look for intervals that are equal in two runs to the clock's tick.
+
+    Return what was found, such as "51 of 90 intervals are, to the clock's tick,". Empty if fewer than 3 are equal, or
+    if so many have a chance above 10 ** -`least_digits`.
 
     The n-th epoch of one run is compared with the n-th of the other, and so are blocks, evaluations and windows. The
-    chance of so many equal ones is computed for each of these kinds; the product of the chances must be no more than 10
-    to the power of -`least_power`. The power of a kind is minus the logarithm of its chance, so the powers are added.
+    chances of these kinds are multiplied: their logarithms are added.
     """
     equal = 0
     places = 0
-    power = 0.0
+    log_of_inverse_chance = 0.0  # natural logarithm, of all kinds together
     for kind in sorted({name for name, _ in run.intervals}):
         coincidences = _coincidences(run.durations(kind), other.durations(kind))
         equal += coincidences.equal
         places += coincidences.places
-        power += coincidences.power
-    if equal >= LEAST_SERIES and power >= least_power * math.log(10):
+        log_of_inverse_chance += coincidences.log_of_inverse_chance
+    if equal >= LEAST_EQUAL_VALUES and log_of_inverse_chance >= least_digits * math.log(10):
         return f"{equal} of {places} intervals are, to the clock's tick,"
     return ""
 
@@ -202,10 +225,11 @@ def _equal_intervals(run: LoggedRun, other: LoggedRun, least_power: float) -> st
 def _coincidences(intervals: Sequence[float], others: Sequence[float]) -> _Coincidences:
     """Count the places at which two runs have equal intervals, and estimate the chance of that at one place.
 
-    Places with an interval of no time in either run are left out. The chance is the share of equal ones among pairs of
-    intervals, one of each run, that lie one to three places apart: these are equal by accident alone, and are about as
-    long even in a run that becomes slower. One equal pair and one unequal pair are added to those that were counted
-    (Laplace's rule of succession), so that the chance is never 0.
+    The chance is the share of equal pairs among intervals of the two runs that are one to three places apart. These are
+    equal by accident alone, and are about as long even in a run that becomes slower. One equal and one unequal pair are
+    added (Laplace's rule of succession), so that the chance is never 0.
+
+    Places at which either run has an interval of 0 are left out.
     """
     count = min(len(intervals), len(others))
     places = [place for place in range(count) if intervals[place] > 0 and others[place] > 0]
@@ -217,6 +241,7 @@ def _coincidences(intervals: Sequence[float], others: Sequence[float]) -> _Coinc
         last_neighbour = min(count - 1, place + _NEIGHBOURS)
         for neighbour in range(first_neighbour, last_neighbour + 1):
             if neighbour != place:
+                # This place of either run, with the neighbour in the other run.
                 pairs += 2
                 equal_pairs += intervals[place] == others[neighbour]
                 equal_pairs += intervals[neighbour] == others[place]
@@ -227,13 +252,14 @@ def _coincidences(intervals: Sequence[float], others: Sequence[float]) -> _Coinc
 
 
 def _equal_losses(run: LoggedRun, other: LoggedRun) -> str:
-    """Return the words for how many losses of step windows two runs have at the same place; empty for fewer than 3.
+    """Look for step windows that have an equal loss in two runs, at the same place.
 
-    A loss has 24 bits, so that even three equal ones are no accident.
+    Return what was found, such as "9 of 20 losses of step_windows are". Empty if fewer than 3 different losses are
+    equal. A loss has 24 bits, so that even three equal ones are no accident.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
-    if len(equal_losses) < LEAST_SERIES:
+    if len(equal_losses) < LEAST_EQUAL_VALUES:
         return ""
     return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are"
 
@@ -242,11 +268,15 @@ def _equal_losses(run: LoggedRun, other: LoggedRun) -> str:
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return the key under which a seed is compared with those of other runs: no two runs may have the same key.
+    """Return the key by which a seed is compared with those of other runs: no two runs may have an equal key.
 
-    For this project's benchmarks it is the number alone, so that `7`, `"+7"` and `7.0` are one seed. For others it is
-    the number with the file and the line that logged it. None for an event without a value, and for benchmarks that are
-    not this project's in rounds whose rules do not ask for different seeds yet.
+    - The event has no value: None.
+    - A benchmark of this project: the number, so that `7`, `"+7"` and `7.0` are one seed.
+    - Another benchmark, and the rules of the round ask for different seeds: the number, and the file and the line of
+      code that logged it.
+    - Another benchmark in an older round: None.
+
+    A value that is not a whole number, such as 7.5, takes the place of the number as it is.
     """
     value = seed.value
     if value is None:
@@ -254,25 +284,28 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     is_fraction = isinstance(value, float) and not value.is_integer()
     number = None if is_fraction else whole_seed(value)  # int() would make 7 of 7.5
     text = str(value if number is None else number)
-    if benchmark in ruleset.benchmarks:
+    is_benchmark_of_ours = benchmark in ruleset.benchmarks
+    if is_benchmark_of_ours:
         return (text,)
-    if ruleset.version >= ruleset.strict["seed-present"].since:
+    must_seeds_differ = ruleset.version >= ruleset.strict["seed-present"].since
+    if must_seeds_differ:
         return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
     return None
 
 
 def whole_seed(value: object) -> int | None:
-    """Return a seed as seed_checker takes it, by int(); None where that fails."""
+    """Return a seed as an int, converted by int() as seed_checker does; None if that fails."""
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def accuracy_of_many(runs: Sequence[LoggedRun], least: int) -> float | None:
-    """Return the accuracy at which `least` runs of a submission end, or more; None where there is none.
+def shared_last_accuracy(runs: Sequence[LoggedRun], least_runs: int) -> float | None:
+    """Return the accuracy at which `least_runs` or more runs of a submission end, which is a sign of copied logs.
 
-    None, too, where all accuracies of all runs are rounded to four digits: such ones may well be equal by chance.
+    None if there is no such accuracy. None, too, if all accuracies in these logs are rounded to four digits: such
+    values may well be equal by chance.
     """
     last_accuracies = [run.evaluations[-1].value for run in runs if run.evaluations]
     all_evaluations = itertools.chain.from_iterable(run.evaluations for run in runs)
@@ -280,9 +313,9 @@ def accuracy_of_many(runs: Sequence[LoggedRun], least: int) -> float | None:
     if not last_accuracies or are_all_rounded:
         return None
     accuracy, count = Counter(last_accuracies).most_common(1)[0]
-    return accuracy if count >= least else None
+    return accuracy if count >= least_runs else None
 
 
 def _has_four_digits(accuracy: float) -> bool:
-    """Return whether an accuracy has no more than four digits behind its point."""
+    """Return whether an accuracy has no more than four decimals."""
     return abs(round(accuracy, 4) - accuracy) <= 1e-7

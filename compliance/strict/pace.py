@@ -1,6 +1,6 @@
-"""The pace of a run: no epoch or evaluation is far faster than a training can be.
+"""The pace of a run: no epoch or evaluation may be far faster than a training can be.
 
-A slow epoch condemns no other: a machine may throttle, storage may stall, data may be read again.
+A slow epoch does not make the others suspect: a machine may throttle, storage may stall, data may be read again.
 """
 
 import statistics
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
-from compliance.rules import Benchmark, Collected
+from compliance.rules import Benchmark, FindingCollector
 from compliance.strict.run_order import RunOrder, TrainedPart
 from runlog import schema
 from runlog.digits import significant
@@ -16,33 +16,42 @@ from runlog.digits import significant
 RULE = "epoch-time"
 
 
-def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected: Collected) -> None:
-    """Collect the breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
+def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
+    """Report breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
 
-    The log must have been read to its end. Epochs are compared with each other in every benchmark. The times of a step
-    and of an evaluation have bounds for ResNet alone, that of an evaluation only where the data set is the benchmark's.
+    - Epochs are compared with each other, in every benchmark.
+    - The time of a step is checked for ResNet alone.
+    - The time of an evaluation is checked for ResNet alone, and only if train_samples is that of the benchmark.
+
+    Call it once the whole log has been read.
     """
-    bounds = collected.strict[RULE].bounds
+    bounds = collector.strict_rules[RULE].bounds
     trained = [part for part in order.trained if part.epoch_ms > 0]
-    fast_epochs = _fast_between_slower(trained, bounds["epochs"], bounds["median_ms"], bounds["share_of_median"])
+    fast_epochs = _fast_between_slower(
+        trained,
+        least_epochs=bounds["epochs"],
+        least_median_ms=bounds["median_ms"],
+        share=bounds["share_of_median"],
+    )
     if fast_epochs:
         median_ms = statistics.median_high(part.epoch_ms for part in trained)
         how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
-        actual = f"{how_many} take under 1/8 of the median, {significant(median_ms, digits=10)} ms, between slower ones"
-        collected.breach(RULE, fast_epochs[0].line, actual)
+        share = "1/8"  # share_of_median
+        actual = f"{how_many} take under {share} of the median, {significant(median_ms, digits=10)} ms"
+        collector.add_breach(RULE, fast_epochs[0].line, f"{actual}, between slower ones")
     if benchmark.name == "resnet":
-        _check_steps(run, order, trained, collected)
+        _check_steps(run, order, trained, collector)
         if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
-            _check_evaluations(run, order, trained, collected)
+            _check_evaluations(run, order, trained, collector)
 
 
 def _fast_between_slower(
-    trained: Sequence[TrainedPart], least_epochs: float, least_median_ms: float, share: float
+    trained: Sequence[TrainedPart], *, least_epochs: float, least_median_ms: float, share: float
 ) -> list[TrainedPart]:
     """Return the epochs that took less than `share` of the median, and have slower ones before and after them.
 
-    Fast ones at the start or the end of the run are left out: a machine may be faster before it throttles, or after.
-    Empty for a run of fewer than `least_epochs` epochs, and for one whose median is below `least_median_ms`: times so
+    Fast epochs at the start or the end of the run are left out: a machine may be faster before it throttles, or after.
+    Empty if there are fewer than `least_epochs` epochs. Empty, too, if the median is below `least_median_ms`: times so
     short are no evidence.
     """
     if len(trained) < least_epochs:
@@ -50,7 +59,7 @@ def _fast_between_slower(
     median_ms = statistics.median_high(part.epoch_ms for part in trained)
     if median_ms < least_median_ms:
         return []
-    # Never empty, as the median is that of one of the epochs.
+    # Never empty, because the high median is the time of one of the epochs.
     slower_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= share * median_ms]
     first_slower = slower_indices[0]
     last_slower = slower_indices[-1]
@@ -58,65 +67,72 @@ def _fast_between_slower(
 
 
 class _EpochTime(NamedTuple):
-    """A time that an epoch took, where it comes from in words, and the name of the rule's bound for a step of it."""
+    """An estimate of the time of an epoch, its origin in words, and the name of the rule's bound for a step of it."""
 
     epoch_ms: float
     origin: str
-    bound: str
+    bound_name: str
 
 
-def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
-    """Collect a breach where a training step of ResNet takes less time than to launch its 500 kernels.
+def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
+    """Report a breach if a training step of ResNet takes less time than to launch its 500 kernels.
 
-    A log does not state the time of a step, so it is computed as the time of an epoch over its steps. An epoch has up
-    to three times, each with a bound of its own: the run's time over its epochs, the median epoch and the fastest one.
-    Nothing is collected for a log that lacks train_samples, global_batch_size or run_stop.
+    A log does not state the time of a step. It is the time of an epoch over the steps of an epoch. The time of an epoch
+    is estimated in up to three ways, each with a bound of its own, so there may be three breaches.
+
+    Nothing is checked if the log lacks train_samples, global_batch_size or run_stop.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)
     if not samples or not batch or run.stop is None:
         return
-    for time in _times_of_an_epoch(run, order, trained):
-        step_ms = time.epoch_ms / samples * batch
-        least_ms = collected.strict[RULE].bounds[time.bound]
+    for estimate in _estimated_epoch_times(run, order, trained):
+        step_ms = estimate.epoch_ms / samples * batch
+        least_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]
         if step_ms < least_ms:
-            actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {time.origin}"
-            collected.breach(RULE, run.stop.line, actual)
+            actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {estimate.origin}"
+            collector.add_breach(RULE, run.stop.line, actual)
 
 
-def _times_of_an_epoch(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
-    """Return the mean, median and least time of an epoch, each with the name of its bound in the rule `epoch-time`.
+def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
+    """Return up to three estimates of the time of an epoch:
 
-    The mean is left out where the log does not state the run's time and epochs. The others are left out where no epoch
-    was timed; `trained` has those that were.
+    - the run's time over its number of epochs, unless the log does not state them
+    - the median and the least time of the `trained` epochs, unless there are none
     """
-    times = []
+    estimates = []
     mean_ms = _mean_epoch_ms(run, order)
     if mean_ms:
-        times.append(_EpochTime(mean_ms, "the run's time and epochs", bound="mean_step_ms"))
+        estimates.append(_EpochTime(mean_ms, "the run's time and epochs", bound_name="mean_step_ms"))
     if trained:
         epochs_ms = sorted(part.epoch_ms for part in trained)
         median_ms = statistics.median_high(epochs_ms)
-        times.append(_EpochTime(median_ms, "the median epoch", bound="median_step_ms"))
-        times.append(_EpochTime(epochs_ms[0], "the fastest epoch", bound="epoch_step_ms"))
-    return times
+        estimates.append(_EpochTime(median_ms, "the median epoch", bound_name="median_step_ms"))
+        estimates.append(_EpochTime(epochs_ms[0], "the fastest epoch", bound_name="epoch_step_ms"))
+    return estimates
 
 
-def _check_evaluations(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
-    """Collect an evaluation that is far faster than the fastest training of as many images."""
+def _check_evaluations(
+    run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector
+) -> None:
+    """Report a breach if the fastest evaluation takes far less time than the fastest training of as many images.
+
+    Nothing is checked if the log lacks eval_samples or run_stop, or has no evaluation of a time above 0.
+    """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     evaluated = run.stated_count(schema.EVAL_SAMPLES)
-    least_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
-    epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
-    training_ms = epoch_ms / samples * evaluated
-    if run.stop is not None and 0 < least_ms < collected.strict[RULE].bounds["share_of_training"] * training_ms:
+    fastest_evaluation_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
+    fastest_epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
+    training_ms = fastest_epoch_ms / samples * evaluated
+    least_ms = collector.strict_rules[RULE].bounds["share_of_training"] * training_ms
+    if run.stop is not None and 0 < fastest_evaluation_ms < least_ms:
         training_takes = f"{evaluated} images of training take {significant(training_ms, digits=4)} ms"
-        actual = f"an evaluation of {significant(least_ms, digits=10)} ms; {training_takes}"
-        collected.breach(RULE, run.stop.line, actual)
+        actual = f"an evaluation of {significant(fastest_evaluation_ms, digits=10)} ms; {training_takes}"
+        collector.add_breach(RULE, run.stop.line, actual)
 
 
 def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
-    """Return the run's time over its epochs, in ms; 0 where the log does not say."""
+    """Return the run's time over its number of epochs, in ms; 0 if the log does not state both."""
     if run.stop is None or run.start_ms is None or not order.last_epoch:
         return 0.0
     return (run.stop.time_ms - run.start_ms) / order.last_epoch

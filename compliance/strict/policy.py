@@ -6,7 +6,7 @@ from compliance import passports
 from compliance.logged_run import COUNT, Evaluation, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import Benchmark, Collected, Finding, Ruleset, WrittenRule
+from compliance.rules import Benchmark, Finding, FindingCollector, Ruleset, WrittenRule
 from compliance.strict.accuracies import (
     check_curve,
     check_samples,
@@ -39,13 +39,13 @@ _RULES_FOR_BENCHMARK_DATA = (
 class Policy:
     """The rules about a run as a whole, for a run whose log was read to its end.
 
-    `order` has followed its events, and `collected` gets the findings.
+    `order` has followed its events, and `collector` gets the findings.
     """
 
     ruleset: Ruleset
     run: LoggedRun
     order: RunOrder
-    collected: Collected
+    collector: FindingCollector
 
     def check(self, benchmark_asked: str | None) -> None:
         """Collect the breaches of the rules about the run as a whole. Call it after those of its events were collected.
@@ -70,12 +70,12 @@ class Policy:
             # whatever the benchmark.
             self._check_project_log(benchmark)
         # By the empty name no rule of certain benchmarks holds, not even one of resnet in a round without it.
-        self.collected.keep_applicable("" if benchmark is None else name, division)
+        self.collector.drop_inapplicable_rules("" if benchmark is None else name, division)
         if division == "closed":
             self._note_rules_for_benchmark_data()
 
-    def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
-        self.collected.breach(rule, line, actual, expected)
+    def _add_breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
+        self.collector.add_breach(rule, line, actual, expected)
 
     # --- rules of every benchmark ---
 
@@ -84,7 +84,7 @@ class Policy:
         name = self.run.stated_text(schema.SUBMISSION_BENCHMARK)
         if asked and name and name != asked:
             line = self.run.first_event(schema.SUBMISSION_BENCHMARK).line
-            self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
+            self._add_breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, *, ours: bool) -> None:
         """Collect a run that did not end with success; others than `ours` have words of their own for success."""
@@ -96,7 +96,7 @@ class Policy:
             return
         reason = run.first_event(schema.ABORT_REASON)
         why = f": {printable(reason.value)}" if reason.line else ""
-        self._breach("run-status", run.stop.line, f"status {printable(status)}{why}")
+        self._add_breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
     def _check_summary(self) -> None:
         """Collect each field of the log's run_summary that says that this was no whole training on real data.
@@ -107,13 +107,13 @@ class Policy:
         summary = self.run.summary
         line = self.run.first_event(schema.RUN_SUMMARY).line
         if summary is None:
-            self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
+            self.collector.add_note("run-mode", "not applied: the log has no run_summary that says so")
             return
         for field, wanted in _SUMMARY_OF_A_WHOLE_RUN.items():
             value = getattr(summary, field)
             if value != wanted:
                 field_is = f"run_summary's {field} is"
-                self._breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
+                self._add_breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
 
     def _check_caches(self) -> None:
         """Collect each cache_clear event that says that the cache was not cleared, and caches all cleared too late.
@@ -125,26 +125,26 @@ class Policy:
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:
             reason = _why_not_cleared(event)
             if reason:
-                self._breach("cache-cleared", event.line, f"not cleared: {reason}")
+                self._add_breach("cache-cleared", event.line, f"not cleared: {reason}")
             else:
                 cleared.append(event)
         if not cleared or self.run.start_ms is None:
             return
         earliest = min(cleared, key=lambda event: event.time_ms)
         late_ms = earliest.time_ms - self.run.start_ms
-        if late_ms > self.collected.strict["cache-cleared"].bounds["late_ms"]:
-            self._breach("cache-cleared", earliest.line, f"{late_ms:.0f} ms after run_start")
+        if late_ms > self.collector.strict_rules["cache-cleared"].bounds["late_ms"]:
+            self._add_breach("cache-cleared", earliest.line, f"{late_ms:.0f} ms after run_start")
 
     def _check_seeds(self) -> None:
         """Collect a log without a seed, and seeds that seed_checker does not take."""
         seeds = self.run.all_events[schema.SEED.key]
         if not seeds:
-            self._breach("seed-present", None, "no seed")
+            self._add_breach("seed-present", None, "no seed")
         for seed in seeds:
             if whole_seed(seed.value) is None:
-                self._breach("seed-present", seed.line, f"seed {printable(seed.value)}")
+                self._add_breach("seed-present", seed.line, f"seed {printable(seed.value)}")
             elif not {"file", "lineno"} <= seed.metadata.keys():
-                self._breach("seed-present", seed.line, "a seed without file and lineno, which seed_checker needs")
+                self._add_breach("seed-present", seed.line, "a seed without file and lineno, which seed_checker needs")
 
     # --- rules of this project's benchmarks ---
 
@@ -160,8 +160,8 @@ class Policy:
         for evaluation in run.evaluations:
             if not 0 <= evaluation.value <= 1:
                 actual = f"eval_accuracy is {evaluation.value!r}"
-                self._breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
-        check_pace(run, self.order, benchmark, self.collected)
+                self._add_breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
+        check_pace(run, self.order, benchmark, self.collector)
         self._check_target(benchmark, division)
 
         is_closed = division == "closed"
@@ -170,21 +170,21 @@ class Policy:
         if run.is_project_log and has_benchmark_data:
             self._check_bytes_of_data_set(benchmark)
         if is_closed and is_resnet:
-            self.collected.found += self._written_findings()
+            self.collector.findings += self._written_findings()
         if is_closed and not has_benchmark_data:
             has_benchmark_data = self._check_closed_data(benchmark)  # it may have just logged a wrong number
         if is_closed and is_resnet and has_benchmark_data:
             self._check_closed_evaluations(benchmark)
         elif run.is_project_log and is_resnet and has_type(run.first_event(schema.EVAL_SAMPLES).value, COUNT):
-            check_samples(run, int(run.stated_count(schema.EVAL_SAMPLES)), self.collected)
+            check_samples(run, int(run.stated_count(schema.EVAL_SAMPLES)), self.collector)
 
     def _check_closed_evaluations(self, benchmark: Benchmark) -> None:
         """Collect what is against the evaluations of a closed ResNet run: when, on how many samples, which curve."""
         # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
         exact = self.ruleset.version > "0.7.0"
-        check_schedule(self.run, self.order, exact=exact, collected=self.collected)
-        check_samples(self.run, benchmark.eval_samples, self.collected)
-        check_curve(self.run.evaluations, benchmark.targets["closed"], self.collected)
+        check_schedule(self.run, self.order, exact=exact, collector=self.collector)
+        check_samples(self.run, benchmark.eval_samples, self.collector)
+        check_curve(self.run.evaluations, benchmark.targets["closed"], self.collector)
 
     def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
         """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
@@ -192,7 +192,7 @@ class Policy:
             return
         stated = passports.bytes_of_parts(self.run.header_section(schema.DATASET))
         for difference in passports.differences(stated, benchmark.distributed):
-            self._breach("data-distributed", None, difference)
+            self._add_breach("data-distributed", None, difference)
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
         """Collect that a closed run states other numbers of samples than the benchmark's data set has.
@@ -206,22 +206,24 @@ class Policy:
         if benchmark.name == "resnet" and states_wrong_eval_samples(self.run, benchmark):
             by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
             actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
-            self.collected.breach("eval-samples", evaluation.line, actual, severity="warning")
+            self.collector.add_breach("eval-samples", evaluation.line, actual, severity="warning")
             return True
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
         blamed_event = train if train.value != benchmark.train_samples else evaluation
         actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
-        self._breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
+        self._add_breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
         return False
 
     def _note_rules_for_benchmark_data(self) -> None:
         """Note that the rules of the benchmark's data set were not applied where a closed run is on another."""
-        rules_found = {finding.rule for finding in self.collected.found}
-        if not any(finding.rule == "closed-data" and finding.severity == "error" for finding in self.collected.found):
+        rules_found = {finding.rule for finding in self.collector.findings}
+        if not any(
+            finding.rule == "closed-data" and finding.severity == "error" for finding in self.collector.findings
+        ):
             return
         for rule in _RULES_FOR_BENCHMARK_DATA:
             if rule not in rules_found:
-                self.collected.note(rule, "not applied: not the benchmark's data set")
+                self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
         """Collect a status that the accuracies contradict.
@@ -234,7 +236,7 @@ class Policy:
         target = benchmark.targets.get(division, run.recipe_target)
         if target is None:
             why = f"the {printable(division, 20)} division fixes no target, nor does the log's header"
-            self.collected.note("target-status", f"not applied: {why}")
+            self.collector.add_note("target-status", f"not applied: {why}")
             return
         if not run.evaluations or run.stop is None:
             return
@@ -244,7 +246,7 @@ class Policy:
         elif run.status == "success":
             last = run.evaluations[-1]
             actual = f"status success; the last evaluation gave {six_digits(last.value)}, the target is {target}"
-            self._breach("target-status", last.line, actual)
+            self._add_breach("target-status", last.line, actual)
 
     def _check_reached(self, first: Evaluation, division: str) -> None:
         """Collect that a run which reached the target has another status than success, or reached it after run_stop.
@@ -256,11 +258,13 @@ class Policy:
         reached = f"epoch {first.epoch} reached {six_digits(first.value)}"
         late_ms = first.time_ms - run.stop.time_ms
         if run.status != "success":
-            self._breach("target-status", first.line, f"status {printable(run.status)}, although {reached}")
-        elif late_ms > self.collected.strict["target-status"].bounds["after_stop_ms"]:
-            self._breach("target-status", first.line, f"{reached} {significant(late_ms, digits=10)} ms after run_stop")
+            self._add_breach("target-status", first.line, f"status {printable(run.status)}, although {reached}")
+        elif late_ms > self.collector.strict_rules["target-status"].bounds["after_stop_ms"]:
+            self._add_breach(
+                "target-status", first.line, f"{reached} {significant(late_ms, digits=10)} ms after run_stop"
+            )
         elif division == "closed" and first is not run.evaluations[-1]:
-            self.collected.note("target-status", f"{reached} already and the run went on, as it may")
+            self.collector.add_note("target-status", f"{reached} already and the run went on, as it may")
 
     # --- the written rules of single values ---
 
@@ -289,10 +293,10 @@ class Policy:
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
         """Collect what a log of this project cannot hold: it is whole, and in the form that its writer gives it."""
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
-            self._breach("own-log", fault.line, fault.what)
-        for finding in list(self.collected.found):
+            self._add_breach("own-log", fault.line, fault.what)
+        for finding in list(self.collector.findings):
             if finding.kind == "form" and finding.severity != "info":
-                self._breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
+                self._add_breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
 
 
 def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:

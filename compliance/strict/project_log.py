@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
 from compliance.rules import Benchmark, most_images_per_s, read_rules
-from compliance.strict.accuracies import are_whole_numbers_of, index_of_target
+from compliance.strict.accuracies import are_shares_of_samples, index_of_target
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
@@ -210,7 +210,7 @@ class ProjectLog:
         if self.benchmark is None or self.benchmark.name != "resnet" or not samples:
             return
         for evaluation in self.run.evaluations:
-            if not are_whole_numbers_of([evaluation.value], samples):
+            if not are_shares_of_samples([evaluation.value], samples):
                 count = evaluation.value * samples
                 yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
 

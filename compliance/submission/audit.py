@@ -14,44 +14,54 @@ from compliance.forms import check_replaceable
 from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.rules import Finding, Ruleset
-from compliance.strict.copies import marks
+from compliance.strict.copies import Mark, marks
 from compliance.submission import audit_forms, results_tree
 from compliance.submission.audit_forms import Envelope, Question, Submission
-from compliance.submission.audited_tree import Folder, find_description, find_scaling, question_for_submitter, read_tree
+from compliance.submission.audited_tree import (
+    Folder,
+    question_for_submitter,
+    read_tree,
+    set_description_or_ask,
+    set_scaling_or_ask,
+)
 from compliance.submission.description import findings_over_peak
 from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
-from compliance.submission.package import template_text
 from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
-from compliance.submission.selection import Candidate, unusual
+from compliance.submission.selection import Candidate, find_unusually_early
+from compliance.submission.templates import template_text
 from runlog import schema
 from runlog.digits import significant
 from runlog.text import printable
 
-SCORE_DIGITS = 1e-9  # a relative difference of two factors that is none
+MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are equal but for their rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FirstSeen:
-    """The submission and the log in which a run was seen first, and by what it is known again, such as `times`."""
+    """The submission and the log in which a mark of a run was seen first.
+
+    `kind_of_mark` says what the mark is: the `run` (its start, end and accuracies), its `times` or its `accuracies`.
+    """
 
     folder: Folder
     file: str
-    what: str
+    kind_of_mark: str
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance audit`: print the audit, and write it as a page and a table where these are asked for.
+    """Run `python -m compliance audit`: print the audit, and also write it as an HTML page and a CSV table if asked to.
 
-    Returns 0 whatever it finds, as a finding is no failure of the audit. Raises ValueError for a tree without logs. A
-    page or table of an earlier audit, known by how it begins, is replaced; for any other file there ValueError is
-    raised.
+    Returns 0, whatever the audit finds. A page or table of an earlier audit is replaced.
+
+    Raises ValueError if the tree has no logs, or if the page or table would replace any other file.
     """
     if options.html:
-        start_of_page = template_text("audit.html").partition("{{")[0]  # up to the first value that is filled in
+        # The template up to the first value that is filled in: every page of an earlier audit begins so.
+        start_of_page = template_text("audit.html").partition("{{")[0]
         check_replaceable(options.html, start_of_page)
     if options.csv:
-        head_of_table = audit_forms.as_csv([])
+        head_of_table = audit_forms.as_csv([])  # the names of the columns
         check_replaceable(options.csv, head_of_table)
     submissions = audit(options.path, options.ruleset, envelope=options.envelope)
     if not submissions:
@@ -70,34 +80,46 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
 
-    Besides what the check of each log finds, a row has questions to the submitter: about the system description and the
-    scaling.json beside the logs, about runs that an earlier submission of the tree has too, about throughput above the
-    peak of the system, and about runs that converged unusually soon, which takes all submissions to tell.
+    A row has what the check of each log finds. It also has questions to the submitter:
 
-    `ruleset` is that of all logs. None takes for each log the ruleset of the round that a folder's name says, and
-    NEWEST for logs of this project, which are of no round. `envelope` asks for a second test of the convergence,
-    against the lower convex envelope of the reference points. Raises ValueError for an archive that cannot be read, and
-    for others' logs of a round that no name says.
+    - about the system description and the scaling.json beside the logs
+    - about runs that are in an earlier submission of the tree, too
+    - about a throughput above the peak of the system
+    - about runs that converged unusually early, compared with all other submissions
+
+    `ruleset` is the version of the rules for all logs. None: for each log, the ruleset of the round that a folder's
+    name gives (`training_results_v4.0`), or NEWEST if no name gives one. `envelope` adds a second test of the
+    convergence, against the lower convex envelope of the reference points.
+
+    Raises ValueError if an archive cannot be read, or if `ruleset` is None and no folder names the round of another
+    project's log.
     """
     tree = read_tree(path, ruleset)
-    seen: dict[tuple[object, ...], _FirstSeen] = {}  # the runs of the submissions so far, by their marks
+    first_seen: dict[Mark, _FirstSeen] = {}  # where each mark of a run was seen first; each submission adds its own
     submissions = []
     candidates = []
     for name, folder in sorted(tree.folders.items()):
         folder.owner = results_tree.owner_of(path, name, _stated_organisation(folder.logs))
-        about_files = (find_description(folder, tree.descriptions), find_scaling(folder, tree.scalings))
+        about_files = (
+            set_description_or_ask(folder, tree.descriptions),
+            set_scaling_or_ask(folder, tree.scalings),
+        )
         about_submission = [question for question in about_files if question is not None]
-        questions = _runs_seen_before(folder, seen)
+        questions_by_log = _ask_about_repeated_runs(folder, first_seen)
         for report in folder.logs:
-            about_pace = findings_over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
-            questions.setdefault(report.path.name, []).extend((*about_submission, *about_pace))
-        submissions.append(_row_of_submission(folder, questions, envelope=envelope))
+            about_speed = findings_over_peak(
+                report.run, folder.description, folder.ruleset.strict["system-description"]
+            )
+            # Each log gets an entry, be it empty.
+            questions_by_log.setdefault(report.path.name, []).extend((*about_submission, *about_speed))
+        submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
         candidates.append(_candidate_for_screen(folder))
+    # Only now are the runs of all submissions known, with which each is compared.
     return _with_selection_questions(submissions, candidates)
 
 
 def _stated_organisation(logs: Sequence[Report]) -> str:
-    """Return the organisation that the first of the logs to state one states; empty if none does."""
+    """Return the organisation in the first log that states one; empty if none does."""
     for report in logs:
         stated = report.run.stated_text(schema.SUBMISSION_ORG)
         if stated:
@@ -108,45 +130,51 @@ def _stated_organisation(logs: Sequence[Report]) -> str:
 # --- runs that stand in two submissions ---
 
 
-def _runs_seen_before(folder: Folder, seen: dict[tuple[object, ...], _FirstSeen]) -> dict[str, list[Finding]]:
+def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen]) -> dict[str, list[Finding]]:
     """Return a question about each run that is in an earlier submission of the tree, too, by the name of its log.
 
-    A run is known again by its marks: its start, end and accuracies, or its times or accuracies alone. `seen` has the
-    log in which each mark was seen first; the marks of this submission are added to it.
+    A run is known again by any of its marks: its start, end and accuracies together, its times, or its accuracies.
+
+    `first_seen` has where each mark was seen first. The marks of this submission are added to it, for the next call.
     """
-    questions: dict[str, list[Finding]] = {}
+    questions_by_log: dict[str, list[Finding]] = {}
     for report in folder.logs:
         earlier: _FirstSeen | None = None
         for mark in marks(report.run):
-            here = _FirstSeen(folder=folder, file=report.path.name, what=mark.what)
-            first = seen.setdefault(mark, here)
+            here = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
+            first = first_seen.setdefault(mark, here)
             if first.folder is not folder and earlier is None:
                 earlier = first
         if earlier is not None:
-            questions[report.path.name] = [_question_about_two_submissions(report, folder, earlier)]
-    return questions
+            questions_by_log[report.path.name] = [_question_about_two_submissions(report, folder, earlier)]
+    return questions_by_log
 
 
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is in the submission of `folder` and in an earlier one.
 
-    A run may be in two submissions for two reasons:
+    The question depends on why the run may be in both:
 
-    - A submitter hands in the runs once more with power logs, as `Dell-power` beside `Dell`. That is a note alone.
-    - A run of another round is submitted again (training_rules.adoc, section Results Resubmission). Its system's
-      description must then be the same, and it must pass the new round's checker: the question says whether that is so.
-
-    Without either reason the question only names the log that has the run, too.
+    - The same organisation submits its runs once more with power logs, as `Dell-power` beside `Dell`. The question is
+      then only a note (severity `info`).
+    - A run of another round is submitted again. That is allowed if the system descriptions are identical and the log
+      passes the new round's checker. The question says whether both are so.
+    - Otherwise the question only names the earlier log.
     """
     other = earlier.folder
-    actual = f"the {earlier.what} of {printable(earlier.file)} of {printable(str(other.name))}"
-    severity = "warning"
     submitter = folder.owner.submitter
-    is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other.owner.submitter)
-    if submitter != other.owner.submitter and is_same_organisation and "power" in submitter:
+    other_submitter = other.owner.submitter
+    is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other_submitter)
+    has_power_logs = is_same_organisation and submitter != other_submitter and "power" in submitter
+    rounds = {*folder.name.parts[:1], *other.name.parts[:1]}  # the first folder's name; logs in the root have none
+    is_other_round = len(rounds) == 2
+
+    actual = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
+    severity = "warning"
+    if has_power_logs:
         actual = f"{actual}: this is its submission with power logs"
         severity = "info"
-    elif folder.name.parts[0] != other.name.parts[0]:  # the folders of two rounds
+    elif is_other_round:
         passes = "passes" if report.passes_official else "does not pass"
         actual += (
             f": a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
@@ -156,7 +184,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
 
 
 def _likeness(folder: Folder, other: Folder) -> str:
-    """Say whether the system descriptions of two submissions are identical, not identical, or one is missing."""
+    """Compare the system descriptions of two submissions: `identical`, `not identical`, or `missing` if one is."""
     if not folder.description or not other.description:
         return "missing"
     return "identical" if folder.description == other.description else "not identical"
@@ -167,34 +195,34 @@ def _organisation_of_submitter(submitter: str) -> str:
     return submitter.partition("-")[0]
 
 
-# --- runs that were selected ---
+# --- runs that may be cherry-picked ---
 
 
 def _candidate_for_screen(folder: Folder) -> Candidate:
-    """Return the runs of a submission, as the screen for selected runs compares them with others.
+    """Return a submission in the form in which it is screened for cherry-picked runs.
 
-    Of each run it has the epochs (or samples) to the target. Only closed runs that pass the official checker and whose
-    value mlperf-logging's rcp_checker can read are taken, which may be none. They are compared with runs of other
-    organisations in the same round, of the same benchmark and global batch.
+    It has the epochs (or samples) that each run took to the target. Only closed runs that pass the official checker,
+    and that mlperf-logging's rcp_checker can read, are included; there may be none. The submission is compared with
+    those of its round, benchmark and global batch, which are its `group`.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
-    to_target: list[float] = []
+    epochs_of_runs: list[float] = []
     for report in folder.logs:
-        epochs = report.run.as_tools_read.to_target
+        epochs = report.run.as_tools_read.to_target  # as rcp_checker reads them; None: it cannot
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         if is_closed and report.passes_official and epochs is not None and math.isfinite(epochs):
-            to_target.append(epochs)
+            epochs_of_runs.append(epochs)
     organisation = _organisation_of_submitter(folder.owner.submitter)
-    return Candidate(organisation=organisation, group=group, to_target=tuple(to_target))
+    return Candidate(organisation=organisation, group=group, epochs_to_target=tuple(epochs_of_runs))
 
 
 def _with_selection_questions(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
-    """Return the submissions; those whose runs converged unusually soon get one more question.
+    """Return the submissions, with one more question for each whose runs converged unusually early.
 
-    `candidates` has the runs of each submission, in the same order.
+    `candidates` has the runs of each submission, in the order of `submissions`.
     """
-    chance_by_index = unusual(candidates)
+    chance_by_index = find_unusually_early(candidates)
     screened = []
     for index, submission in enumerate(submissions):
         if index in chance_by_index:
@@ -217,15 +245,15 @@ def _with_selection_questions(submissions: Sequence[Submission], candidates: Seq
 # --- a row ---
 
 
-def _row_of_submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
+def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
-    `asked` has the questions that the tree around it raises, by the name of the log. With `envelope` the row also has
-    the second test of the convergence, against the lower convex envelope of the reference points.
+    `questions_by_log` has what to ask beside the findings of the logs, by the name of the log. `envelope` adds a second
+    test of the convergence, against the lower convex envelope of the reference points.
     """
     ruleset = folder.ruleset
     checked = sorted(folder.logs, key=lambda report: by_number(report.path))
-    judged = _judged_reports(folder, checked, asked)
+    judged = _judged_reports(folder, checked, questions_by_log)
     unknown_benchmarks = sum(_is_unknown_benchmark(report) for report in judged)
 
     official, official_problem = _score_or_problem(checked, ruleset, "official")
@@ -271,30 +299,39 @@ def _row_of_submission(folder: Folder, asked: Mapping[str, list[Finding]], *, en
     )
 
 
-def _judged_reports(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[Finding]]) -> list[Report]:
-    """Return the reports of a submission with what the rules between its runs and `asked` add to each.
+def _judged_reports(
+    folder: Folder, checked: Sequence[Report], questions_by_log: Mapping[str, list[Finding]]
+) -> list[Report]:
+    """Return the reports of a submission, each with the findings of the rules between runs and with its questions.
 
-    Logs of v0.5 and v0.6, whose events have another form, are left out.
+    `questions_by_log` has the questions by the name of the log. Logs of v0.5 and v0.6 are left out, because their
+    events have a form that is not read.
     """
     judged = []
     for report in check_between_runs(checked, folder.ruleset):
         name = report.path.name
         if name not in folder.other_form:
-            judged.append(report.with_findings(asked[name]))
+            judged.append(report.with_findings(questions_by_log[name]))
     return judged
 
 
 def _other_factor(scaling_file: float | None, scaling: float | None) -> Iterator[Finding]:
-    """Yield a question where the factor of scaling.json is not the one that the convergence test gives."""
+    """Yield a question if the factor of scaling.json is not the one that the convergence test gives.
+
+    None stands for a missing file, or for a test without a factor: then there is nothing to compare.
+    """
     if scaling_file is None or scaling is None:
         return
-    if abs(scaling_file / scaling - 1) > SCORE_DIGITS:
+    if abs(scaling_file / scaling - 1) > MOST_ROUNDING:
         actual = f"scaling.json says {scaling_file!r}, the test gives {scaling!r}; the file's factor is applied"
         yield question_for_submitter("scaling-file", actual, "ask who set it")
 
 
 def _score_or_problem(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score | None, str]:
-    """Return the score by a verdict, which is None for logs that cannot be scored, and why there is no score."""
+    """Return the score by the verdict `by`, and why there are no minutes; the reason is empty if there are.
+
+    The score is None if the logs cannot be scored at all. A score without minutes has its own reason.
+    """
     try:
         scored = score_runs(checked, ruleset, by)
     except ValueError as error:
@@ -303,7 +340,10 @@ def _score_or_problem(checked: Sequence[Report], ruleset: Ruleset, by: str) -> t
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
-    """Return result_summarizer's minutes of the tree: it applies the factor of scaling.json where there is one."""
+    """Return the minutes that result_summarizer computes in the tree: it multiplies by the factor of a scaling.json.
+
+    Without such a file, the factor is that of the convergence test. None if there is no score.
+    """
     if scored is None:
         return None
     if scaling_file is not None and scored.unscaled_minutes is not None and scored.olympic:
@@ -323,33 +363,36 @@ def _is_unknown_benchmark(report: Report) -> bool:
 
 
 def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
-    """Test the runs of `test` again, against the lower convex envelope of the reference points; return both outcomes.
+    """Test the runs of `test` again, against the lower convex envelope of the reference points.
 
-    rcp_checker leaves out reference points that lie above their neighbours. That is meant to leave the envelope and
-    does not always, so the two tests may hold the runs to different points. None where the runs were not tested, or one
-    of the tests has no point for their batch.
+    Return the outcome of this second test, and the means of the two reference points to which the tests hold the runs.
+    The two may differ: rcp_checker's pruning of the points is meant to leave the envelope, but sometimes leaves more
+    (mlcommons/logging #368).
+
+    None if `test` could not compare the runs, or if a test has no reference point for their batch.
     """
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
+    tool_point = test.result.point
     envelope = convergence.lower_envelope(test.reference)
-    second = convergence.against_reference(test.to_target, test.batch, test.reference, envelope)
-    if test.result.point is None or second.point is None:
+    second = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, envelope)
+    if tool_point is None or second.point is None:
         return None
     return Envelope(
         passed=second.passed,
         scaling=second.scaling,
         held_to=second.point.mean,
-        held_to_by_tool=test.result.point.mean,
+        held_to_by_tool=tool_point.mean,
         unit=test.reference.unit,
-        differs=second.point.mean != test.result.point.mean,
+        differs=second.point.mean != tool_point.mean,
     )
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:
-    """Return a question for each rule that the logs of a submission break: in how many logs, and where first.
+    """Return a question for each rule that the logs of a submission break.
 
-    Errors come before warnings, by the first breach of their rule, and then the rules are sorted by name. Notes
-    (severity `info`) are no questions.
+    A question says how many logs break the rule, and shows the first breach. Notes (severity `info`) are left out.
+    Errors come before warnings; the questions of one severity are sorted by the name of the rule.
     """
     breaches_by_rule: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:

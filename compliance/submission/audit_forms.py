@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 
 from compliance import mlperf
 from compliance.mlperf import Standing
-from compliance.submission.package import rendered
+from compliance.submission.templates import rendered
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.text import csv_text
@@ -65,7 +65,7 @@ class Submission:
 
     @property
     def scaling_in_words(self) -> str:
-        """Return the factor of the convergence test, such as `, x 1.012000`; empty where there is none."""
+        """Return the factor of the convergence test, such as `, x 1.012000`; empty if there is none."""
         return "" if self.scaling is None or self.rcp == "not applied" else f", x {self.scaling:.6f}"
 
     @property
@@ -75,7 +75,7 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the name of the result as it must be written; empty where no log can be read."""
+        """Return the name of the result as it must be written; empty if no log can be read."""
         return "" if self.standing is None else self.standing.name
 
     @property
@@ -90,7 +90,7 @@ class Submission:
 
     @property
     def envelope_in_words(self) -> str:
-        """Return what each of the two readings holds the submission to; empty where the second was not asked for."""
+        """Return what the two convergence tests hold the submission to; empty if the second was not asked for."""
         second = self.envelope
         if second is None:
             return ""
@@ -109,7 +109,7 @@ class Submission:
         return f"{minutes:.4f} {unit}"
 
     def as_dict(self) -> JsonObject:
-        """Return the row as JSON has it."""
+        """Return the row as a dict for JSON."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return plain | {
             "standing": None if self.standing is None else self.standing.as_dict(),
@@ -124,13 +124,14 @@ _OF_STANDING = ["result", "name", "dataset", "target"]
 
 
 def as_csv(submissions: Sequence[Submission]) -> str:
-    """Return the audit as a table in CSV, a row a submission."""
+    """Return the audit as a table in CSV, a row for each submission; with no submissions, the head of the table."""
     columns = [*_COLUMNS, *_OF_STANDING]
     rows = []
-    for one in submissions:
-        row = {name: getattr(one, name) for name in columns}
+    for submission in submissions:
+        row = {name: getattr(submission, name) for name in columns}
         for severity in ("error", "warning"):
-            row[f"{severity}s"] = " ".join(q.rule for q in one.questions if q.severity == severity)
+            rules = [question.rule for question in submission.questions if question.severity == severity]
+            row[f"{severity}s"] = " ".join(rules)
         rows.append(row)
     return csv_text([*columns, "errors", "warnings"], rows)
 
@@ -138,8 +139,8 @@ def as_csv(submissions: Sequence[Submission]) -> str:
 def as_text(submissions: Sequence[Submission]) -> str:
     """Return the audit as text for a terminal.
 
-    Each submission has a line with its passes, scores and convergence test, and below it one for each question. Then
-    come a line that counts all logs, and the notes that must accompany scores that use the name MLPerf.
+    Each submission has a line with its passes, scores and convergence test. Below it is a line for each question. At
+    the end are a line with the totals, and the notes that must accompany scores that use the name MLPerf.
     """
     lines: list[str] = []
     for submission in submissions:
@@ -148,13 +149,13 @@ def as_text(submissions: Sequence[Submission]) -> str:
     official = sum(submission.official_passes for submission in submissions)
     strict = sum(submission.strict_passes for submission in submissions)
     not_judged = sum(submission.not_judged for submission in submissions)
-    passes = f"official passes {official}, strict {strict}; {not_judged} not judged"
-    lines.append(f"{len(submissions)} submissions, {logs} logs: {passes}")
+    totals = f"official passes {official}, strict {strict}; {not_judged} not judged"
+    lines.append(f"{len(submissions)} submissions, {logs} logs: {totals}")
     return "\n".join([*lines, *footnotes(submissions)]) + "\n"
 
 
 def _lines_of_submission(submission: Submission) -> list[str]:
-    """Return the line of a submission, one with the envelope test if it was asked for, and those of its questions."""
+    """Return the lines of a submission: its verdicts, the envelope test if it was asked for, and each question."""
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     verdicts = "not judged" if submission.not_judged == submission.logs else _verdicts(submission)
     lines = [f"{name}: {verdicts}"]

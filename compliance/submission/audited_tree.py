@@ -37,7 +37,7 @@ class Folder:
 class Tree:
     """The files of a results repository: its logs by their folder, its descriptions by name, its factors by folder.
 
-    In the place of a file that cannot be read stands a text that says why.
+    A file that cannot be read is represented by a text that says why.
     """
 
     folders: dict[PurePosixPath, Folder] = field(default_factory=dict)
@@ -46,10 +46,13 @@ class Tree:
 
 
 def read_tree(path: Path, ruleset: str | None) -> Tree:
-    """Read the files of a results repository, a folder or a tar archive, and check each log by itself.
+    """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
 
-    `ruleset` is that of all logs. None takes the one of the round that a folder's name says, else NEWEST. Raises
-    ValueError for an archive that cannot be read, and for another project's log of a round that no name says.
+    `ruleset` is the version of the rules for all logs. None: for each log, the ruleset of the round that a folder's
+    name gives (`training_results_v4.0`), or NEWEST if no name gives one.
+
+    Raises ValueError if an archive cannot be read, or if a log of another project is in no folder that names its round
+    and `ruleset` is None.
     """
     tree = Tree()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -63,14 +66,14 @@ def read_tree(path: Path, ruleset: str | None) -> Tree:
             version = ruleset or results_tree.ruleset_named(path, folder_name)
             if folder_name not in tree.folders:
                 tree.folders[folder_name] = Folder(folder_name, load_once(version or NEWEST))
-            _add_log(tree.folders[folder_name], file, path, known_round=version is not None)
+            _add_log(tree.folders[folder_name], file, path, is_round_known=version is not None)
     return tree
 
 
 def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
     """Return what `read` makes of a file, or a text that says why it cannot be read.
 
-    `content` is such a text already where the file could not be taken out of an archive.
+    `content` is the file. If the file could not be taken out of an archive, `content` already is such a text.
     """
     try:
         return content if isinstance(content, str) else read(content)
@@ -78,26 +81,26 @@ def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
         return printable(str(error))
 
 
-def _add_log(folder: Folder, file: TreeFile, root: Path, *, known_round: bool) -> None:
-    """Check a log of the tree `root` by the rules of its folder's round, and add the report to the folder.
+def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool) -> None:
+    """Check a log of the tree `root` by the ruleset of its folder, and add the report to `folder.logs`.
 
-    A log that cannot be read gets a report with a question to the submitter. A log of v0.5 or v0.6 has events of
-    another form, so nothing is found in it: its name is noted in `folder.other_form`.
+    - A log that cannot be read gets a report with a question to the submitter.
+    - A log of v0.5 or v0.6 has events of a form that is not read. Its name is also added to `folder.other_form`.
 
-    `known_round` says whether a folder's name, or the user, gave the round. Raises ValueError where nothing did and the
-    log is of another project, as nobody knows then by which rules to read it. Logs of this project are of no round.
+    `is_round_known` is true if the user or a folder's name gave the round. Raises ValueError if neither did and the
+    log is of another project: its rules are then unknown. A log of this project belongs to no round and needs none.
     """
     checked = _read_or_reason(lambda path: check_file(path, folder.ruleset), file.content)
     if isinstance(checked, str):  # it says why the log cannot be read
-        asked = question_for_submitter("log", checked, "ask for the log", severity="error")
-        checked = Report(path=Path(), findings=(asked,))
+        question = question_for_submitter("log", checked, "ask for the log", severity="error")
+        checked = Report(path=Path(), findings=(question,))
     report = replace(checked, path=Path(file.name.name))
 
-    holds_events = report.run is not NOTHING
-    if not holds_events and results_tree.has_another_form(root, file):
+    has_events = report.run is not NOTHING
+    if not has_events and results_tree.has_another_form(root, file):
         folder.other_form.add(file.name.name)
-    needs_a_round = holds_events and not report.run.is_project_log
-    if needs_a_round and not known_round:
+    is_of_other_project = has_events and not report.run.is_project_log
+    if is_of_other_project and not is_round_known:
         raise ValueError(
             f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
             f"one of {', '.join(versions())}"
@@ -106,25 +109,26 @@ def _add_log(folder: Folder, file: TreeFile, root: Path, *, known_round: bool) -
 
 
 def _read_scaling(path: Path) -> float:
-    """Return the factor in a scaling.json. Raises ValueError where it holds none."""
+    """Return the factor in a scaling.json. Raises ValueError if it has none above 0."""
     factor: Any = read_description(path).get("scaling_factor")
     if not is_number(factor) or factor <= 0:
         raise ValueError(f"{path.name}: no scaling_factor above 0")
     return float(factor)
 
 
-def find_description(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
-    """Set `folder.description` to the description of the submission's SYSTEM; return a question if that fails.
+def set_description_or_ask(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
+    """Set `folder.description` to the description of the submission's system; return a question if there is none.
 
-    `Dell/results/node_A100/resnet` -> `Dell/systems/node_A100.json`
+    `Dell/results/node_A100/resnet` -> the description in `Dell/systems/node_A100.json`
 
-    `descriptions` has all descriptions of the tree by their files, and a text in place of one that cannot be read. The
-    question asks the submitter for the description where it is missing or such a text.
+    `descriptions` has all descriptions of the tree by their files. A text stands for one that cannot be read.
 
-    Return None where it was set. Nothing is set or asked, too, where the tree has no description at all, or begins
-    below SUBMITTER, so that the descriptions lie outside it.
+    - The tree has no description, or begins below `Dell`, so that descriptions lie outside it: nothing is set, and None
+      is returned.
+    - The description is missing or cannot be read: a question asks the submitter for it.
+    - Otherwise it is set, and None is returned.
     """
-    begins_below_submitter = len(folder.name.parts) < 3  # the name is `node_A100/resnet` or less
+    begins_below_submitter = len(folder.name.parts) < 3  # the name is `node_A100/resnet` or shorter
     if not descriptions or begins_below_submitter:
         return None
     submitter = folder.name.parents[2]
@@ -137,10 +141,11 @@ def find_description(folder: Folder, descriptions: Mapping[PurePosixPath, JsonOb
     return None
 
 
-def find_scaling(folder: Folder, scalings: Mapping[PurePosixPath, float | str]) -> Finding | None:
+def set_scaling_or_ask(folder: Folder, scalings: Mapping[PurePosixPath, float | str]) -> Finding | None:
     """Set `folder.scaling` to the factor of the submission's scaling.json; return a question if it cannot be read.
 
-    Without such a file the factor is None, and nothing is asked.
+    `scalings` has all factors of the tree by their folders. A text stands for one that cannot be read. Without a
+    scaling.json the factor is None, and nothing is asked.
     """
     scaling_or_problem = scalings.get(folder.name)
     if isinstance(scaling_or_problem, str):
@@ -151,7 +156,10 @@ def find_scaling(folder: Folder, scalings: Mapping[PurePosixPath, float | str]) 
 
 
 def question_for_submitter(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
-    """Return a question to the submitter as a finding: what was seen (`actual`), and what to ask for (`fix`)."""
+    """Return a question to the submitter as a finding: what was seen (`actual`), and what to ask for (`fix`).
+
+    With the severity `error` the finding also fails the official verdict.
+    """
     return Finding(
         rule=rule,
         severity=severity,

@@ -26,13 +26,13 @@ class CodeFile(NamedTuple):
 
 
 def code_of(commit: str) -> dict[str, CodeFile]:
-    """Return the files of a commit of this repository by their names: each file's content, and whether it can be run.
+    """Return the files of a commit of this repository by their names, with their contents.
 
-    Hidden files (`.github/ci.yaml`) and names with a blank are left out, as mlperf-logging's repo_checker refuses them.
-    The files come from git's history, so that changes in the checkout do not count.
+    The files come from git's history; changes in the checkout do not count. Hidden files (`.github/ci.yaml`) and files
+    with a blank in their name are left out, because mlperf-logging's repo_checker refuses them.
 
-    Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git or no checkout to ask,
-    and for a file that repo_checker refuses: a link, or one of over 50 MiB.
+    Raises UnknownCommitError if this checkout lacks the commit. Raises ValueError if there is no git or no checkout, or
+    if a file is a link or over 50 MiB, which repo_checker refuses.
     """
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
@@ -51,7 +51,8 @@ def code_of(commit: str) -> dict[str, CodeFile]:
 def _archive_of(commit: str) -> bytes:
     """Return the tar archive of a commit that `git archive` makes.
 
-    Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git or no checkout to ask.
+    Raises UnknownCommitError if this checkout lacks the commit. Raises ValueError if `commit` is no hash, if git is not
+    installed, or if this is no checkout.
     """
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
@@ -62,6 +63,7 @@ def _archive_of(commit: str) -> bytes:
         raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
     if done.returncode:
         message = printable(done.stderr.decode("utf-8", "replace").strip())
-        kind = UnknownCommitError if (REPOSITORY / ".git").exists() else ValueError
-        raise kind(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
+        is_checkout = (REPOSITORY / ".git").exists()
+        error_class = UnknownCommitError if is_checkout else ValueError
+        raise error_class(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
     return done.stdout

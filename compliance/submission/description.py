@@ -19,11 +19,12 @@ Node: TypeAlias = JsonObject  # a machine as the header of a log describes it
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
 _GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}
-MOST_DEVICES = 2**63  # a log with more, or as many nodes, holds garbage
-# of the described memory, which is rounded and may be in GB or GiB, over that which the kernel has left
+MOST_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds garbage
+# Bounds of described memory / memory in the log. The described one is rounded, and may be in GB or GiB; the one in the
+# log is what the kernel leaves of it.
 _LEAST_MEMORY_RATIO = 0.75
 _MOST_MEMORY_RATIO = 1.35
-MOST_DIGITS = 6  # of a described number that is computed with
+MOST_DIGITS = 6  # of a described number are used: it may have thousands
 _NO_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
 LARGEST_JSON_BYTES = 1 << 20
 STATUS_WORDS = {
@@ -37,11 +38,11 @@ STATUS_WORDS = {
 def read_description(path: Path) -> Description:
     """Read a system description, a JSON object, from a file.
 
-    Raises ValueError for a file of another content or of more than a MiB, OSError for one that cannot be read.
+    Raises ValueError if the file holds anything else or is over 1 MiB, and OSError if it cannot be read.
     """
     try:
         with open_log(path) as stream:
-            text = stream.read(LARGEST_JSON_BYTES + 1)
+            text = stream.read(LARGEST_JSON_BYTES + 1)  # one more byte shows that the file is too large
         if len(text) > LARGEST_JSON_BYTES:
             raise ValueError(f"over {LARGEST_JSON_BYTES >> 20} MiB")
         description = parse_json(text.decode())
@@ -53,15 +54,16 @@ def read_description(path: Path) -> Description:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return a finding for each field of the description that the log contradicts; fields come in a fixed order.
+    """Return the findings on a system description that a log contradicts, as breaches of `rule`.
 
-    Before these comes a finding for a run that was faster than the described accelerators can be.
+    The first finding is on a run that was faster than the described accelerators can be. After it comes one for each
+    field of the description that the log contradicts, always in the same order. Empty if nothing is contradicted.
     """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
         stated = description.get(logged.field)
-        of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
-        actual = f"{logged.field} is {printable(stated)}; {of_log}"
+        value_of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
+        actual = f"{logged.field} is {printable(stated)}; {value_of_log}"
         findings.append(breach(rule, actual, line=run.first_lines.get(logged.key)))
     return findings
 
@@ -77,21 +79,22 @@ class _LoggedField(NamedTuple):
 def _contradicted_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the fields of a system description that a log contradicts, each with the log's value and its key.
 
-    What the log states of the submission and of its size must stand in the description in the same words, upper or
-    lower case. Framework and hardware have names that the two may write differently, so these are compared by rules of
-    their own. What the log does not state contradicts nothing.
+    The facts of the submission and its size must be the same words in both, in upper or lower case. Framework and
+    hardware have rules of their own, because log and description may write their names differently. A fact that the
+    log does not state contradicts nothing.
     """
     nodes = hardware_nodes(run)
-    differing = []
+    contradicted = []
     for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
-        stated = description.get(logged.field)
-        if logged.value is not None and str(stated).casefold() != str(logged.value).casefold():
-            differing.append(logged)
-    return [*differing, *_other_framework(run, description), *_other_hardware(nodes, description)]
+        is_stated = logged.value is not None
+        described = str(description.get(logged.field))
+        if is_stated and described.casefold() != str(logged.value).casefold():
+            contradicted.append(logged)
+    return [*contradicted, *_other_framework(run, description), *_other_hardware(nodes, description)]
 
 
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the submitter, division and status that a description must have by the log; None: not stated."""
+    """Return the submitter, division and status that the log states for the description; None for one it does not."""
     fields = [
         _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
         _LoggedField("submission_division", "division", run.first_values.get("submission_division")),
@@ -103,16 +106,21 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
 
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return the number of nodes, and of the accelerators of one, by the log's run_summary; nothing without one.
+    """Return the number of nodes, and of accelerators per node, that the log's run_summary gives.
 
-    `nodes` are those of the log's header. Where none of them has a GPU, the devices were CPUs: no accelerators. Where
-    the header has no nodes, the devices count as accelerators.
+    `nodes` are those of the log's header. If it has nodes and none of them has a GPU, the job ran on CPUs, so there are
+    0 accelerators. Otherwise each device of the summary counts as an accelerator.
+
+    Empty if the log has no run_summary, or one with impossible numbers.
     """
     summary = run.summary
-    if not summary or not 0 < summary.nodes < MOST_DEVICES or not 0 <= summary.devices < MOST_DEVICES:
+    if summary is None:
         return []
-    on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
-    accelerators = 0 if on_cpu else summary.devices // summary.nodes
+    is_plausible = 0 < summary.nodes < MOST_DEVICES and 0 <= summary.devices < MOST_DEVICES
+    if not is_plausible:
+        return []
+    is_on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
+    accelerators = 0 if is_on_cpu else summary.devices // summary.nodes
     return [
         _LoggedField(schema.RUN_SUMMARY.key, "number_of_nodes", summary.nodes),
         _LoggedField(schema.RUN_SUMMARY.key, "accelerators_per_node", accelerators),
@@ -120,7 +128,10 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
 
 
 def _other_framework(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the log's framework if the description's does not contain it: `paddle 3.0` is in `Paddle 3.0, CUDA`."""
+    """Return the log's framework if the description's does not contain it, else nothing.
+
+    Log `paddle 3.0`, description `Paddle 3.0, CUDA 12` -> nothing
+    """
     summary = run.summary
     if not summary or summary.framework.casefold() in str(description.get("framework")).casefold():
         return []
@@ -128,7 +139,7 @@ def _other_framework(run: LoggedRun, description: Description) -> list[_LoggedFi
 
 
 def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_LoggedField]:
-    """Return the fields of the hardware that a node of the log contradicts, each with the last such node's value."""
+    """Return the hardware fields that a node of the log contradicts; of several such nodes, the last one's value."""
     contradicted: dict[str, str] = {}  # the log's value by the field's name
     for node in nodes:
         contradicted |= _contradictions_of_node(node, description)
@@ -139,7 +150,7 @@ def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_Lo
 
 
 def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
-    """Return the log's first GPU whose name the described accelerator's does not contain; None if there is none."""
+    """Return the first GPU of the log whose name is not in the described accelerator's name; None if all are."""
     model = str(description.get("accelerator_model_name")).casefold()
     for node in nodes:
         for name in gpu_names(node):
@@ -149,33 +160,35 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 
 
 def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return a finding for a ResNet run that trained faster than the described accelerators can; empty for any other.
+    """Return a finding if a ResNet run trained faster than the described accelerators can at their peak, else nothing.
 
-    The run's images/s are those of its epochs, over its time. They must not exceed what all accelerators of the
-    description together can train at their peak. Nothing is found where the log does not state the epochs, the time or
-    the samples, the description not the accelerators, or where their peak is not known.
+    The run's speed in images/s is the samples of its epochs, divided by its time. Nothing is returned if it is not
+    known, or if the number of accelerators or their peak is not.
     """
-    samples = run.stated_count(schema.TRAIN_SAMPLES)
-    is_resnet = run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet"
-    if not (is_resnet and samples and run.evaluations and run.minutes is not None and run.minutes > 0):
+    if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
+    samples = run.stated_count(schema.TRAIN_SAMPLES)
+    minutes = run.minutes
+    if not samples or not run.evaluations or minutes is None or minutes <= 0:
+        return []  # the speed is not known
+    images = samples * run.evaluations[-1].epoch
+    images_per_s = images / minutes / 60
+
     model = str(description.get("accelerator_model_name"))
     accelerators = _number_of_accelerators(description)
-    most_of_one = most_images_per_s([model], cores=0)
-    if not accelerators or most_of_one is None:
+    peak_of_one = most_images_per_s([model], cores=0)  # no CPU counts
+    if not accelerators or peak_of_one is None:
         return []
-    images = samples * run.evaluations[-1].epoch
-    images_per_s = images / run.minutes / 60
-    most = most_of_one * accelerators
-    if images_per_s <= most:
+    peak_of_all = peak_of_one * accelerators
+    if images_per_s <= peak_of_all:
         return []
     by_log = f"{six_digits(images_per_s)} images/s by its epochs and time"
-    actual = f"{by_log}; {accelerators} {printable(model)} do {six_digits(most)} at most"
+    actual = f"{by_log}; {accelerators} {printable(model)} do {six_digits(peak_of_all)} at most"
     return [breach(rule, actual, line=run.first_lines.get(schema.RUN_STOP.key))]
 
 
 def _number_of_accelerators(description: Description) -> int:
-    """Return the number of accelerators on all nodes; 0 where the description does not say it in whole numbers."""
+    """Return the number of accelerators on all nodes; 0 if the description does not state it in whole numbers."""
     nodes = str(description.get("number_of_nodes"))
     per_node = str(description.get("accelerators_per_node"))
     if not (nodes.isdecimal() and per_node.isdecimal()):
@@ -184,15 +197,15 @@ def _number_of_accelerators(description: Description) -> int:
 
 
 def _contradictions_of_node(node: Node, description: Description) -> Iterator[tuple[str, str]]:
-    """Yield the name of each field of the description that a node of the log contradicts, and the node's value.
+    """Yield each hardware field of the description that a node of the log contradicts, with the node's value.
 
-    Compared are the processor, its cores, the memory and the operating system, as far as both state them:
+    A fact that one of the two does not state is not compared.
 
-    - The processors agree if they have their names or a model number in common.
-    - A log counts the cores or threads that the job may use. Anything from half of the described cores to all threads
-      agrees.
-    - The described memory must be 0.75 to 1.35 times that of the log: it is rounded, and may be in GB or GiB.
-    - A log of this project is always of Linux, so a description of another system contradicts it.
+    - The processors agree if they have their names, or a model number, in common.
+    - The cores: a log counts the cores or threads that the job may use. Any number from half of the described cores to
+      all threads agrees.
+    - The memory that is described must be 0.75 to 1.35 times that of the log. It is rounded, and may be in GB or GiB.
+    - The operating system must not be another one than Linux, on which each log of this project is written.
     """
     if _is_other_processor(node, description):
         yield "host_processor_model_name", str(node["cpu"])
@@ -216,7 +229,10 @@ def _contradictions_of_node(node: Node, description: Description) -> Iterator[tu
 
 
 def _is_other_processor(node: Node, description: Description) -> bool:
-    """Return whether a node's processor and the described one have neither their names nor a model number in common."""
+    """Return whether a node's processor differs from the described one: neither name nor a model number is common.
+
+    False if one of the two is not stated.
+    """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()
     if not node.get("cpu") or not stated.strip() or logged in stated:
@@ -231,13 +247,13 @@ def _model_numbers(processor: str) -> set[str]:
 
 
 def _stated_number(description: Description, field: str) -> int:
-    """Return a whole number that the description states; 0 where it is none."""
+    """Return a whole number that the description states; 0 if the field is missing or has another value."""
     text = str(description.get(field))
     return int(text) if text.isdecimal() else 0
 
 
 def _memory_gib(description: Description) -> float | None:
-    """Return the described memory of a host; None where it states none with a unit."""
+    """Return the described memory of a host in GiB; None if the description has no size with a unit."""
     size = _SIZE.search(str(description.get("host_memory_capacity")))
     if size is None:
         return None
@@ -246,7 +262,7 @@ def _memory_gib(description: Description) -> float | None:
 
 
 def gpu_names(node: Node) -> list[str]:
-    """Return the names of a node's GPUs; none for a node that the log describes in another form."""
+    """Return the names of a node's GPUs; empty if the log has no list of them."""
     gpus = node.get("gpus")
     if not isinstance(gpus, list):
         return []
@@ -258,7 +274,7 @@ def gpu_names(node: Node) -> list[str]:
 
 
 def hardware_nodes(run: LoggedRun) -> list[Node]:
-    """Return the nodes that the log's header describes."""
+    """Return the nodes that the log's header describes; empty if it describes none."""
     nodes = run.header_section(schema.HARDWARE).get("nodes")
     if not isinstance(nodes, list):
         return []

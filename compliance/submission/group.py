@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from compliance import mlperf
 from compliance.check import NOTHING, LoggedRun, Report
@@ -12,7 +13,7 @@ from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.official.convergence import Convergence, NoReferenceError, ReferenceSet
 from compliance.official.rounds import SubmissionRuns, round_of
-from compliance.rules import Ruleset
+from compliance.rules import Finding, Ruleset
 from runlog import schema
 from runlog.text import printable
 
@@ -32,10 +33,17 @@ _SUBMISSION = (
 
 @dataclass(frozen=True, kw_only=True)
 class SubmittedBenchmark:
-    """The benchmark that all logs of a submission are runs of, and the number of runs that a result of it takes."""
+    """The benchmark of all logs of a submission, and how many runs make a result of it."""
 
     name: str
-    runs: SubmissionRuns
+    runs_of_result: SubmissionRuns
+
+
+class BlamedRun(NamedTuple):
+    """A breach of a rule between runs, or a note on such a rule, and the report of the run that it is about."""
+
+    report: Report
+    finding: Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +51,7 @@ class ConvergenceTest:
     """The outcome of a submission's test against the reference convergence points.
 
     `status` is PASSED, FAILED, NOT_APPLIED (an open submission, or no benchmark of MLPerf) or NOT_KNOWN (there are no
-    points, or rcp_checker cannot read a log). `scaling` multiplies the minutes; None where it is not known.
+    points, or rcp_checker cannot read a log). `scaling` multiplies the minutes; None: not known.
     """
 
     status: str
@@ -52,10 +60,10 @@ class ConvergenceTest:
     result: Convergence | None = None
     reference: ReferenceSet | None = None
     batch: int | None = None
-    to_target: tuple[float, ...] = ()  # of each run, in the reference's unit
+    epochs_to_target: tuple[float, ...] = ()  # of each run; samples or steps if the reference counts these
 
     def in_words(self) -> str:
-        """Return the outcome and, where there is one, the submission's mean next to the reference's."""
+        """Return the outcome in words, with the submission's mean next to the reference's if there are both."""
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
         words = f"{self.status}ed: {self.reason}"
@@ -75,21 +83,24 @@ def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
 def one_submission(
     checked: Sequence[Report], ruleset: Ruleset, name_of: Callable[[Path], object] = str
 ) -> SubmittedBenchmark:
-    """Check that all logs are runs of one submission, and return its benchmark with the number of runs that it takes.
+    """Check that all logs are runs of one submission. Return its benchmark, and how many runs make a result of it.
 
-    Runs are of one submission if their logs state the same benchmark, division, organisation and platform. `name_of`
-    gives the name by which a message calls a log. Raises ValueError if a log has no events, if two logs are of
-    different submissions, or if the round of `ruleset` has no such benchmark.
+    Logs are of one submission if they state the same benchmark, division, organisation and platform. `name_of` turns
+    the path of a log into the name that messages use.
+
+    Raises ValueError if a log has no events, if the round of `ruleset` does not score the benchmark, or if two logs are
+    of different submissions.
     """
     names = [name_of(report.path) for report in checked]
     for report, name in zip(checked, names, strict=True):
-        if report.run is NOTHING:  # a log without events, for which it has one finding
-            raise ValueError(f"{name}: no log of a run ({report.findings[0].actual})")
+        if report.run is NOTHING:  # the log has no events
+            problem = report.findings[0].actual  # there is at least the finding that says so
+            raise ValueError(f"{name}: no log of a run ({problem})")
 
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
-    runs = mlperf.submission_runs(benchmark, ruleset.version)
-    if runs is None:
+    runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
+    if runs_of_result is None:
         stated = printable(first_run.first_event(schema.SUBMISSION_BENCHMARK).value)
         scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
         why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
@@ -102,7 +113,7 @@ def one_submission(
             raise ValueError(
                 f"{name}: of another submission ({', '.join(stated_names)}) than {names[0]} ({', '.join(wanted)})"
             )
-    return SubmittedBenchmark(name=benchmark, runs=runs)
+    return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
 
 
 def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
@@ -115,11 +126,13 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     """Test the runs of a submission against the reference convergence points, as rcp_checker does.
 
     A reference convergence point says how many epochs (or samples) the reference took to the target at one global
-    batch. A closed submission that needs fewer than chance explains fails the test.
+    batch. A closed submission fails the test if it needs fewer than chance explains.
 
-    Return the outcome, with its reason. It is NOT_APPLIED for an open submission and for a benchmark that is none of
-    MLPerf Training, whose minutes are scaled by 1. It is NOT_KNOWN where mlperf-logging has no points to test against,
-    or cannot read a log.
+    The status of the outcome is:
+
+    - NOT_APPLIED for an open submission, and for a benchmark not of MLPerf; its minutes are scaled by 1
+    - NOT_KNOWN if mlperf-logging has no points of the benchmark, or its rcp_checker cannot read a log
+    - otherwise PASSED or FAILED
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -136,38 +149,40 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Return the outcome of the test of closed runs against `reference`.
+    """Return the outcome of the convergence test of closed runs against `reference`.
 
-    It is NOT_KNOWN where rcp_checker cannot read a log. It is FAILED where the runs state different global batches, or
-    one that is no number, and where they converge too fast. A failed test leaves the minutes as they are: its scaling
-    is 1, which `convergence.against_reference` sees to where it was made.
+    - NOT_KNOWN if rcp_checker cannot read a log; the scaling is None.
+    - FAILED if the runs do not all state the same global batch, or it is not a number; the scaling is 1.
+    - FAILED if `convergence.against_reference` refuses the runs, such as for converging too fast; the scaling is 1.
+    - PASSED otherwise; the scaling is 1, or above 1 for runs that are faster than the reference's mean.
     """
-    to_target: list[float] = []
+    epochs_of_runs: list[float] = []
     for report in checked:
         reading = report.run.as_tools_read
         if reading.to_target is None:
             reason = f"rcp_checker cannot read {printable(report.path.name)} ({reading.problem})"
             return ConvergenceTest(status=NOT_KNOWN, reason=reason, reference=reference)
-        to_target.append(reading.to_target)
+        epochs_of_runs.append(reading.to_target)
 
     stated_batches = _stated_batches(checked)
-    batch = checked[0].run.as_tools_read.batch  # that of all runs if they state only one
-    if len(stated_batches) > 1 or not is_number(batch):
+    batch = checked[0].run.as_tools_read.batch
+    has_one_batch = len(stated_batches) == 1 and is_number(batch)
+    if not has_one_batch:
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
-    result = convergence.against_reference(to_target, batch, reference)
+    result = convergence.against_reference(epochs_of_runs, batch, reference)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,
-        scaling=result.scaling,
+        scaling=result.scaling,  # 1 if the test failed
         result=result,
         reference=reference,
         batch=batch,
-        to_target=tuple(to_target),
+        epochs_to_target=tuple(epochs_of_runs),
     )
 
 
 def _stated_batches(checked: Sequence[Report]) -> list[str]:
-    """Return the different global batches that the logs state, each as its text in JSON: one may be no number."""
+    """Return the different global batches that the logs state, as JSON texts, because a value may be no number."""
     return sorted({json.dumps(report.run.as_tools_read.batch) for report in checked})

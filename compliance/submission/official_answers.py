@@ -11,11 +11,13 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 
 
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Return the verdicts of mlperf-logging's tools on the package in `folder`, which has `manifest`.
+    """Return the verdicts of mlperf-logging's tools on the package in `folder`, whose submission.json is `manifest`.
 
-    The tools get a copy, as they write into the folder. Two of them take any package: system_desc_checker and
-    repo_checker. The other three (package_checker, rcp_checker, result_summarizer) know MLPerf benchmarks alone. For
-    another benchmark their verdicts say that they were not asked, and each log is checked by itself instead.
+    The tools check a copy of the package, because they write into the folder.
+
+    - For an MLPerf benchmark all five tools are asked.
+    - For another benchmark only system_desc_checker and repo_checker are asked, which take any package. Each log is
+      checked by itself instead. The verdicts of the other three tools say that they were not asked.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
@@ -31,15 +33,15 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
 
         convergence_verdict = _check_convergence(copy, manifest)
         package_verdict = official.ask_tool("package_checker", str(copy), "training", ruleset)
-        # The last one, as result_summarizer leaves a file in the folder that the others look at.
+        # result_summarizer is asked last: it leaves a file in the copy, which the other tools would find.
         score_verdict = official.ask_for_score(copy, ruleset, benchmark, manifest["minutes"])
         return [package_verdict, description_verdict, repository_verdict, convergence_verdict, score_verdict]
 
 
 def _not_asked_about(benchmark: str) -> list[Verdict]:
-    """Return a verdict for each tool that knows MLPerf benchmarks alone: it was not asked about this one.
+    """Return the verdicts that three tools were not asked about a benchmark, because it is not an MLPerf benchmark.
 
-    If it were, it would pass over the benchmark's folder or end with an error.
+    If they were asked, they would pass over the benchmark's folder or end with an error.
     """
     not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
     tools = ("package_checker", "rcp_checker", "result_summarizer")
@@ -47,7 +49,7 @@ def _not_asked_about(benchmark: str) -> list[Verdict]:
 
 
 def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
-    """Return what rcp_checker says of how soon the runs of a package converged; it is asked of closed ones alone."""
+    """Return rcp_checker's verdict on how fast the runs of a package converged; unknown if they are not closed."""
     if manifest["division"] != "closed":
         return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
     results = folder / "results" / manifest["system"] / manifest["benchmark"]
@@ -55,7 +57,10 @@ def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
 
 
 def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
-    """Return what mlperf-logging's checker says of one log. A run that fails by the manifest, too, need not pass."""
+    """Return the verdict of mlperf-logging's checker on one log.
+
+    The verdict is also good if the manifest states that the run fails its check.
+    """
     passed, messages = official.check_log(log, ruleset, benchmark)
     message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
     return judged("compliance_checker", passed or run["verdict"] == "fail", message)

@@ -17,17 +17,19 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def strange_files(folder: Path) -> list[Verdict]:
-    """Return a failed verdict for each file or folder of a kind, name or size that no package has, such as a link.
+    """Return a failed verdict for each file or folder that no package may have; empty for a sound package.
 
-    One more is for the files together, where they have more than 4 GiB. The list is empty for a sound package. Where it
-    is not, the caller must not read any file: a link may lead elsewhere, a pipe block the reader, and a large file fill
-    its memory.
+    Such a file or folder has a kind (a link), a name or a size that no package has. One more verdict fails if all files
+    together have over 4 GiB.
+
+    If the list is not empty, the caller must not read any file: a link may lead elsewhere, a pipe may block the reader,
+    and a large file may fill its memory.
     """
     answers = []
     total_bytes = 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        reason = _why_no_package_has(path, name)
+        reason = _why_not_allowed(path, name)
         if reason:
             answers.append(judged("files", False, f"{printable(name)} {reason}"))
         elif path.is_file():
@@ -37,16 +39,17 @@ def strange_files(folder: Path) -> list[Verdict]:
     return answers
 
 
-def _why_no_package_has(path: Path, name: str) -> str:
-    """Return why no package has a file or folder like `path`; empty where one may. `name` is its place in the package.
+def _why_not_allowed(path: Path, relative_path: str) -> str:
+    """Return why a package may not have the file or folder `path`; empty if it may.
 
-    A name has letters, digits and `_ + . -` alone, in each of its parts, none of which begins with a dot.
+    `relative_path` is its path in the package. Each part of it must consist of letters, digits and `_ + . -`, and must
+    not begin with a dot.
     """
     if path.is_symlink() or not (path.is_file() or path.is_dir()):
         return "is no regular file"
     if path.is_dir() and not any(path.iterdir()):
         return "is an empty folder"
-    if not _PATH.fullmatch(name):
+    if not _PATH.fullmatch(relative_path):
         return "is a name that no package holds"
     if path.is_file() and path.stat().st_size > LARGEST_BYTES:
         return f"is over {LARGEST_BYTES >> 20} MiB, which no file of a package is"
@@ -54,14 +57,14 @@ def _why_no_package_has(path: Path, name: str) -> str:
 
 
 def read_stated(file: Path) -> bytes:
-    """Return the bytes of a file that states figures or hashes; empty for a file that is absent or over a MiB."""
+    """Return the bytes of a file that states figures or hashes; empty if it is missing or over a MiB."""
     if not file.is_file() or file.stat().st_size > LARGEST_JSON_BYTES:
         return b""
     return file.read_bytes()
 
 
 class Problems(NamedTuple):
-    """The words for the three ways in which a package's files can differ from the wanted ones."""
+    """The words for the three ways in which the files of a package can differ from what is wanted."""
 
     unwanted: str
     missing: str
@@ -69,7 +72,7 @@ class Problems(NamedTuple):
 
 
 def hash_by_name(text: bytes) -> dict[str, str]:
-    """Return the hashes that `sha256sum` printed, by the names of the files."""
+    """Return the hashes in the output of `sha256sum`, by the names of the files."""
     sums = {}
     for line in text.decode("utf-8", "replace").split("\n"):
         if line:
@@ -80,10 +83,10 @@ def hash_by_name(text: bytes) -> dict[str, str]:
 def judge_differences(
     check: str, wanted: Mapping[str, object], present: Mapping[str, object], problems: Problems
 ) -> list[Verdict]:
-    """Return a failed verdict for each file that is not wanted, is missing, or has another content than wanted.
+    """Return a failed verdict for each file that is not wanted, is missing, or has other content than wanted.
 
-    `wanted` and `present` have the content of each file, or its hash, by its name. `check` is the name of the verdicts,
-    and `problems` has the words for the three cases. The list is empty where all files are as wanted.
+    `wanted` and `present` have each file's content, or its hash, by its name. `check` is the name of the verdicts, and
+    `problems` has the words for the three cases. Empty if all files are as wanted.
     """
     answers = []
     for name in sorted({*wanted, *present}):

@@ -19,18 +19,20 @@ from runlog.verdict import FATAL
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance publish`: verify the packages, and write them with a page and a table into a folder.
+    """Run `python -m compliance publish`: write packages that verify, with a page and a table of them, into `--out`.
 
-    Returns 1 if a package does not verify, and then nothing is written. The folder is made beside its place and moved
-    there at the end, so that it is never there half done. Raises ValueError if a folder is no package's, the folder to
-    write exists, a package is given twice or the key cannot sign.
+    With a key, the folder's hashes are signed. Returns 1 if a package does not verify; then nothing is written. The
+    folder is built beside `--out` and renamed at the end, so it is never there half done.
+
+    Raises ValueError if a given folder is no package, if `--out` exists, if a package is given twice, or if the key
+    cannot sign.
     """
     out: Path = options.out
     for folder in options.folders:
-        _refuse_other_folder(folder)
-    failures = _failures(options.folders)
-    if failures:
-        for line in failures:
+        _refuse_if_no_package(folder)
+    failed_checks = _failed_checks(options.folders)
+    if failed_checks:
+        for line in failed_checks:
             print(f"refused: {printable(line, 5000)}")
         return 1
     if out.exists() or out.is_symlink():
@@ -50,16 +52,16 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_other_folder(folder: Path) -> None:
-    """Raise ValueError for a path that is no package's folder."""
+def _refuse_if_no_package(folder: Path) -> None:
+    """Raise ValueError if a path is not the folder of a package."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no folder: give the folder ORG of a package")
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package")
 
 
-def _failures(folders: Sequence[Path]) -> list[str]:
-    """Return why packages do not verify, a line for each failed check; empty where all verify."""
+def _failed_checks(folders: Sequence[Path]) -> list[str]:
+    """Verify the packages in `folders`. Return a line for each failed check; empty if all packages verify."""
     failures = []
     for folder in folders:
         for answer in verify(folder):
@@ -69,18 +71,18 @@ def _failures(folders: Sequence[Path]) -> list[str]:
 
 
 def _copy_packages(folders: Sequence[Path], stage: Path) -> None:
-    """Copy each package below `stage`, to a place named by its id. Raises ValueError where two are the same."""
+    """Copy each package to a folder below `stage` that is named by its id. Raises ValueError if two are the same."""
     for folder in folders:
         package = folder.resolve()
         package_id = sha256(package / HASHES)
-        place = stage / PACKAGES / package_id[:16] / package.name
-        if place.exists():
+        copy = stage / PACKAGES / package_id[:16] / package.name
+        if copy.exists():
             raise ValueError(f"{folder}: the same package as another one that was given")
-        shutil.copytree(package, place)
+        shutil.copytree(package, copy)
 
 
 def _summary(out: Path) -> str:
-    """Return a line that counts the results by their kind, and the notes that must be shown with them."""
+    """Return a line that counts the published results by their status, and the notes that must be shown with them."""
     table = json.loads((out / TABLE).read_text(encoding="utf-8"))
     counts = Counter(result["status"] for result in table["results"])
     kinds = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))

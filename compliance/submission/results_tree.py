@@ -29,7 +29,7 @@ _HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class TreeFile:
-    """A file of the repository: its name there, and its content or why it cannot be read."""
+    """A file of the repository: its path in it, and its content or a text that says why it cannot be read."""
 
     name: PurePosixPath
     content: Path | str
@@ -37,7 +37,7 @@ class TreeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The round, submitter, system and benchmark of a folder's logs; empty where the tree does not say."""
+    """The round, submitter, system and benchmark of a folder's logs; empty texts for what is not known."""
 
     round: str
     submitter: str
@@ -68,8 +68,8 @@ def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:
     """Yield the logs, system descriptions and scaling files of a tar archive, in its order.
 
-    Raises ValueError for an archive that is damaged, or a file that is no archive. The whole file is read, so that
-    damage behind the last of these files is found, too; by then the files have been yielded.
+    Raises ValueError if the file is no archive, or is damaged anywhere, also behind the last of these files. The error
+    may come only after all of them were yielded.
     """
     with path.open("rb") as stream:
         try:
@@ -79,17 +79,18 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
                     name = PurePosixPath(member.name)
                     if any(name.match(pattern) for pattern in _PATTERNS):
                         yield TreeFile(name=name, content=_content_of(member, members))
+            # Read to the end: only then is the checksum compared that stands there.
             while decompressed.read(1 << 20):
-                pass  # the checksum at the end is only compared once all is read
+                pass
         except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
             raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
 
 
 def _decompressed(stream: io.BufferedReader) -> io.BufferedIOBase:
-    """Return a stream of the decompressed bytes of an archive: of gzip, bzip2 or xz, by its first bytes.
+    """Return a stream of the decompressed bytes of a file, if its first bytes are those of gzip, bzip2 or xz.
 
-    A file that begins otherwise is returned as it is. tarfile could decompress it too, but does not notice a wrong
-    checksum.
+    A file that begins otherwise is returned as it is. tarfile could decompress the archive itself, but would not notice
+    a wrong checksum.
     """
     start = stream.peek(6)  # does not move the position in the file
     if start.startswith(b"\x1f\x8b"):
@@ -102,14 +103,14 @@ def _decompressed(stream: io.BufferedReader) -> io.BufferedIOBase:
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header, which is an error where it is damaged.
+    """A member's header. A damaged one is an error.
 
-    tarfile itself takes a damaged header that is not the first one for the end of the archive.
+    tarfile itself takes a damaged header for the end of the archive, unless it is the first.
     """
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Header":  # Debian's 3.11.2 calls no frombuf
-        """Read the next header. Raises ReadError where it is damaged."""
+        """Read the next header. Raises ReadError if it is damaged."""
         try:
             return super().fromtarfile(tarfile_)
         except tarfile.HeaderError as error:
@@ -119,7 +120,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
-    """Return a file of an archive, held in memory; or a text that says why it cannot be read."""
+    """Return a file of an archive, held in memory; if it cannot be read, a text that says why."""
     content = members.extractfile(member) if member.isfile() else None
     if content is None:
         return "no file but a link or folder in the archive"
@@ -131,19 +132,21 @@ def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str
 
 
 def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
-    """Return the ruleset of the round that the innermost folder (or archive) above SUBMITTER/results names.
+    """Return the ruleset of the round that a folder's name (or the archive's) gives, such as `4.0.0`.
 
-    None where no folder names a single round, or where there are no rules of that round.
+    `training_results_v4.0/Dell/results/system/resnet` -> `4.0.0`
+
+    None if no name above `results` gives a single round, or if there are no rules for that round.
     """
     version = f"{_round_named(root, folder)}.0"
     return version if version in versions() else None
 
 
 def has_another_form(root: Path, file: TreeFile) -> bool:
-    """Return whether a log is of round v0.5 or v0.6, whose events have a form that this checker does not read.
+    """Return whether a log without readable events is of round v0.5 or v0.6, whose events have another form.
 
-    The caller asks this of a log in which it found no event. It is true if a folder above the file is named after one
-    of the two rounds (such as `training_results_v0.6`), or if the first 64 KiB of the file have an event in their form.
+    It is if a folder above it is named after one of these rounds (such as `training_results_v0.6`), or if its first
+    64 KiB have an event in their form. False if the file cannot be read.
     """
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True
@@ -153,7 +156,7 @@ def has_another_form(root: Path, file: TreeFile) -> bool:
 
 
 def _first_bytes(log: Path) -> bytes:
-    """Return the first 64 KiB of a log, which may be one of an archive that is held in memory."""
+    """Return the first 64 KiB of a log, which may be a file on disk or held in memory."""
     if isinstance(log, HeldLog):
         return (log.data or b"")[:_HEAD_BYTES]
     with log.open("rb") as stream:
@@ -164,36 +167,41 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return whose logs lie in `folder` of the audited tree `root`, by the names of the folders.
 
     MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
-    folders:
+    folders, so the names of `root` and `folder` are read together:
 
-        root `all`, folder `v1.1/Baidu/results/node_A100/resnet` -> round `v1.1`, submitter `Baidu`, system `node_A100`
-        root `v1.1/Baidu`, folder `results/node_A100/resnet` -> the same: the submitter is the root's own name
-        root `v1.1/Baidu/results`, folder `node_A100/resnet` -> the same, if `organisation` is Baidu
+    - root `all`, folder `v1.1/Baidu/results/node_A100/resnet` -> round `v1.1`, submitter `Baidu`, system `node_A100`
+    - root `v1.1/Baidu`, folder `results/node_A100/resnet` -> the same; the submitter is the root's own name
+    - root `v1.1/Baidu/results`, folder `node_A100/resnet` -> the same if `organisation` is Baidu
 
-    In the last case the folder above the tree may have any name, so the submitter is the `organisation` that the logs
-    state. In another layout the last name is the benchmark, `organisation` the submitter, and the rest is empty.
+    `organisation` is the one that the logs state. In the last case it is the submitter, because the folder above the
+    tree may have any name. If `folder` does not begin with the round, the round is taken from a name above that has one
+    in it, such as `training_results_v1.1`; empty if none has.
+
+    In another layout the benchmark is the last name, `organisation` is the submitter, and the rest is empty.
     """
-    names_above_tree = root.resolve().parts if root.is_dir() else ()  # the root's own name is the last
-    names = (*names_above_tree, *folder.parts)
-    place = _place_in_layout(names)
-    if place is None:
+    names_of_root = root.resolve().parts if root.is_dir() else ()  # its own name is the last
+    names = (*names_of_root, *folder.parts)
+    layout = _layout_of(names)
+    if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
+    names_below_root = layout.names_above_results[len(names_of_root) :]  # of the round and the submitter, if any
+    is_root_the_submitter = bool(names_of_root) and layout.names_above_results == names_of_root
     round_name = ""
-    submitter = organisation
-    names_in_tree = place.names_above_results[len(names_above_tree) :]  # those of ROUND and SUBMITTER
-    if names_in_tree:
-        submitter = names_in_tree[-1]
-        round_name = "/".join(names_in_tree[:-1])
-    elif names_above_tree and place.names_above_results == names_above_tree:  # the root is the folder SUBMITTER
-        submitter = names_above_tree[-1]
+    if names_below_root:  # the first example
+        *names_of_round, submitter = names_below_root
+        round_name = "/".join(names_of_round)
+    elif is_root_the_submitter:  # the second example
+        submitter = names_of_root[-1]
+    else:  # the third example
+        submitter = organisation
     if not round_name:
         number = _round_named(root, folder)
         round_name = f"v{number}" if number else ""
-    return Owner(round=round_name, submitter=submitter, system=place.system, benchmark=place.benchmark)
+    return Owner(round=round_name, submitter=submitter, system=layout.system, benchmark=layout.benchmark)
 
 
-class _PlaceInLayout(NamedTuple):
+class _Layout(NamedTuple):
     """The names of a path .../results/SYSTEM/BENCHMARK: those above `results`, and the two below."""
 
     names_above_results: tuple[str, ...]
@@ -201,19 +209,20 @@ class _PlaceInLayout(NamedTuple):
     benchmark: str
 
 
-def _place_in_layout(names: tuple[str, ...]) -> _PlaceInLayout | None:
-    """Return the parts of a path of the layout .../results/SYSTEM/BENCHMARK; None for a path of another layout."""
+def _layout_of(names: tuple[str, ...]) -> _Layout | None:
+    """Return the parts of a path .../results/SYSTEM/BENCHMARK; None if the path has another layout."""
     results_at = _last_index(names, "results")
     if results_at is None or len(names) != results_at + 3:
         return None
-    return _PlaceInLayout(names[:results_at], system=names[-2], benchmark=names[-1])
+    return _Layout(names[:results_at], system=names[-2], benchmark=names[-1])
 
 
 def _round_named(root: Path, folder: PurePosixPath) -> str:
-    """Return the round that the folders above `results` (or the archive) name, such as `4.0`; empty where none does.
+    """Return the round in the name of a folder above `results`, or of the archive, such as `4.0`; empty without one.
 
-    `training_results_v4.0/Dell/results/system/resnet` -> `4.0`. The innermost name with a round in it counts. Where it
-    has several, such as `from_v3.1_to_v4.0`, the answer is empty, too.
+    `training_results_v4.0/Dell/results/system/resnet` -> `4.0`
+
+    The innermost name with a round counts. If it has several, as `from_v3.1_to_v4.0`, the result is empty, too.
     """
     names = (*root.resolve().parts, *folder.parts)
     results_at = _last_index(names, "results")
@@ -228,7 +237,7 @@ def _round_named(root: Path, folder: PurePosixPath) -> str:
 
 
 def _last_index(parts: tuple[str, ...], name: str) -> int | None:
-    """Return where a name stands last among the parts of a path; None where it does not."""
+    """Return the index at which a name stands last among the parts of a path; None if it does not."""
     for index in range(len(parts) - 1, -1, -1):
         if parts[index] == name:
             return index

@@ -16,13 +16,13 @@ class Must:
 
     section: str
     must: str
-    stands: str  # the versions of the text in which it was read
+    stands: str  # the versions of the text that have it
     checks: list[str]
     why: str  # what the checks do not see
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance rules`: print the demands. Returns 0, as they are no finding."""
+    """Run `python -m compliance rules`: print the demands. Returns 0."""
     demands = musts()
     if options.json:
         print(json.dumps({"musts": [asdict(must) for must in demands]}, indent=2))
@@ -32,7 +32,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def musts() -> list[Must]:
-    """Return the demands in the order of the text."""
+    """Return the demands of the training rules, in the order of its text."""
     return [Must(**row) for row in read_rules("musts.yaml")]
 
 
@@ -45,9 +45,9 @@ def as_text(demands: list[Must], ruleset: Ruleset) -> str:
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    The square brackets have the versions of the rules that make the demand. The line below it names its checks, and
-    says what they do not see. A check that comes into force only after `ruleset` is shown with its first ruleset. The
-    last line counts the demands with and without a check.
+    The square brackets have the versions of the training rules that make the demand. The next line names its checks,
+    and says what they do not see. A check that is not yet in force in `ruleset` is shown with the first ruleset that
+    has it. The last line counts the demands with and without a check.
     """
     lines: list[str] = []
     section = ""
@@ -66,7 +66,7 @@ def as_text(demands: list[Must], ruleset: Ruleset) -> str:
 
 
 def _check_in_words(check: str, ruleset: Ruleset) -> str:
-    """Return the name of a check, with the first ruleset that has it where that comes after `ruleset`."""
+    """Return the name of a check; if it is not yet in force in `ruleset`, with the first ruleset that has it."""
     rule = ruleset.strict.get(check)
     if rule is not None and not rule.in_force:
         return f"{check} (from {rule.since} on)"
@@ -74,7 +74,7 @@ def _check_in_words(check: str, ruleset: Ruleset) -> str:
 
 
 def known_checks() -> set[str]:
-    """Return the names that a demand may give: strict rules, keys of any ruleset."""
+    """Return all names that a demand's `checks` may have: strict rules, and the keys of any ruleset."""
     names: set[str] = set(load(versions()[-1]).strict)
     for version in versions():
         names |= keys(version)

@@ -48,7 +48,7 @@ class ScoredRun:
 class Score:
     """The score of a submission's runs.
 
-    `minutes` is the olympic mean times `scaling`; None where there is no score, and then `problem` says why.
+    `minutes` is the olympic mean times `scaling`. If it is None, there is no score, and `problem` says why.
     """
 
     benchmark: str
@@ -59,27 +59,27 @@ class Score:
     unscaled_minutes: float | None
     scaling: float | None  # None: not known
     runs_wanted: int
-    provisional: bool  # whether there are fewer or more runs than a submission has
+    provisional: bool  # there are fewer or more runs than a submission has
     reduction: str
-    olympic: bool  # whether the runs suffice for an olympic mean
+    olympic: bool  # the runs suffice for an olympic mean
     rcp: str  # pass, fail, not applied or not known
     convergence: str
     problem: str
     refused: tuple[str, ...]  # rules that leave no strict score; they must be read with an official one
-    chosen: str = ""  # how these runs were chosen of more than a submission has; empty where there were no more
+    chosen: str = ""  # how these runs were chosen from more than a submission has; empty if there were no more
     runs: tuple[ScoredRun, ...]
     standing: Standing
 
     @property
     def scaled_minutes(self) -> float | None:
-        """Return the minutes by result_summarizer, which ignores the convergence test; None without an olympic mean."""
+        """Return result_summarizer's minutes, even if the convergence test failed; None without an olympic mean."""
         if self.unscaled_minutes is None or not self.olympic:
             return None
         return _scaled(self.unscaled_minutes, self.scaling)
 
     @property
     def figure(self) -> str:
-        """Return the score with its unit, named as the result's standing asks; empty where there is none."""
+        """Return the score with its unit, named as the result's standing asks; empty if there is no score."""
         return "" if self.minutes is None else f"{self.minutes!r} {self.standing.unit('min')}"
 
     def as_dict(self) -> JsonObject:
@@ -94,81 +94,89 @@ class Score:
 class _Mean:
     """The mean of the runs that count, and how it was made."""
 
-    minutes: float | None
-    reduction: str
-    olympic: bool
+    minutes: float | None  # None: there is no mean
+    reduction: str  # the kind of mean, in words
+    olympic: bool  # the runs suffice for an olympic mean
 
 
 def _scaled(minutes: float, scaling: float | None) -> float:
-    """Return minutes times the scaling by the reference convergence points; unscaled where that is not known."""
+    """Return minutes times the scaling of the convergence test, or unscaled if that is not known (None)."""
     if scaling is None:
         return minutes
     return minutes * scaling
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance score`. Returns 1 where there is no score."""
+    """Run `python -m compliance score`: print the score of the logs. Returns 1 if there is none."""
     ruleset = load(options.ruleset)
     checked = [check_file(log, ruleset) for log in logs_named_by(options.logs)]
-    runs, chosen = nearest_the_median(checked, ruleset, options.verdict)
+    runs, chosen = choose_median_runs(checked, ruleset, options.verdict)
     scored = replace(score_runs(runs, ruleset, options.verdict), chosen=chosen)
     print(json.dumps(scored.as_dict(), indent=2) + "\n" if options.json else as_text(scored), end="")
     return 0 if scored.minutes is not None else 1
 
 
-def nearest_the_median(
+def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs that are scored, and a line that says how they were chosen, which is empty if all are scored.
+    """Return the runs that are scored, and a line that says how they were chosen.
 
-    All are scored where there are no more than a submission of the benchmark has. Of more runs the rules score as many
-    consecutive ones, by their start: of all such sets, the set whose score is the median. A set without a score counts
-    as infinitely slow. `by` is the verdict that drops runs, as in `score_runs`.
+    - If there are no more runs than a result of the benchmark takes, all are scored and the line is empty.
+    - If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs, in the order of their start. The
+      set with the median score is scored. A set that has no score counts as infinitely slow.
+
+    `by` is the verdict that decides which runs count, as in `score_runs`.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
-    wanted = mlperf.submission_runs(benchmark, ruleset.version)
-    if wanted is None or len(checked) <= wanted.runs:
-        return checked, ""
+    runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
+    if runs_of_result is None or len(checked) <= runs_of_result.runs:
+        return checked, ""  # None: `score_runs` refuses the benchmark
 
     def score_of_set(runs: Sequence[Report]) -> float:
-        """Return the minutes of some of the runs; infinite where they have no score."""
+        """Return the minutes of some of the runs; infinite if they have no score."""
         minutes = score_runs(runs, ruleset, by).minutes
         return math.inf if minutes is None else minutes
 
-    ordered = sorted(checked, key=_start_and_name)
-    return median_set(ordered, wanted.runs, score_of_set)
+    by_start = sorted(checked, key=_start_and_name)
+    return median_set(by_start, runs_of_result.runs, score_of_set)
 
 
 def _start_and_name(report: Report) -> tuple[float, str]:
-    """Return the sort key that puts runs in the order of their start; those without one come first."""
+    """Return a sort key that puts runs in the order of their start; runs without a start come first."""
     return report.run.start_ms or 0, report.path.name
 
 
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of convergence.
 
-    A submission may drop one run that did not converge, of unet3d four (training_rules.adoc, section Benchmark
-    Results). `by` is the verdict that decides: "official" drops the runs that mlperf-logging's checker refuses, as its
-    result_summarizer does; "strict" gives no score where a run has any other error. None stands for strict for logs of
-    this project, and for official for others. Without a score `minutes` is None and `problem` says why.
+    A submission may drop one run that did not converge; of unet3d, four (training_rules.adoc, section Benchmark
+    Results). `by` is the verdict that decides which runs count:
 
-    Raises ValueError if the logs are not of one submission of a benchmark that is scored.
+    - `official` drops the runs that mlperf-logging's checker refuses, as its result_summarizer does.
+    - `strict` gives no score if a run has any error other than that it did not converge.
+    - None is strict for logs of this project, official for others.
+
+    If there is no score, `minutes` is None and `problem` says why.
+
+    Raises ValueError if the logs are not of one submission of a scored benchmark, or if `by` is strict and the runs
+    have different batches.
     """
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
+    runs_of_result = benchmark.runs_of_result
     by = by or first.by
     _refuse_mixed_batches(checked, by)
     runs, faults = _judge_runs(checked, ruleset, by)
-    kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
-    dropped = len(runs) - len(kept)
-    mean = _mean_of_runs(kept, dropped, benchmark.runs)
+    kept_minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
+    failed_runs = len(runs) - len(kept_minutes)
+    mean = _mean_of_runs(kept_minutes, failed_runs, runs_of_result)
     test = convergence_test(checked, ruleset)
 
-    problem = _problem_of_runs(runs, dropped, mean, benchmark.runs)
+    problem = _problem_of_runs(runs, failed_runs, mean, runs_of_result)
     if not problem and by == "strict":
-        problem = _problem_of_faults(faults, benchmark.runs)
+        problem = _problem_of_faults(faults, runs_of_result)
     if not problem and test.status == FAILED:
-        problem = _problem_of_convergence(test, len(runs) >= benchmark.runs.runs, by)
+        problem = _problem_of_convergence(test, len(runs) >= runs_of_result.runs, by)
     minutes = None
     if mean.minutes is not None and not problem:
         minutes = _scaled(mean.minutes, test.scaling)
@@ -180,8 +188,8 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         minutes=minutes,
         unscaled_minutes=mean.minutes,
         scaling=test.scaling,
-        runs_wanted=benchmark.runs.runs,
-        provisional=len(runs) != benchmark.runs.runs,
+        runs_wanted=runs_of_result.runs,
+        provisional=len(runs) != runs_of_result.runs,
         reduction=mean.reduction,
         olympic=mean.olympic,
         rcp=test.status,
@@ -194,7 +202,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
 
 
 def _refuse_mixed_batches(checked: Sequence[Report], by: str) -> None:
-    """Raise ValueError where a strict score would be one of runs with different batches."""
+    """Raise ValueError if `by` is strict and the runs have different batches."""
     batches = set()
     for report in checked:
         batch = report.run.global_batch or report.run.first_event(schema.GLOBAL_BATCH_SIZE).value
@@ -206,104 +214,112 @@ def _refuse_mixed_batches(checked: Sequence[Report], by: str) -> None:
         )
 
 
-class _Judged(NamedTuple):
+class _JudgedRuns(NamedTuple):
     """The runs as they are scored, and the broken rules that forbid a strict score."""
 
     runs: list[ScoredRun]
     faults: set[str]
 
 
-def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
-    """Return each run with the rules that drop it, and the broken rules that forbid a strict score.
+def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _JudgedRuns:
+    """Return each run with the broken rules that drop it, and the broken rules that forbid a strict score.
 
-    `by` is the verdict that drops a run: `strict` for any error, `official` for the errors of mlperf-logging's checker.
-    The rules allow to drop a run only because it did not converge, so an error of any other kind forbids a strict
-    score. The test of convergence (`rcp-convergence`) is about all runs together, and drops none.
+    - A run is dropped for any error if `by` is strict, and for errors of mlperf-logging's checker if it is official.
+    - A strict score is forbidden by any error other than that a run did not converge: that is the only reason for which
+      the rules allow to drop a run.
+    - The test of convergence (`rcp-convergence`) is about all runs together, so it does neither.
     """
     runs = []
-    faults: set[str] = set()
+    rules_forbidding_score: set[str] = set()
     for report in check_between_runs(checked, ruleset):
-        broken_rules: set[str] = set()
+        rules_dropping_run: set[str] = set()
         for finding in report.findings:
             if finding.severity != "error" or finding.rule == "rcp-convergence":
                 continue
-            if finding.rule not in NOT_CONVERGED:
-                faults.add(finding.rule)
             if by == "strict" or finding.official:
-                broken_rules.add(finding.rule)
-        by_tools = report.run.as_tools_read  # its minutes are other ones where a log has more than one run_start
+                rules_dropping_run.add(finding.rule)
+            if finding.rule not in NOT_CONVERGED:
+                rules_forbidding_score.add(finding.rule)
+        tool_view = report.run.as_tools_read  # it counts other minutes if a log has more than one run_start
         run = ScoredRun(
             file=report.file,
-            minutes=by_tools.minutes if by == "official" else report.run.minutes,
-            epochs=None if by_tools.to_target == convergence.NOT_CONVERGED else by_tools.to_target,
-            broken_rules=tuple(sorted(broken_rules)),
+            minutes=tool_view.minutes if by == "official" else report.run.minutes,
+            # Only shown, so they are the tool's by either verdict.
+            epochs=None if tool_view.to_target == convergence.NOT_CONVERGED else tool_view.to_target,
+            broken_rules=tuple(sorted(rules_dropping_run)),
         )
         runs.append(run)
-    return _Judged(runs, faults)
+    return _JudgedRuns(runs, rules_forbidding_score)
 
 
-def _mean_of_runs(minutes: Sequence[float], dropped: int, runs: SubmissionRuns) -> _Mean:
-    """Return the olympic mean, without the fastest and the slowest runs; the plain mean of too few runs.
+def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
+    """Return the olympic mean, which leaves out the fastest and the slowest runs; the plain mean of too few runs.
 
-    `minutes` are those of the runs that count. The `dropped` runs, which do not, are taken for the slowest ones. The
-    mean is None where more are dropped than the benchmark allows, and where no run counts.
+    `minutes` are those of the runs that count. The `failed_runs`, which do not count, take the place of the slowest. If
+    the olympic mean leaves out one run at each end, `minutes` 10, 11, 12, 13 and one failed run -> mean of 11, 12, 13.
+
+    The mean is None if more runs failed than may be left out at the slow end, or if no run counts.
     """
-    least = 2 * runs.dropped + 1
-    olympic = len(minutes) + dropped >= least
-    reduction = "olympic mean" if olympic else f"mean (an olympic mean takes {least} runs)"
-    if dropped > runs.dropped or not minutes:
+    cut_at_each_end = runs_of_result.dropped
+    least_runs = 2 * cut_at_each_end + 1
+    olympic = len(minutes) + failed_runs >= least_runs
+    reduction = "olympic mean" if olympic else f"mean (an olympic mean takes {least_runs} runs)"
+    if failed_runs > cut_at_each_end or not minutes:
         return _Mean(minutes=None, reduction=reduction, olympic=olympic)
     averaged = sorted(minutes)
     if olympic:
-        slowest_to_leave_out = runs.dropped - dropped
-        averaged = averaged[runs.dropped : len(averaged) - slowest_to_leave_out]
+        cut_at_slow_end = cut_at_each_end - failed_runs  # the failed ones are cut already
+        averaged = averaged[cut_at_each_end : len(averaged) - cut_at_slow_end]
     return _Mean(minutes=sum(averaged) / len(averaged), reduction=reduction, olympic=olympic)
 
 
-def _problem_of_runs(runs: Sequence[ScoredRun], dropped: int, mean: _Mean, submission: SubmissionRuns) -> str:
-    """Return why there is no mean of the runs: too many of them do not count, or none is left; empty if there is one.
+def _problem_of_runs(runs: Sequence[ScoredRun], failed_runs: int, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
+    """Return why the runs have no mean; empty if they have one.
 
-    `dropped` is how many runs do not count, and `submission.dropped` how many may. The message names the rules that the
-    runs break.
+    - More runs fail their check than a submission may drop: the text names the rules that they break.
+    - No run is left to average.
     """
-    if dropped <= submission.dropped:
-        return "no run is left" if mean.minutes is None else ""
-    broken_rules: set[str] = set()
-    for run in runs:
-        broken_rules.update(run.broken_rules)
-    shown_rules = ", ".join(sorted(broken_rules))
-    allowed = _allowed_to_drop(submission)
-    problem = f"{dropped} runs fail their check ({shown_rules}); a submission may drop {allowed}"
-    if "weights_initialization" in shown_rules:
-        problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
-    return problem
+    if failed_runs > runs_of_result.dropped:
+        broken_rules: set[str] = set()
+        for run in runs:
+            broken_rules.update(run.broken_rules)
+        shown_rules = ", ".join(sorted(broken_rules))
+        allowed = _allowed_to_drop(runs_of_result)
+        problem = f"{failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+        # Today's checker refuses names of tensors that the checker of the round may have accepted.
+        if "weights_initialization" in shown_rules:
+            problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
+        return problem
+    if mean.minutes is None:
+        return "no run is left"
+    return ""
 
 
-def _problem_of_faults(faults: set[str], submission: SubmissionRuns) -> str:
+def _problem_of_faults(faults: set[str], runs_of_result: SubmissionRuns) -> str:
     """Return why broken rules other than those of convergence forbid a strict score; empty if none is broken."""
     if not faults:
         return ""
-    allowed = _allowed_to_drop(submission)
+    allowed = _allowed_to_drop(runs_of_result)
     return f"a run breaks {', '.join(sorted(faults))}; a submission may drop {allowed} that did not converge, no other"
 
 
-def _allowed_to_drop(submission: SubmissionRuns) -> str:
-    return "one" if submission.dropped == 1 else str(submission.dropped)
+def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
+    return "one" if runs_of_result.dropped == 1 else str(runs_of_result.dropped)
 
 
-def _problem_of_convergence(test: ConvergenceTest, enough_runs: bool, by: str) -> str:
-    """Return why a failed test of convergence forbids a score; empty where it does not.
+def _problem_of_convergence(test: ConvergenceTest, has_all_runs: bool, by: str) -> str:
+    """Return why a failed test of convergence forbids a score; empty if it does not.
 
-    It does if the test was made and the submission has all of its runs. A test that could not be made, as the runs have
-    different batches, forbids a strict score alone.
+    - A test that could not be made, because the runs have different batches, forbids only a strict score.
+    - A test that was made forbids a score if the submission has all of its runs.
     """
     if test.result is None:
         return f"failed: {test.reason}" if by == "strict" else ""
-    return "fails the test against the reference convergence points" if enough_runs else ""
+    return "fails the test against the reference convergence points" if has_all_runs else ""
 
 
 def _run_in_words(run: ScoredRun, unit: str) -> str:
-    """Return a line of a run: its minutes, how far it trained, and why it was dropped."""
+    """Return the line of a run: its minutes, how far it trained, and why it was dropped."""
     words = "no time"
     if run.minutes is not None:
         words = f"{run.minutes:.6f} min"
@@ -317,7 +333,7 @@ def _run_in_words(run: ScoredRun, unit: str) -> str:
 def as_text(score: Score) -> str:
     """Return the score as text: what was scored, a line for each run, how the score was made, and the score.
 
-    Without a score the last line says why. With one, the notes follow that must be shown with it.
+    If there is no score, the last line says why. If there is one, the footnotes that it needs follow.
     """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]

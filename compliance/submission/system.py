@@ -36,8 +36,10 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance system`: write a system description, and print its fields.
 
-    They are found in the log and, if it was written on this machine, in the machine; a field given by --set replaces
-    what was found. Raises ValueError where the file exists, a field is in neither place, or a value is invalid.
+    The fields are found in the log and, if it was written on this machine, in the machine. A field given by --set
+    replaces what was found.
+
+    Raises ValueError if the file exists, if a field is neither found nor given, or if a value is invalid.
     """
     out: Path = options.out
     if out.exists() and not options.force:
@@ -59,7 +61,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _given_fields(settings: Sequence[str]) -> dict[str, str]:
-    """Return the fields that were given as FIELD=VALUE. Raises ValueError for another form or field."""
+    """Return the fields that were given as FIELD=VALUE. Raises ValueError for another form or an unknown field."""
     given = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
@@ -72,7 +74,7 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
     """Return the fields that the log states, and those of this machine if the log was written on it.
 
-    Where both have a field, the log's counts.
+    If both have a field, the log's value is returned.
     """
     run = check_file(log, load("4.0.0")).run
     found = {"system_name": system_name, **dict.fromkeys(NOTES, "")} | from_log(run)
@@ -83,11 +85,12 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
 
 
 def _refuse_invalid(fields: Mapping[str, str]) -> None:
-    """Raise ValueError for a description that lacks a field, or that the official tools cannot take.
+    """Raise ValueError if a description lacks a field, or has a value that the official tools cannot take.
 
-    These want one of a few words for some fields, and whole numbers for others. The message for missing fields names
-    all of them. A text that holds half of a surrogate pair, as from the bytes of another encoding, cannot be written as
-    UTF-8.
+    - All missing fields are named in one message.
+    - `status` and `division` must be one of a few words.
+    - Numbers of nodes, processors and accelerators must be whole numbers.
+    - Each text must be valid in UTF-8: one from bytes of another encoding may hold half of a surrogate pair.
     """
     missing = [name for name in FIELDS if name not in fields]
     if missing:
@@ -107,9 +110,9 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
 
 
 def from_log(run: LoggedRun) -> dict[str, str]:
-    """Return the fields of a system description that a log states, by their names; its hardware is the first node's.
+    """Return the fields of a system description that a log states, by name. The hardware is that of the first node.
 
-    Fields that the log does not state, or for which it has the words "not stated", are left out.
+    Fields that the log does not state, or for which it has "not stated", are left out.
     """
     summary = run.summary
     nodes = hardware_nodes(run)
@@ -136,31 +139,35 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 
 
 def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
-    """Return the fields for the number of nodes, and for the accelerators of a node, as far as the log states them.
+    """Return the fields for the number of nodes and for the accelerators of a node. Unknown fields are left out.
 
-    A node without GPUs has 0 accelerators, and each field that describes them (`accelerator_...`) is empty. The model
-    and the memory are those of the node's first GPU.
+    - The log lists the GPUs of the node: model and memory are those of the first GPU. The number of accelerators comes
+      from the run_summary.
+    - The log has an empty list of GPUs: there are 0 accelerators, and all fields that describe them are empty.
+    - The log has no list: nothing is known of the accelerators.
     """
     fields = {}
-    gpus = gpu_names(first_node)
+    names = gpu_names(first_node)
     summary = run.summary
     if summary and 0 < summary.nodes < MOST_DEVICES and summary.devices < MOST_DEVICES:
         fields["number_of_nodes"] = str(summary.nodes)
-        if gpus:
+        if names:
             fields["accelerators_per_node"] = str(summary.devices // summary.nodes)
-    if gpus:
-        fields["accelerator_model_name"] = gpus[0]
-        card = first_node["gpus"][0]
-        if isinstance(card, dict) and card.get("memory_gib"):
-            fields["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
-    elif "gpus" in first_node:  # an empty list; a log that does not list GPUs at all says nothing of them
+    if names:
+        fields["accelerator_model_name"] = names[0]
+        first_gpu = first_node["gpus"][0]
+        if isinstance(first_gpu, dict) and first_gpu.get("memory_gib"):
+            fields["accelerator_memory_capacity"] = f"{first_gpu['memory_gib']} GiB"
+        return fields
+    has_empty_list = "gpus" in first_node
+    if has_empty_list:
         fields["accelerators_per_node"] = "0"
         fields |= {name: "" for name in FIELDS if name.startswith("accelerator_")}
     return fields
 
 
 def from_machine(root: Path) -> dict[str, str]:
-    """Return the fields that no log states: from /proc, /sys and /etc below `root`, and from the driver of the GPUs.
+    """Return the fields that the log does not state: from /proc, /sys and /etc below `root`, and from the GPU driver.
 
     Fields that cannot be found out are left out.
     """
@@ -173,7 +180,7 @@ def from_machine(root: Path) -> dict[str, str]:
 
 
 def _text_of(path: Path) -> str | None:
-    """Return the text of a file; None where it cannot be read."""
+    """Return the text of a file without blanks around it; None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -181,25 +188,28 @@ def _text_of(path: Path) -> str | None:
 
 
 def _processor(root: Path) -> dict[str, str | None]:
-    """Return the fields that describe the processors of this machine, as the files below `root` state them.
+    """Return the fields that describe the processors of this machine, from the files below `root`.
 
-    Empty where /proc/cpuinfo does not say which socket each CPU is on. A CPU is what the system runs a thread on, so a
-    core has one or two of them: their number is stated for a virtual machine alone. One socket is connected to no
-    other, so its interconnect is an empty text. A field that is not known is None or left out.
+    An empty text means that a field does not apply. A field that is None or left out is not known.
+
+    - `vcpu_count` applies only to a virtual machine. It counts the CPUs of the system; a core has one or two.
+    - `interconnect` does not apply if there is only one socket.
+
+    No field is known if /proc/cpuinfo does not say on which socket each CPU is.
     """
     cpus = _cpus(root)
-    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}  # each once, even with two threads
     sockets = {cpu.get("physical id") for cpu in cpus}
     if not cpus or None in sockets:
         return {}
+    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}  # two CPUs may share a core
     is_virtual = "hypervisor" in cpus[0].get("flags", "").split()
-    highest_khz = _text_of(root / _FIRST_CPU / "cpufreq/cpuinfo_max_freq")
     fields: dict[str, str | None] = {
         "host_processors_per_node": str(len(sockets)),
-        "host_processor_core_count": str(len(cores) // len(sockets)),
+        "host_processor_core_count": str(len(cores) // len(sockets)),  # of one processor
         "host_processor_vcpu_count": str(len(cpus)) if is_virtual else "",
         "host_processor_caches": ", ".join(_caches(root)) or None,
     }
+    highest_khz = _text_of(root / _FIRST_CPU / "cpufreq/cpuinfo_max_freq")
     if highest_khz:
         fields["host_processor_frequency"] = f"{int(highest_khz) / 1000:.0f} MHz (highest)"
     if len(sockets) == 1:
@@ -208,7 +218,7 @@ def _processor(root: Path) -> dict[str, str | None]:
 
 
 def _cpus(root: Path) -> list[dict[str, str]]:
-    """Return the CPUs by /proc/cpuinfo, each as its names and values."""
+    """Return the CPUs in /proc/cpuinfo below `root`, each as a dict of its values; empty if the file cannot be read."""
     cpus = []
     for block in (_text_of(root / "proc/cpuinfo") or "").split("\n\n"):
         if block.strip():
@@ -230,15 +240,15 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the type and the capacities of the disks that are built in, as the fields of a system description.
+    """Return the fields for the type and the capacity of the disks that are built in, from sys/block below `root`.
 
-    They are read from sys/block below `root`. The type is known only where all disks are NVMe ones, by their names:
-    what a virtual disk says of itself (`rotational`) means nothing. A field that is not known is None.
+    The type is known only if the names of all disks are those of NVMe disks: what a virtual disk says in `rotational`
+    means nothing. A field that is not known is None.
     """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_text_of(disk / "size") or 0)
-        is_device = (disk / "device").exists()  # and no loop device or other disk of software
+        is_device = (disk / "device").exists()  # a loop device, or another disk made by software, has none
         is_built_in = _text_of(disk / "removable") == "0"
         if is_device and is_built_in and sectors:
             capacities[disk.name] = f"{sectors * _SECTOR_BYTES / 1e9:.0f} GB"
@@ -252,10 +262,10 @@ def _storage(root: Path) -> dict[str, str | None]:
 
 
 def _network(root: Path) -> dict[str, str | None]:
-    """Return the field with the active InfiniBand ports and network cards, such as `2x Ethernet 25 Gb/s`.
+    """Return the field with the active InfiniBand ports and network cards below `root`, such as `2x Ethernet 25 Gb/s`.
 
-    They are counted by their kind and rate, as the files below `root` state them. Cards that state no rate are left
-    out, such as virtual ones. The field is None where there is nothing to count.
+    Ports and cards are counted by kind and rate. Cards that state no rate, such as virtual ones, are left out. If
+    nothing was counted, the field is None.
     """
     counts: Counter[str] = Counter()
     for port in (root / "sys/class/infiniband").glob("*/ports/*"):
@@ -265,7 +275,7 @@ def _network(root: Path) -> dict[str, str | None]:
             counts[f"InfiniBand or RoCE {rate}"] += 1
     for card in (root / "sys/class/net").glob("*"):
         megabits_per_s = _text_of(card / "speed")
-        is_device = (card / "device").exists()  # and no bridge or other card of software
+        is_device = (card / "device").exists()  # a bridge, or another card made by software, has none
         if is_device and megabits_per_s and megabits_per_s.isdecimal():
             counts[f"Ethernet {six_digits(int(megabits_per_s) / 1000)} Gb/s"] += 1
     if not counts:
@@ -274,17 +284,16 @@ def _network(root: Path) -> dict[str, str | None]:
 
 
 def _accelerators() -> dict[str, str | None]:
-    """Return the fields of a system description that the driver knows of this machine's first GPU.
+    """Return the fields that the driver knows of this machine's GPUs; fields that it does not know are left out.
 
-    Empty where there is no GPU, no driver, or no package (pynvml) to ask it by. Fields that the driver does not know
-    are left out. A single GPU is connected to no other, so its interconnect is an empty text.
+    Empty if there is no GPU, no driver, or no package pynvml to ask it.
     """
     try:
         import pynvml
     except ModuleNotFoundError:
         return {}
 
-    errors = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
+    errors = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second if the driver is older than pynvml
     try:
         pynvml.nvmlInit()
     except errors:
@@ -295,25 +304,26 @@ def _accelerators() -> dict[str, str | None]:
         _answer_or_none(errors, pynvml.nvmlShutdown)
 
 
-def _answer_or_none(errors: tuple[type[Exception], ...], question: Callable[..., Any], *about: Any) -> Any:
-    """Return the answer of a function of pynvml to `question(*about)`; None where it raises one of the errors."""
+def _answer_or_none(errors: tuple[type[Exception], ...], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what `function(*arguments)` returns; None if it raises one of the errors."""
     try:
-        return question(*about)
+        return function(*arguments)
     except errors:
         return None
 
 
 def _fields_of_first_gpu(pynvml: Any, ask: Callable[..., Any]) -> dict[str, str | None]:
-    """Return the fields that describe the first GPU; empty without one.
+    """Return the fields that describe the first GPU; empty if there is none.
 
-    `ask` calls a function of the module `pynvml`, and returns None where the driver has no answer.
+    `ask(function, *arguments)` calls a function of `pynvml`. It returns None if the driver has no answer. A field that
+    is not known is left out. The fields for the interconnect are empty texts if there is only one GPU.
     """
-    card = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
-    if card is None:
+    gpu = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
+    if gpu is None:
         return {}
-    generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card)
-    width = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
-    clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, card, pynvml.NVML_CLOCK_SM)
+    generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu)
+    width = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)
+    clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM)
     fields: dict[str, str | None] = {}
     if generation is not None and width is not None:
         fields["accelerator_host_interconnect"] = f"PCIe gen {generation} x{width}"

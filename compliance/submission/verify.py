@@ -19,9 +19,11 @@ from compliance.submission import committed_code, package
 from compliance.submission.description import read_description
 from compliance.submission.group import SubmittedBenchmark
 from compliance.submission.official_answers import official_answers
-from compliance.submission.package import FRAMEWORK_LOG, HASHES, MANIFEST, REPORT, code_folder, hashes
+from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.package_files import Problems, hash_by_name, judge_differences, read_stated, strange_files
+from compliance.submission.package_logs import FRAMEWORK_LOG
 from compliance.submission.runs import sha256
+from compliance.submission.templates import rendered
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import Event, read_log
@@ -54,10 +56,10 @@ _SYSTEM_COLUMNS = {  # column: field of the description
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance verify` on a package, or on a published folder; print the verdict on each check.
+    """Run `python -m compliance verify` on a package or a published folder, and print the verdict of each check.
 
-    Returns 1 where a check fails. Raises ValueError for a folder that is neither, and for a package with --signers, as
-    only a published folder is signed.
+    Returns 1 if a check fails. Raises ValueError if the folder is neither, or if it is a package and --signers was
+    given, because only a published folder is signed.
     """
     folder: Path = options.folder
     if (folder / TABLE).is_file():
@@ -75,7 +77,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 class _Stated(NamedTuple):
-    """A package's manifest, and the parts of it that the other checks need."""
+    """A package's manifest, and the facts in it that the other checks need."""
 
     manifest: JsonObject
     system: str
@@ -84,21 +86,22 @@ class _Stated(NamedTuple):
 
     @property
     def logs(self) -> list[Path]:
-        """Return the places of the logs in the package."""
+        """Return the paths of the logs in the package."""
         folder = Path("results") / self.system / self.benchmark.name
-        return [folder / f"result_{index}.txt" for index in range(self.benchmark.runs.runs)]
+        return [folder / f"result_{index}.txt" for index in range(self.benchmark.runs_of_result.runs)]
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` again, and return a verdict for each check that was made.
+    """Check the package at `folder` again. Return a verdict for each check that was made.
 
-    Nothing in `folder` is written, and nothing that it states is trusted. The checks end where the next one cannot be
-    made: at files that no package has, a manifest that cannot be read, or missing files. `ask_official` runs
-    mlperf-logging's tools on a copy, too.
+    Nothing in `folder` is written, and nothing that it states is trusted. The checks stop early if a file or folder is
+    one that no package may have, if the manifest cannot be read, or if a file is missing.
+
+    `ask_official` also runs mlperf-logging's tools, on a copy.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
-    if strange:
+    if strange:  # no other file may be read then
         return strange
     answers = _check_hashes(folder)
     try:
@@ -110,16 +113,17 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     answers += _check_code(folder / code, str(stated.manifest.get("commit")))
     answers += _check_contents(folder, code, stated)
     if any(not (folder / name).is_file() for name in _wanted_files(stated)):
-        return answers
+        return answers  # `_check_contents` has a verdict on each missing file
     return answers + _check_figures(folder, stated, ask_official)
 
 
 def _read_manifest(folder: Path) -> _Stated:
     """Read the manifest of the package at `folder`. Return it with the system, benchmark and ruleset that it names.
 
-    These three are checked: the system's name must be one that a folder may have, and the ruleset must have the
-    benchmark. Whether the manifest's figures are true is left to other checks. Raises ValueError, KeyError or OSError
-    for a manifest that cannot be read, or names no such three.
+    Only these three are checked: the system's name must be allowed for a folder, and the round of the ruleset must have
+    the benchmark. The figures are left to other checks.
+
+    Raises ValueError, KeyError or OSError if the manifest cannot be read, or if one of the three is missing or wrong.
     """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
@@ -127,28 +131,29 @@ def _read_manifest(folder: Path) -> _Stated:
     if not package.NAME.fullmatch(system):
         raise ValueError(f"system {system}")
     ruleset = load(str(manifest["ruleset"]))
-    runs = mlperf.submission_runs(name, ruleset.version)
-    if runs is None:
+    runs_of_result = mlperf.submission_runs(name, ruleset.version)
+    if runs_of_result is None:
         raise ValueError(f"benchmark {name} of ruleset {ruleset.version}")
-    return _Stated(manifest, system, SubmittedBenchmark(name=name, runs=runs), ruleset)
+    return _Stated(manifest, system, SubmittedBenchmark(name=name, runs_of_result=runs_of_result), ruleset)
 
 
 def _wanted_files(stated: _Stated) -> set[str]:
-    """Return the names of the files that a package must have, without those of its code."""
+    """Return the paths of the files that a package must have, without its code."""
     return {HASHES, MANIFEST, REPORT, f"systems/{stated.system}.json", *(str(log) for log in stated.logs)}
 
 
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
-    """Return a failed verdict for each file that a package must have and lacks, or has and must not have.
+    """Return a failed verdict for each file that the package lacks, and for each that it must not have.
 
-    Files in the folder `code` are left out, as they are compared elsewhere. A run may, but need not, have a log of the
-    framework (`result_0.stderr`) beside its own.
+    Files in the folder `code` are not looked at here. Each run may have a log of the framework (`result_0.stderr`)
+    beside its own log.
     """
     wanted = _wanted_files(stated)
     optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
     present: set[str] = set()
     for name in package.files_below(folder):
-        if not name.startswith(f"{code}/") and name not in optional:
+        is_code = name.startswith(f"{code}/")
+        if not is_code and name not in optional:
             present.add(name)
     answers = []
     for name in sorted(wanted | present):
@@ -160,22 +165,23 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Return verdicts on a package's logs, and on whether its manifest and its report follow from the logs.
+    """Return verdicts on the logs of a package, and on whether its manifest and its report follow from the logs.
 
-    The logs are checked again, and both files are computed again and compared with those of the package. `ask_official`
-    adds the answers of mlperf-logging's tools. Where the files cannot be computed, the only verdict says why.
+    The logs are checked again. The manifest and the report are computed again and compared with those of the package;
+    if they cannot be computed, the only verdict says why. `ask_official` adds the verdicts of mlperf-logging's tools.
     """
     checked = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
-        content, reasons = package.contents_of(folder, checked, stated.system, stated.benchmark, stated.ruleset)
+        content, refusals = package.contents_of(folder, checked, stated.system, stated.benchmark, stated.ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", False, printable(str(error)))]
-    answers = [judged(printable(name), False, reason) for name, reason in reasons]
-    if not reasons:
+    # There are a manifest and a report to compare even if the logs may not be published.
+    answers = [judged(printable(refusal.file), False, refusal.text) for refusal in refusals]
+    if not refusals:
         answers.append(judged("logs", True, f"{len(checked)} logs meet ruleset {stated.ruleset.version}"))
 
     answers.append(_check_manifest(folder, content.manifest, stated.manifest))
-    is_same_report = read_stated(folder / REPORT) == content.report.encode()
+    is_same_report = read_stated(folder / REPORT) == content.report_text.encode()
     message = "every figure is the logs'" if is_same_report else "differs from the report that the logs give"
     answers.append(judged(REPORT, is_same_report, message))
     if ask_official:
@@ -184,14 +190,14 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
 
 
 def _check_manifest(folder: Path, wanted: JsonObject, stated: JsonObject) -> Verdict:
-    """Compare the bytes of the package's manifest with those of the wanted one, which the logs give."""
+    """Compare the bytes of the package's manifest with those of `wanted`, the manifest that the logs give."""
     if read_stated(folder / MANIFEST) == package.as_bytes(wanted):
         return judged(MANIFEST, True, f"score {wanted['minutes']!r} min, from the logs")
     return judged(MANIFEST, False, _difference(wanted, stated))
 
 
 def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
-    """Return in which fields a manifest differs from what the logs say; where in none, that its form differs."""
+    """Return which fields of a manifest differ from what the logs say; if none do, that its form differs."""
     names = [name for name in {**wanted, **stated} if wanted.get(name) != stated.get(name)]
     if not names:
         return "not in the form of a package's"
@@ -201,8 +207,9 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Compare the package's code, in `folder`, with the files of the commit that its manifest names.
 
-    Return a failed verdict for each file that differs, is missing or is not of the commit; or one good verdict where
-    there is none. Where the commit cannot be had, the only verdict says why the code was not compared.
+    - If the files of the commit cannot be had, the only verdict says why the code was not compared.
+    - Each file that differs, is missing or is not of the commit has a failed verdict.
+    - If all files are as in the commit, the only verdict is good.
     """
     try:
         files = committed_code.code_of(commit)
@@ -211,7 +218,8 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     wanted = {name: file.content for name, file in files.items()}
     present = {}
     for name, path in package.files_below(folder).items():
-        present[name] = path.read_bytes() if name in wanted else b""  # no need to read a file that is not wanted
+        # A file that is not wanted fails whatever it holds, so it is not read.
+        present[name] = path.read_bytes() if name in wanted else b""
 
     problems = Problems(
         unwanted=f"is none of commit {commit}",
@@ -225,10 +233,10 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
 
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
-    """Return the verdict on code whose commit could not be had, for which `error` has the reason.
+    """Return the verdict on code that was not compared, because the files of its commit could not be had.
 
-    Code without its script, and a commit that this checkout lacks, are fatal. Without git, or outside a checkout,
-    nothing is known.
+    - Fatal if the code lacks its script run_and_time.sh, or if this checkout lacks the commit.
+    - Unknown for any other `error`: there is no git here, or no checkout.
     """
     if not (folder / "run_and_time.sh").is_file():
         return judged("code", False, "there is no run_and_time.sh")
@@ -238,10 +246,11 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    """Compare the hashes of the package's files with those that its file SHA256SUMS lists.
+    """Compare the hashes of the package's files with those in its SHA256SUMS.
 
-    Return a failed verdict for each file that is not listed, is missing or was altered. Where there is none, the only
-    verdict is good if SHA256SUMS also has the right order and form.
+    - If SHA256SUMS is exactly what these files give, the only verdict is good. It shows the package's id.
+    - Each file that is not listed, is missing or was altered has a failed verdict.
+    - If all files are as listed, but SHA256SUMS has another order or form, the only verdict fails.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
@@ -261,22 +270,24 @@ def _check_hashes(folder: Path) -> list[Verdict]:
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
     """Check a published folder again. Return verdicts on its signature, hashes, packages, table, page and other files.
 
-    `signers` is a file of allowed signers (see ssh-keygen(1)). Without it the signature shows only that somebody signed
-    the folder. `ask_official` runs mlperf-logging's tools on a copy of each package. The verdicts on a package have its
-    folder in their field `where`.
+    If it has files or folders that no package may have (links, odd names, huge files), only these are reported, and
+    nothing else is read. After a fatal verdict on the signature, the hashes or a package, the table, the page and other
+    files are not checked.
 
-    The only verdicts are those on files that no package has, if there are any. After a fatal verdict on the signature,
-    the hashes or a package, neither table and page nor other files are looked at.
+    `signers` is a file of allowed signers (see ssh-keygen(1)). None: a signature only shows that somebody signed.
+    `ask_official` also runs mlperf-logging's tools, on a copy of each package. A verdict on a package has the package's
+    folder in its field `where`.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
-    if strange:
+    if strange:  # no other file may be read then
         return strange
+
     answers = [check_signature(folder, signers), _check_site_hashes(folder)]
     for manifest in sorted((folder / PACKAGES).glob(f"*/*/{MANIFEST}")):
-        place = str(manifest.parent.relative_to(folder))
+        package_folder = str(manifest.parent.relative_to(folder))
         for answer in verify(manifest.parent, ask_official=ask_official):
-            answers.append(replace(answer, where=place))
+            answers.append(replace(answer, where=package_folder))
     if worst(answers) == FATAL:
         return answers
 
@@ -284,28 +295,29 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
         is_same = read_stated(folder / file) == text.encode()
         message = "equal to what the packages say" if is_same else "differs from what the packages say"
         answers.append(judged(file, is_same, message))
-    others = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
-    for name in sorted(others):
+    # Files of a sound kind and name, but not among those that `publish` writes.
+    not_published = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
+    for name in sorted(not_published):
         answers.append(judged("contents", False, f"{name} is nothing that was published"))
     return answers
 
 
 def _check_site_hashes(folder: Path) -> Verdict:
-    """Compare the hashes of a published folder's files with those that it lists; the signature is made after them."""
+    """Compare the hashes of a published folder's files with those in its SHA256SUMS."""
     lines = []
     for line in hashes(folder).splitlines(keepends=True):
-        if not line.endswith(f"  {SIGNATURE}\n"):
+        if not line.endswith(f"  {SIGNATURE}\n"):  # the signature is made after the list, so it is not in it
             lines.append(line)
-    is_listed = read_stated(folder / HASHES) == "".join(lines).encode()
+    is_as_listed = read_stated(folder / HASHES) == "".join(lines).encode()
     count = f"{len(lines)} files"
-    return judged(HASHES, is_listed, count if is_listed else f"{count}, not those that it lists")
+    return judged(HASHES, is_as_listed, count if is_as_listed else f"{count}, not those that it lists")
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """Return the texts of two files about the packages in a published folder: a table in JSON, and a page in HTML.
+    """Return the texts of the table and the page of a published folder: `{"results.json": ..., "index.html": ...}`.
 
-    They come as `{"results.json": ..., "index.html": ...}`. The page needs no other file. MLPerf results come first,
-    and the page has them in a table of their own, as they must not be compared with others.
+    Both are about the packages below `root`. The page is HTML and needs no other file. MLPerf results come first. The
+    page has them in a table of their own, because they must not be compared with others.
     """
     results = []
     for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
@@ -316,7 +328,7 @@ def pages_of(root: Path) -> dict[str, str]:
     results.sort(key=_place_in_table)
     notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
     notes = mlperf.notes_in_order(notes_of_all)  # each once
-    page = package.rendered(
+    page = rendered(
         "site.html",
         results=[result.row | result.of_page for result in results],
         footnotes=notes,
@@ -337,8 +349,9 @@ class _Published:
 def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
     """Return the result of the package in `folder`, as the table and the page of the published folder `root` show it.
 
-    The table's row has figures of the package's `manifest`, and the machine by its system `description`. The page shows
-    more: each run, with the lines of its log that its time and quality come from, and the whole description.
+    The row of the table has figures of the package's `manifest`, and facts of the machine from its system
+    `description`. The page also shows the whole description, and each run with the lines of its log that say when it
+    started, how good it was and when it ended.
     """
     result = manifest["result"]
     runs = manifest["runs"]
@@ -370,27 +383,27 @@ def _place_in_table(result: _Published) -> tuple[bool, list[Any]]:
 
 
 def _scoring_lines(log: Path) -> list[tuple[int, str]]:
-    """Return the number and the text of each line of a log that its time to train or its quality comes from.
+    """Return the lines of a log with a run_start, eval_accuracy or run_stop: each with its number and its text.
 
-    These are the lines with a run_start, eval_accuracy or run_stop.
+    The run's time to train and its quality are computed from these lines.
     """
-    wanted = set()
+    wanted_lines = set()
     for entry in read_log(log):
         if isinstance(entry, Event) and entry.key in _SCORING_KEYS:
-            wanted.add(entry.line)
+            wanted_lines.add(entry.line)
     lines = []
     with log.open(encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, 1):
-            if number in wanted:
+            if number in wanted_lines:
                 lines.append((number, printable(line.rstrip("\n"), 300)))
     return lines
 
 
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
-    """Check the signature of a published folder's SHA256SUMS. Return the verdict, which says who signed it.
+    """Check the signature of a published folder's SHA256SUMS. Return the verdict, which says who signed.
 
-    `signers` is a file of allowed signers: a missing signature is then fatal, and so is one of anybody else. Without
-    `signers` a signature only has to fit the file, and a missing one is no failure.
+    `signers` is a file of allowed signers. With it, a missing signature is fatal, and so is that of anyone else.
+    Without it (None), the signature must only fit the file, and a missing one makes the verdict unknown.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():
@@ -402,7 +415,7 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
             answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=data)
             return judged(SIGNATURE, True, f"{answer} (nobody vouches for the key: give --signers)")
         by_signers = ("-s", str(signature), "-f", str(signers))
-        signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]
+        signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]  # `verify` asks for the signer's name
         answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=data)
     except ValueError as error:
         return judged(SIGNATURE, False, str(error))
@@ -410,7 +423,7 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
 
 
 def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
-    """Return what `ssh-keygen -Y` prints. Raises ValueError where it refuses."""
+    """Run `ssh-keygen -Y` with `data` on its stdin, and return what it prints. Raises ValueError if it refuses."""
     try:
         done = subprocess.run(["ssh-keygen", "-Y", *arguments], input=data, capture_output=True, check=False)
     except FileNotFoundError:

@@ -13,28 +13,29 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 
 
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Cut gradients of one type, in the order in which they are made, into buckets of at most `limit_mib` MiB.
+    """Cut gradients of one type, in the order in which they are computed, into buckets of at most `limit_mib` MiB.
 
-    `sizes` maps each gradient to its bytes. Returns the names of the gradients in each bucket, none of them empty.
+    `sizes` maps each gradient to its bytes. Returns the names of the gradients in each bucket. No bucket is empty.
 
+    - The last gradients that fit into TAIL_MIB together are a bucket of their own. There is no such bucket if the very
+      last gradient is larger.
+    - The first bucket is closed as soon as it holds at least HEAD_MIB.
+    - Any other bucket is closed if the next gradient does not fit into it.
     - A gradient larger than the limit is a bucket by itself.
-    - The first bucket takes no more gradients once it holds HEAD_MIB.
-    - The last gradients, as many as fit into TAIL_MIB, are a bucket of their own. If the very last one alone is larger
-      than that, there is no such bucket.
     """
-    limit = limit_mib * ops.MIB
-    # The user may set a limit that is smaller than the two special buckets.
-    head_limit = min(HEAD_MIB * ops.MIB, limit)
-    tail_limit = min(TAIL_MIB * ops.MIB, limit)
-    tail_start = _tail_start(gradients, sizes, tail_limit)
+    limit_bytes = limit_mib * ops.MIB
+    # The user may set a limit below HEAD_MIB or TAIL_MIB.
+    head_limit_bytes = min(HEAD_MIB * ops.MIB, limit_bytes)
+    tail_limit_bytes = min(TAIL_MIB * ops.MIB, limit_bytes)
+    tail_start = _tail_start(gradients, sizes, tail_limit_bytes)
 
-    buckets: list[list[str]] = []
+    buckets: list[list[str]] = []  # those that are closed
     bucket: list[str] = []  # the one that is being filled
     bucket_bytes = 0
     for name in gradients[:tail_start]:
-        would_pass_limit = bucket_bytes + sizes[name] > limit
+        would_pass_limit = bucket_bytes + sizes[name] > limit_bytes
         is_first_bucket = not buckets
-        is_full_head = is_first_bucket and bucket_bytes >= head_limit
+        is_full_head = is_first_bucket and bucket_bytes >= head_limit_bytes
         if bucket and (would_pass_limit or is_full_head):
             buckets.append(bucket)
             bucket = []
@@ -46,68 +47,70 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
     return [names for names in (*buckets, bucket, tail) if names]
 
 
-def _tail_start(gradients: list[str], sizes: dict[str, int], limit: float) -> int:
-    """Return the index of the first of the last gradients, which are as many as fit into `limit` bytes together.
+def _tail_start(gradients: list[str], sizes: dict[str, int], limit_bytes: float) -> int:
+    """Return the index at which the longest tail of `gradients` starts that fits into `limit_bytes`.
 
-    If the last gradient alone does not fit, that is the number of the gradients: none is left.
+    `sizes` maps each gradient to its bytes. If the last gradient alone does not fit, the tail is empty and the result
+    is `len(gradients)`.
     """
     start = len(gradients)
     tail_bytes = 0
     for index in reversed(range(len(gradients))):
         tail_bytes += sizes[gradients[index]]
-        if tail_bytes > limit:
+        if tail_bytes > limit_bytes:
             break
         start = index
     return start
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Replace the all-reduces of single gradients, which fleet made, by one for each bucket of gradients.
+    """Replace the all-reduce of each gradient, which fleet made, by one all-reduce for each bucket of gradients.
 
-    A bucket holds gradients of one type, of at most `limit_mib` MiB together, or a single larger one. Before the
-    backward pass begins, `coalesce_tensor` makes them slices of one buffer; nothing is copied. Of gradients a, b and c:
+    A bucket holds gradients of one type: several of at most `limit_mib` MiB together, or a single one of any size.
+    Three gradients a, b and c in the buckets (a, b) and (c) give
 
         before: compute a, all-reduce a, compute b, all-reduce b, compute c, all-reduce c
         after:  coalesce_tensor (a, b), coalesce_tensor (c),
                 compute a, compute b, all-reduce (a, b), depend a, depend b, compute c, all-reduce (c), depend c
 
-    A `depend` tells the executor that the gradient's readers come after the all-reduce of the buffer.
+    `coalesce_tensor` makes the gradients slices of one buffer; nothing is copied. `depend` makes later readers of a
+    gradient wait for the all-reduce of its buffer.
 
-    With `one_stream` the buffers are summed on the stream that computes, so that nothing overlaps with them.
+    With `one_stream`, the all-reduces run on the stream that computes, so that nothing overlaps with them.
     """
     block = main.global_block()
     parameters = ops.parameters_by_gradient(block)
 
-    def is_fleets_all_reduce(op: Operator) -> bool:
-        sums_over_ranks = op.type == "c_allreduce_sum"
-        return sums_over_ranks and op.input("X")[0] in parameters  # of a gradient, not of anything else
+    def is_gradient_all_reduce(op: Operator) -> bool:
+        is_all_reduce = op.type == "c_allreduce_sum"
+        return is_all_reduce and op.input("X")[0] in parameters  # which maps gradients to parameters
 
-    gradients = [op.input("X")[0] for op in block.ops if is_fleets_all_reduce(op)]
-    remove(main, is_fleets_all_reduce)
-    # The indices of operators are asked for after the removal, which moved operators.
-    completed_at = ops.completed_at(block, gradients)
+    gradients = [op.input("X")[0] for op in block.ops if is_gradient_all_reduce(op)]
+    remove(main, is_gradient_all_reduce)
+    completed_at = ops.completed_at(block, gradients)  # indices of operators, valid after the removal
     buckets = _group(block, gradients, completed_at, limit_mib)
     buffers = [f"bucket_{number}.{bucket[0]}" for number, bucket in enumerate(buckets)]
 
-    # `_group` sorts buckets by the index at which they are complete. So insertions from the last bucket to the first
-    # move no operator at an index that is still needed.
+    # Buckets are in the order in which they are complete. The last one is inserted first: this moves only operators
+    # behind it, so the indices of the other buckets stay valid.
     for buffer, bucket in reversed(list(zip(buffers, buckets, strict=True))):
         dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
-        complete_at = completed_at[bucket[-1]]  # `_group` also sorts the gradients in a bucket: the last completes it
-        insert_all(block, complete_at + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
+        last_gradient = bucket[-1]  # the last one to be computed: `_group` sorts them
+        bucket_completed_at = completed_at[last_gradient]
+        insert_all(block, bucket_completed_at + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
 
-    # These go before the backward pass and move all of its operators, so they are inserted last.
-    joins = []
+    # Inserted last, because they go before the backward pass and so move all of its operators.
+    coalesce_steps = []
     for buffer, bucket in zip(buffers, buckets, strict=True):
-        joins.append(_join(buffer, bucket, parameters, block.var(bucket[0]).dtype))
+        coalesce_steps.append(_coalesce(buffer, bucket, parameters, block.var(bucket[0]).dtype))
     start_of_backward = ops.loss_gradient_index(block)
-    insert_all(block, start_of_backward, joins, op_role=ops.BACKWARD)
+    insert_all(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
     block._sync_with_cpp()
 
 
 def _all_reduce(buffer: str, gradients: list[str], one_stream: bool) -> list[Step]:
-    """Return the all-reduce of a buffer, and for each gradient in it a `depend` that orders its readers after that."""
+    """Return the all-reduce of a buffer, and for each gradient in it a `depend` that makes its readers wait for it."""
     attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
     steps = [Step("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
     for name in gradients:
@@ -115,10 +118,10 @@ def _all_reduce(buffer: str, gradients: list[str], one_stream: bool) -> list[Ste
     return steps
 
 
-def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: Any) -> Step:
+def _coalesce(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: Any) -> Step:
     """Return the operator that makes gradients slices of one buffer.
 
-    It reads the gradients' parameters, whose sizes the slices get: the gradients do not exist yet.
+    Its inputs are the gradients' parameters, which give the slices their sizes. The gradients do not exist yet.
     """
     return Step(
         "coalesce_tensor",
@@ -129,13 +132,15 @@ def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: 
 
 
 def _group(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Group gradients into buckets of one type each, by `_pack` and its limit; return the names in each bucket.
+    """Group gradients into buckets of one type each (`_pack`) and return the names of the gradients in each bucket.
 
-    `completed_at` has the index of the operator that completes each gradient. Gradients in a bucket are in the order in
-    which they are completed, so the last one completes the bucket. Buckets are in the order in which they are complete.
+    `completed_at` maps each gradient to the index of the last operator that computes it. Gradients in a bucket are
+    sorted by this index, so the last gradient completes the bucket. Buckets are sorted by the index of their last
+    gradient.
     """
     by_type: dict[Any, list[str]] = {}
-    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):  # one operator may complete several
+    # By name, too, because one operator may compute several gradients.
+    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
         by_type.setdefault(block.var(name).dtype, []).append(name)
 
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
@@ -145,27 +150,28 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
     return sorted(buckets, key=lambda bucket: completed_at[bucket[-1]])
 
 
-def thin_depends(main: static.Program) -> None:
-    """Remove each `depend` operator without which the same operators would wait for the same all-reduces.
+def remove_redundant_depends(main: static.Program) -> None:
+    """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
 
-    A `depend` of a gradient makes every later operator that reads the gradient wait for the all-reduce of its bucket.
-    An operator that updates all parameters reads all gradients of a bucket, and one of their `depend`s is enough to
-    make it wait. The others are removed, and so is one of a gradient that nothing reads later: the executor's memory
-    grows by the square of the number of operators.
+    A `depend` of a gradient makes all later readers of the gradient wait for the all-reduce of its bucket. It is
+    redundant if
+
+    - each of these readers also waits for the same bucket by a later `depend`, as an operator that updates all
+      parameters and reads all gradients of a bucket, or
+    - the gradient has no later readers.
     """
     block = main.global_block()
     readers = ops.readers(block)
-    superfluous: set[Operator] = set()
-    waiting: set[tuple[str, int]] = set()  # a bucket, and the index of an operator that waits for it
-    # From the last operator to the first: of several that make the same operators wait, the last one stays, which
-    # stands nearest to them.
+    redundant: set[Operator] = set()
+    waits: set[tuple[str, int]] = set()  # a bucket, and the index of an operator that waits for it
+    # From the last operator to the first: of equivalent `depend`s the last one stays, next to the readers.
     for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "depend":
             continue
         gradient = op.input("X")[0]
         bucket = op.input("Dep")[0]
-        made_to_wait = {(bucket, reader) for reader in readers[gradient] if reader > index}
-        if made_to_wait <= waiting:
-            superfluous.add(op)
-        waiting |= made_to_wait
-    remove(main, lambda op: op in superfluous)
+        waits_of_readers = {(bucket, reader) for reader in readers[gradient] if reader > index}
+        if waits_of_readers <= waits:  # also if the set is empty: nothing reads the gradient later
+            redundant.add(op)
+        waits |= waits_of_readers
+    remove(main, lambda op: op in redundant)

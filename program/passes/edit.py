@@ -24,7 +24,7 @@ class Step(NamedTuple):
 def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Operator:
     """Insert an operator of type `kind` into a block before the one at `index`, and return it.
 
-    `inputs` and `outputs` map the operator's slots to the names of their variables; attributes that `attrs` does not
+    `inputs` and `outputs` map the operator's slots to the names of their variables. Attributes that `attrs` does not
     name get their defaults.
     """
     desc = block.desc._insert_op(index)
@@ -35,17 +35,17 @@ def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, *
         desc.set_output(slot, variables)
     for name, value in attrs.items():
         if isinstance(value, bool):
-            desc._set_bool_attr(name, value)  # else it becomes a number where the operator declares no attributes
+            desc._set_bool_attr(name, value)  # `_set_attr` would store an undeclared bool as a number
         elif isinstance(value, float):
-            desc._set_float32_attr(name, value)
+            desc._set_float32_attr(name, value)  # attributes are of C's float, not double
         elif isinstance(value, paddle.base.core.VarDesc.VarType):
-            desc._set_attr(name, int(value))  # the number by which an attribute says a data type
+            desc._set_attr(name, int(value))  # attributes hold a data type as its number
         else:
             desc._set_attr(name, value)
     desc.check_attrs()  # fills in the defaults
 
     op = Operator(block, desc)
-    block.ops.insert(index, op)
+    block.ops.insert(index, op)  # Paddle's Python list of the same operators
     return op
 
 
@@ -56,14 +56,17 @@ def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int)
 
 
 def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:
-    """Replace operators of a program by others, and return how many were replaced.
+    """Replace operators of a program by others, and return how many were replaced or removed.
 
-    `substitute` is called with each operator, from the last to the first. It returns None where the operator stays,
-    else the operators that take its place: an empty list removes it. They get the role of the one that they replace.
+    `substitute` is called with each operator, from the last to the first. It returns
+
+    - None: the operator stays.
+    - an empty list: the operator is removed.
+    - operators: they take its place and get its `op_role`.
     """
     block = program.global_block()
     replaced = 0
-    # From the last operator to the first, so that a change moves no operator that is still to come.
+    # From the last operator to the first, so that a change does not move operators that are still to come.
     for index in reversed(range(len(block.ops))):
         op = block.ops[index]
         op_role = op.attr("op_role")
@@ -80,7 +83,7 @@ def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[S
 def remove(program: static.Program, is_unwanted: Callable[[Operator], bool]) -> None:
     """Remove every operator for which `is_unwanted` is true."""
 
-    def nothing_or_itself(op: Operator) -> list[Step] | None:
-        return [] if is_unwanted(op) else None
+    def substitute(op: Operator) -> list[Step] | None:
+        return [] if is_unwanted(op) else None  # None: the operator stays
 
-    rewrite(program, nothing_or_itself)
+    rewrite(program, substitute)

@@ -8,41 +8,42 @@ from paddle.base.framework import Block, Operator
 from program.ops import BACKWARD, EMPTY, operands, readers, writers
 from program.passes.edit import Step, insert_all, rewrite
 
-# From this many channels for a pixel of an image's side on `convolve_gradients` no longer gains: at 18 channels of
-# 32 x 32 pixels it does, at 72 of 8 x 8 it loses.
+# `convolve_gradients` gains while channels / side of the image in pixels is below this: 18 channels of 32 x 32 pixels
+# gain, 72 channels of 8 x 8 pixels lose.
 MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 
 
 def simplify_sums(main: static.Program) -> None:
-    """Let the gradients of both addends of an addition share one variable instead of a copy each.
+    """Let the equal gradients of both addends of an addition share one variable.
 
-    The gradients dx and dy of z = x + y, and of z = relu(x + y), are equal where x and y have one shape. Paddle's
-    operators write both all the same. Here dx and dy become one variable, called d:
+    If x and y have one shape, the gradients dx and dy of z = x + y are equal, and so are those of z = relu(x + y).
+    Paddle's operators nevertheless write both. Here dx and dy become one variable d:
 
         before                                                     after
-        elementwise_add_grad(dz) -> dx, dy                         nothing: dz is d, too
+        elementwise_add_grad(dz) -> dx, dy                         removed: d is dz itself
         fused_elemwise_add_activation(x, y) -> z, x + y            fused_elemwise_add_activation(x, y) -> z
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> d
 
-    A gradient operator stays as it is where its variables cannot become one: `_JoinedVariables.join` then returns an
-    empty name. Run this after the gradients exist and before another pass renames them.
+    A gradient operator stays as it is if its variables cannot become one. Run this after the gradients are added and
+    before another pass renames them.
     """
     block = main.global_block()
-    _leave_out_sums(block)  # the x + y above; first, as `joined` notes which operators write each variable
+    _stop_writing_sums(block)  # before the next line, which notes the outputs of all operators
     joined = _JoinedVariables(block)
-    # First d is chosen for every operator: `join` goes by the operators' indices, which `rewrite` changes.
-    shared_gradients: dict[Operator, str] = {}  # by operator: the name of d; empty if it stays as it is
+    # All joins come before `rewrite`, which changes the operators' indices.
+    gradient_by_operator: dict[Operator, str] = {}  # the name of d; empty if the variables cannot become one
     for index, op in enumerate(block.ops):
-        gradients = operands(op, "X@GRAD", "Y@GRAD")
-        if len(gradients) < 2 or EMPTY in gradients:
-            continue  # it writes a single gradient, so no copy
-        if op.type == "elementwise_add_grad":
-            shared_gradients[op] = joined.join(index, op.input("Out@GRAD") + gradients)
-        elif _is_gradient_of_add_relu(op):
-            shared_gradients[op] = joined.join(index, gradients)
+        addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
+        has_both_gradients = len(addend_gradients) == 2 and EMPTY not in addend_gradients
+        if not has_both_gradients:
+            continue
+        if op.type == "elementwise_add_grad":  # dx and dy equal dz, so all three are joined
+            gradient_by_operator[op] = joined.join(index, op.input("Out@GRAD") + addend_gradients)
+        elif _is_add_relu_gradient(op):  # dx and dy differ from dz, because the relu comes between
+            gradient_by_operator[op] = joined.join(index, addend_gradients)
 
     def substitute(op: Operator) -> list[Step] | None:
-        gradient = shared_gradients.get(op)
+        gradient = gradient_by_operator.get(op)
         if not gradient:
             return None  # the operator stays
         if op.type == "elementwise_add_grad":
@@ -51,17 +52,17 @@ def simplify_sums(main: static.Program) -> None:
         return [Step("relu_grad", inputs, {"X@GRAD": [gradient]}, {})]
 
     rewrite(main, substitute)
-    joined.rename()  # dx, dy (and dz) to d, in all operators that are left
+    joined.rename()  # in the operators that are left
     block._sync_with_cpp()
 
 
-def _is_gradient_of_add_relu(op: Operator) -> bool:
+def _is_add_relu_gradient(op: Operator) -> bool:
     """Tell whether an operator is the gradient of Paddle's fused addition and relu."""
     return bool(op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad")
 
 
-def _leave_out_sums(block: Block) -> None:
-    """Stop fused add + relu operators with addends of one shape from writing the sum before the relu."""
+def _stop_writing_sums(block: Block) -> None:
+    """Have fused add + relu operators, if their addends have one shape, no longer write the sum before the relu."""
     for op in block.ops:
         if op.type == "fused_elemwise_add_activation" and op.attr("functor_list") == ["relu", "elementwise_add"]:
             x = block.var(op.input("X")[0])
@@ -76,50 +77,53 @@ class _JoinedVariables:
 
     def __init__(self, block: Block) -> None:
         self._block = block
-        self._written = writers(block)
-        self._read = readers(block)
+        # Indices of operators by variable, in order. A joined variable has the indices of all that were joined to it.
+        self._writers = writers(block)
+        self._readers = readers(block)
         self._substitutes: dict[str, str] = {}  # name of a variable: the one that takes its place
 
     def join(self, index: int, names: list[str]) -> str:
-        """Decide whether these variables, equal once operator `index` has run, become one; return the one that stays.
+        """Decide whether these variables can become one, and return the name that stays; empty if they cannot.
 
-        If one of them is written again after `index`, as gradients are summed up in it, that one stays; else the first.
-        The decision is only noted: `rename` carries it out.
+        The variables must be equal after the operator at `index` has run. If one of them is written again later, that
+        one stays (gradients are summed up in it). Else the first one stays. The decision is only noted. `rename`
+        carries it out.
 
-        Where one variable could not take the place of all, nothing is noted and an empty name is returned:
+        They cannot become one if
 
-        - Their shapes or types differ.
-        - Two of them are written again after `index`: each would overwrite the other.
-        - One is written again, and another one is read by that operator or a later one, which needs the old value.
+        - their shapes or types differ,
+        - two of them are written again later, because each would overwrite the other, or
+        - one of them is written again, and another one is read during or after this next write. That reader needs the
+          value from before the write.
         """
         names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
-        kinds = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
-        if len(kinds) > 1:
+        shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
+        if len(shapes_and_types) > 1:
             return ""
 
-        written_again = [name for name in names if self._written[name][-1] > index]
+        written_again = [name for name in names if max(self._writers[name]) > index]
         if len(written_again) > 1:
             return ""
         kept = written_again[0] if written_again else names[0]
         dropped = [name for name in names if name != kept]
         if written_again:
-            next_write = min(writer for writer in self._written[kept] if writer > index)
+            next_write = min(writer for writer in self._writers[kept] if writer > index)
             if any(self._is_read_from(next_write, name) for name in dropped):
                 return ""
 
-        # From now on `kept` is written and read where each of them was, for the decisions on further operators.
+        # Later calls must find under `kept` all writers and readers of the joined variables.
         for name in dropped:
             self._substitutes[name] = kept
-            self._written[kept] = sorted(self._written[kept] + self._written[name])
-            self._read[kept] = self._read.get(kept, []) + self._read.get(name, [])
+            self._writers[kept] = sorted(self._writers[kept] + self._writers[name])
+            self._readers[kept] = self._readers.get(kept, []) + self._readers.get(name, [])
         return kept
 
     def _is_read_from(self, index: int, name: str) -> bool:
         """Tell whether the operator at `index` or a later one reads a variable."""
-        return any(reader >= index for reader in self._read.get(name, []))
+        return any(reader >= index for reader in self._readers.get(name, []))
 
     def rename(self) -> None:
-        """Have every operator of the block use the variables that stay, in place of those joined with them."""
+        """Replace, in every operator of the block, each joined variable by the one that stays."""
         for op in self._block.ops:
             for name in self._substitutes.keys() & {*op.input_arg_names, *op.output_arg_names}:
                 kept = self._current_name(name)
@@ -133,15 +137,17 @@ class _JoinedVariables:
         return name
 
 
-def spread_mean(main: static.Program) -> int:
-    """Replace the gradient of each global average pooling by an operator that reads the incoming gradient alone.
+def spread_mean_gradients(main: static.Program) -> int:
+    """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    A global average pooling takes the mean over an image, so every pixel's gradient is the mean's gradient / (height x
-    width). Paddle's `pool2d_grad` also reads the image and its mean, which that does not need. It is replaced by a
-    forward average pooling of the mean's gradient, an image of one pixel. This is padded with zeros so far that each
-    window, as large as the image, covers the one pixel and otherwise zeros.
+    A global average pooling takes the mean of a height x width image. The gradient of each pixel is therefore the
+    mean's gradient / (height x width). Paddle's `pool2d_grad` nevertheless reads the image and its mean.
 
-    Run this after the gradients exist. Returns how many operators were replaced.
+    The new operator is a forward average pooling of the mean's gradient, which has 1 x 1 pixel. For an image of 7 x 7
+    it has padding 6 and windows of 7 x 7. Each of the 7 x 7 windows covers the one pixel and 48 zeros, so each average
+    is the gradient / 49.
+
+    Run this after the gradients are added. Returns how many operators were replaced.
     """
     block = main.global_block()
 
@@ -151,13 +157,14 @@ def spread_mean(main: static.Program) -> int:
         height_axis = op.attr("data_format").index("H")  # the width's axis is the next one
         image_sides = block.var(op.input("X")[0]).shape[height_axis : height_axis + 2]
         mean_sides = block.var(op.input("Out")[0]).shape[height_axis : height_axis + 2]
-        if mean_sides != (1, 1):
-            return None  # not a pooling over the whole image
+        is_global = mean_sides == (1, 1)
+        if not is_global:
+            return None
         attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
         attrs["ksize"] = list(image_sides)
         attrs["strides"] = [1, 1]
         attrs["paddings"] = [side - 1 for side in image_sides]
-        attrs["exclusive"] = False  # the padding counts in the average
+        attrs["exclusive"] = False  # averages divide by the whole window, padding included
         return [Step("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)]
 
     return rewrite(main, substitute)
@@ -166,19 +173,19 @@ def spread_mean(main: static.Program) -> int:
 def convolve_gradients(main: static.Program) -> None:
     """Have the input gradients of 3x3 convolutions computed by forward convolutions, which are faster on CPUs.
 
-    The gradient by the input of a convolution at stride 1 is the output's gradient, convolved with the same weights
-    rotated by 180 degrees and with their input and output channels exchanged. Each `conv2d_grad` that gains by this is
-    left with the gradient by its weights alone, and the operators that turn the weights and convolve are inserted
-    before it.
+    At stride 1 the gradient by the input is a convolution of the output's gradient. Its weights are the same, rotated
+    by 180 degrees and with input and output channels exchanged.
 
-    Paddle's own CPU kernel adds up the columns of its matrix product value by value, which takes 12 % of HRNet's step.
+    Each `conv2d_grad` that gains by this keeps only the gradient by its weights. New operators before it turn the
+    weights and convolve. They replace a CPU kernel of Paddle's that adds up the columns of its matrix product value by
+    value. This sum takes 12 % of HRNet's step.
     """
     block = main.global_block()
-    # From the last operator to the first, so that an insertion moves no operator that is still to come.
+    # From the last operator to the first, so that an insertion does not move operators that are still to come.
     for index, op in reversed(list(enumerate(block.ops))):
         if _gains_by_convolving(block, op):
             steps = _input_gradient_steps(block, op)
-            op.desc.set_output("Input@GRAD", [])
+            op.desc.set_output("Input@GRAD", [])  # `conv2d_grad` skips a gradient without a variable
             insert_all(block, index, steps, op_role=BACKWARD)
     block._sync_with_cpp()
 
@@ -187,8 +194,8 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
     It must compute the input gradient of a 3x3 convolution in NCHW, of stride 1, undilated, in one group, and padded
-    to keep the image's size. And the image must be large against the number of channels: the weights are turned anew
-    at each step, which a small image does not repay.
+    to keep the image's size. The image must also be large compared with the number of channels. The weights are turned
+    anew at each step, and on a small image this costs more than it saves.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
@@ -200,15 +207,18 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
     if kernel != [3, 3] or not is_padded_by_one or has_stride or is_dilated or is_grouped:
         return False
     image_sides = block.var(op.input("Input")[0]).shape[2:]
-    mean_side = math.sqrt(math.prod(image_sides))
-    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * mean_side)
+    side_pixels = math.sqrt(math.prod(image_sides))  # of a square of the image's area
+    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side_pixels)
 
 
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
 
-    They exchange the channels of the weights, from [O, I, 3, 3] to [I, O, 3, 3], flip both sides of each kernel (a
-    rotation by 180 degrees), and convolve the output's gradient with the result.
+    `op` must be of a 3x3 convolution with stride 1 and padding 1 (`_gains_by_convolving`).
+
+    1. The input and output channels of the weights are exchanged: [O, I, 3, 3] -> [I, O, 3, 3].
+    2. Each kernel is rotated by 180 degrees: both of its axes are flipped.
+    3. The output's gradient is convolved with the result.
     """
     weights = block.var(op.input("Filter")[0])
     (gradient,) = op.output("Input@GRAD")
@@ -220,6 +230,7 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
 
     exchange_outputs = {"Out": [exchanged], "XShape": [unused_shape]}
     convolution_inputs = {"Input": op.input("Output@GRAD"), "Filter": [rotated]}
+    # Stride and padding stay: at stride 1 a 3x3 convolution with padding 1 keeps the image's size in both directions.
     attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
     attrs["data_format"] = "NCHW"
     return [

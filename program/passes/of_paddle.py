@@ -22,12 +22,12 @@ FUSION_PASSES = {
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet applies the fusion passes that are on in `knobs`, and no others.
 
-    Fleet has one function that applies fusion passes, `apply_build_strategy`, which it calls after it has added the
-    optimizer's update and before it adds the all-reduces. While the context lasts, another function is in its place.
+    While the context lasts, a function of ours replaces fleet's `apply_build_strategy`. Fleet calls it after it has
+    added the optimizer's update and before it adds the all-reduces.
     """
     passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
 
-    # Fleet also passes the start-up program, its BuildStrategy and attributes: what to fuse is known without them.
+    # Fleet also hands over the start-up program, its BuildStrategy and attributes. `knobs` already says what to fuse.
     def apply_passes(main: static.Program, *not_needed: Any) -> None:
         if passes:
             _apply(main, passes)
@@ -38,23 +38,25 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
 def share_buffers(main: static.Program) -> None:
     """Let outputs take the buffers of inputs that nothing reads later.
 
-    Must run after all other passes: it decides by the last reader of each variable.
+    Must run after all other passes, because it decides by the last reader of each variable.
     """
     _apply(main, ["buffer_shared_inplace_pass"])
 
 
 def _apply(main: static.Program, passes: list[str]) -> None:
-    """Change a program in place by passes of Paddle's, which are given by their names and applied in this order.
+    """Change a program in place by passes of Paddle's, given by name and applied in this order.
 
-    The program's inputs keep buffers of their own: no output may overwrite them, as the same batch may be fed again.
+    No output takes the buffer of an input of the program, because the same batch may be fed again.
     """
     inputs = [variable.name for variable in main.list_vars() if variable.is_data]
-    # `mem_opt_skip_vars` are the variables whose buffers a pass may not give to others.
-    attrs: dict[str, Any] = {"use_cuda": True, "nranks": 1, "mem_opt_skip_vars": inputs}
-    # Paddle hands the attributes to C++ and must be told the C++ type of each.
-    types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
-    changed = paddle.base.core.ProgramDesc(main.desc)  # a copy, which the passes change
-    no_startup = static.Program().desc  # none of these passes looks at the start-up program
+    attrs: dict[str, Any] = {
+        "use_cuda": True,  # also for a CPU: the same passes for every device
+        "nranks": 1,  # for passes over all-reduces, of which none is applied here
+        "mem_opt_skip_vars": inputs,  # no output may take their buffers
+    }
+    cpp_types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
+    changed_desc = paddle.base.core.ProgramDesc(main.desc)  # a copy, which the passes change
+    unused_startup = static.Program().desc  # `apply_pass` demands one; these passes do not look at it
     for name in passes:
-        paddle.base.core.apply_pass(changed, no_startup, name, attrs, types)
-    main._rebuild_from_desc(changed)
+        paddle.base.core.apply_pass(changed_desc, unused_startup, name, attrs, cpp_types)
+    main._rebuild_from_desc(changed_desc)

@@ -16,7 +16,7 @@ from paddle import static
 from paddle.base.framework import Block, Operator
 
 from program.arrays import Array
-from program.ops import ALL_UPDATES, operands, readers, writers
+from program.ops import ALL_UPDATES, FORWARD, operands, readers, writers
 from program.passes.edit import Slots, insert
 
 UNIT = "resnet_unit"
@@ -68,9 +68,13 @@ class _Pattern(NamedTuple):
 def takes_convolution(op: Operator, block: Block) -> bool:
     """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
 
-    It takes 1x1 and 3x3 convolutions in NHWC, in one group, undilated, padded so that a stride of 1 keeps the image's
-    size, with equal strides in both directions and with channels in the multiples that its kernel works in. These are
-    the checks of NormConvolutionArgs in Paddle's sources. Returns False for any other operator.
+    The conditions are those of NormConvolutionArgs in Paddle's sources:
+
+    - NHWC, one group, a 1x1 or 3x3 kernel;
+    - padding with which a stride of 1 keeps the image's size, no dilation, equal strides in both directions;
+    - output and input channels that are multiples of OUT_CHANNELS_MULTIPLE and IN_CHANNELS_MULTIPLE.
+
+    Returns False for any other operator than a `conv2d`.
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
@@ -86,38 +90,38 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 
 
 def fuse(main: static.Program, startup: static.Program | None = None) -> None:
-    """Replace convolution, batch norm, add and relu by one `resnet_unit` operator wherever they match in a program.
+    """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
-    `main` is a forward program, before gradients are added: Paddle knows the gradient of a `resnet_unit`. That operator
-    takes weights and statistics in another memory layout. So their variables get its shapes, and the `startup` program
-    is changed to initialize them in it. An evaluation has no start-up program of its own: `startup` is None.
+    `main` is a forward program without gradients; Paddle can add the gradient of a `resnet_unit` later. The operator
+    needs weights and statistics in its own memory layout. Therefore the shapes of these variables change, and `startup`
+    is changed to initialize them in this layout. Pass None for an evaluation, which initializes nothing.
     """
     block = main.global_block()
     matcher = _Matcher(block)
-    relus = [op for op in block.ops if op.type == "relu"]  # noted first, as operators come and go in the loop
+    relus = [op for op in block.ops if op.type == "relu"]  # listed first, because the loop changes `block.ops`
     for relu in relus:
         pattern = matcher.match(relu)
         if pattern is None:
             continue
         _insert_unit(block, pattern)
-        for side in pattern.sides:
-            channels = operands(side.norm, "Scale", "Bias", "Mean", "Variance")
+        for side in pattern.sides:  # the one or two convolutions, each with its batch norm
             weights = side.convolution.input("Filter")[0]
-            _declare_shapes(block, weights, channels)
+            channel_names = operands(side.norm, "Scale", "Bias", "Mean", "Variance")  # variables of a value a channel
+            _declare_shapes(block, weights, channel_names)
             if startup is not None:
-                _initialize_in_unit_layout(startup.global_block(), weights, channels)
-        matcher.forget(pattern)  # its operators are removed, and the next match must not find them
+                _initialize_in_unit_layout(startup.global_block(), weights, channel_names)
+        matcher.forget(pattern)  # its operators are removed, and later matches must not find them
         for op in pattern.operators:
             block._remove_op(block.ops.index(op), sync=False)
     block._sync_with_cpp()
 
     for op in block.ops:
-        if op.type == UNIT:  # its outputs' shapes follow from those of its inputs, which are all declared now
-            op.desc.infer_shape(block.desc)
+        if op.type == UNIT:
+            op.desc.infer_shape(block.desc)  # of the outputs; needs the inputs' shapes, which are all declared now
 
 
 class _Matcher:
-    """Finds the operators of a block that a unit can replace."""
+    """Finds the operators of a block that a `resnet_unit` can replace."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -127,36 +131,43 @@ class _Matcher:
             self._writer.update(dict.fromkeys(op.output_arg_names, op))
 
     def match(self, relu: Operator) -> _Pattern | None:
-        """Return the pattern that ends with this relu; None where there is none."""
-        add = self._sole_maker(relu.input("X")[0], "elementwise_add")
-        last = relu if add is None else add
-        x = self._side(last.input("X")[0])
+        """Return the pattern that ends with this relu; None if there is none.
+
+        The patterns are relu(bn(conv)), relu(bn(conv) + bn(conv)) and relu(bn(conv) + image). An addend that
+        `resnet_unit` cannot compute itself counts as an image: `z` of the pattern is None.
+        """
+        add = self._sole_writer(relu.input("X")[0], "elementwise_add")
+        last_before_relu = relu if add is None else add
+        x = self._side(last_before_relu.input("X")[0])
         if x is None:
             return None
         z = None if add is None else self._side(add.input("Y")[0])
         if z is not None and list(z.convolution.attr("paddings")) != list(x.convolution.attr("paddings")):
-            z = None  # the unit's kernel pads both sides by the same number
+            z = None  # the kernel of `resnet_unit` pads both images by the same number
         return _Pattern(x, z, add, relu)
 
     def forget(self, pattern: _Pattern) -> None:
-        """Leave the operators of a pattern, which a unit has replaced, out of later matches."""
+        """Leave the operators of a pattern out of later matches."""
         for op in pattern.operators:
             for name in op.output_arg_names:
                 self._writer.pop(name, None)
 
-    def _sole_maker(self, name: str, kind: str) -> Operator | None:
-        """Return the operator of this kind that writes a variable for one reader alone."""
+    def _sole_writer(self, name: str, kind: str) -> Operator | None:
+        """Return the operator that writes a variable if it is of this kind and the variable has one reader; else None.
+
+        A variable with further readers must stay, so its writer cannot become part of a `resnet_unit`.
+        """
         op = self._writer.get(name)
         if op is None or op.type != kind or len(self._readers[name]) != 1:
             return None
         return op
 
     def _side(self, name: str) -> _Side | None:
-        """Return the convolution and the batch norm that write a variable, if a unit takes them."""
-        norm = self._sole_maker(name, "batch_norm")
+        """Return the convolution and the batch norm that write a variable; None unless `resnet_unit` takes them."""
+        norm = self._sole_writer(name, "batch_norm")
         if norm is None:
             return None
-        convolution = self._sole_maker(norm.input("X")[0], "conv2d")
+        convolution = self._sole_writer(norm.input("X")[0], "conv2d")
         if convolution is None or not takes_convolution(convolution, self._block):
             return None
         return _Side(convolution, norm)
@@ -165,33 +176,37 @@ class _Matcher:
 def _insert_unit(block: Block, pattern: _Pattern) -> None:
     """Insert, before the relu of a matched pattern, the `resnet_unit` operator that computes the same.
 
-    It reads and writes the variables of the operators in the pattern, which the caller removes. It also writes a new
-    variable, a bit mask of the relu, for its gradient.
+    `resnet_unit` computes one of
 
-    A unit is relu(bn(conv X) + bn(conv Z)), or has only the image Z as its second term, or no second term. Slots of
-    the first term end in X, as `FilterX`, those of the second in Z.
+    - relu(bn(convX) + bn(convZ)): `pattern.z` is the second convolution with its batch norm.
+    - relu(bn(convX) + Z): `pattern.z` is None, and `pattern.add` adds the image Z.
+    - relu(bn(convX)): `pattern.z` and `pattern.add` are None.
+
+    The operator reads and writes the variables of the pattern's operators, which the caller removes. It also writes a
+    new variable, a bit mask of the relu that its gradient reads.
     """
     add, relu = pattern.add, pattern.relu
     mask = block.create_var(name=f"{relu.output('Out')[0]}.mask", dtype="int32", stop_gradient=True)
     inputs: Slots = {}
     outputs: Slots = {"Y": relu.output("Out"), "BitMask": [mask.name]}
+    # Slot names end in X for the first convolution and in Z for the second, as `FilterX` and `FilterZ`.
     for letter, side in (("X", pattern.x), ("Z", pattern.z)):
         for slot, replaced_slot in _INPUTS.items():
-            inputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)
+            inputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)  # empty if the side is None
         for slot, replaced_slot in _OUTPUTS.items():
             outputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)
     if add is not None and pattern.z is None:
-        inputs["Z"] = add.input("Y")  # the image as it is
+        inputs["Z"] = add.input("Y")  # the image; X of the add is the first batch norm's output
 
-    # The name scope of the relu says whether it runs in half precision.
+    # AMP decides by the relu's name scope whether the operator runs in half precision.
     scope = {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
     unit = insert(block, block.ops.index(relu), UNIT, inputs, outputs, **_attributes(pattern), **scope)
     for name in unit.output_arg_names:
-        block.var(name).op = unit  # AMP asks variables for their operators
+        block.var(name).op = unit  # AMP looks up the writer of a variable here
 
 
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
-    """Return the attributes of the `resnet_unit` that replaces a pattern, but for its role and name scope."""
+    """Return the attributes of the `resnet_unit` that replaces a pattern, except its role and name scope."""
     x, z = pattern.x, pattern.z
     attrs = {name: x.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
     attrs["stride"] = x.convolution.attr("strides")[0]
@@ -204,45 +219,52 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
 
 
 def _side_operands(side: _Side | None, slot: str) -> list[str]:
-    """Return the variables in a slot of a side's convolution or batch norm; none where there is no such side.
+    """Return the variables in a slot of a side's convolution or batch norm; an empty list if `side` is None.
 
-    A unit has the slots of an absent side, too, with nothing in them: its gradient asks for each slot by name.
+    A `resnet_unit` also needs the slots of an absent side, empty, because its gradient looks up each slot by name.
     """
     if side is None:
         return []
     return [*operands(side.convolution, slot), *operands(side.norm, slot)]
 
 
-def _declare_shapes(block: Block, weights: str, channels: list[str]) -> None:
-    """Give variables the shapes that a unit takes: `weights` [O, H, W, I], each variable of `channels` [1, 1, 1, C]."""
+def _declare_shapes(block: Block, weights: str, channel_names: list[str]) -> None:
+    """Give variables the shapes that `resnet_unit` takes.
+
+    The variable `weights` changes from [O, I, H, W] to [O, H, W, I], each variable of `channel_names` from [O] to
+    [1, 1, 1, O].
+    """
     out_channels, in_channels, height, width = block.var(weights).shape
     block.var(weights).desc.set_shape([out_channels, height, width, in_channels])
-    for name in channels:
+    for name in channel_names:
         block.var(name).desc.set_shape([1, 1, 1, out_channels])
 
 
-def _initialize_in_unit_layout(startup: Block, weights: str, channels: list[str]) -> None:
-    """Change a start-up program so that it leaves a unit's parameters in the unit's memory layout.
+def _initialize_in_unit_layout(startup: Block, weights: str, channel_names: list[str]) -> None:
+    """Change a start-up program to initialize variables in the memory layout of the fused operator `resnet_unit`.
 
-    The first values stay those of the network without units. `channels` names the scale, bias, mean and variance, which
-    start as constants: they are filled as [1, 1, 1, C] at once. `weights` are drawn in [O, I, H, W] as before, but into
-    another variable, from which an inserted transpose makes the weights in [O, H, W, I].
+    The values stay those of the network without `resnet_unit`.
+
+    - `channel_names`, the scale, bias, mean and variance, start as constants. They are filled in the shape
+      [1, 1, 1, O] instead of [O].
+    - `weights` are still drawn at random as [O, I, H, W], but into a new variable. A new transpose then writes them to
+      `weights` as [O, H, W, I].
     """
-    plain_shape = list(startup.var(weights).shape)
-    out_channels = plain_shape[0]
-    _declare_shapes(startup, weights, channels)
+    oihw_shape = list(startup.var(weights).shape)  # read before `_declare_shapes` changes it
+    out_channels = oihw_shape[0]
+    _declare_shapes(startup, weights, channel_names)
     for op in startup.ops:
-        fills_channels = bool(set(op.output_arg_names) & set(channels))
-        if fills_channels:
+        fills_channel_variable = bool(set(op.output_arg_names) & set(channel_names))
+        if fills_channel_variable:
             op.desc._set_attr("shape", [1, 1, 1, out_channels])
 
-    drawing_index = writers(startup)[weights][0]
-    plain_weights = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=plain_shape)
-    startup.ops[drawing_index].desc._rename_output(weights, plain_weights.name)
+    drawing_index = writers(startup)[weights][0]  # of the operator that draws the weights
+    oihw_weights = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=oihw_shape)
+    startup.ops[drawing_index].desc._rename_output(weights, oihw_weights.name)
     unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32")  # transpose2 demands it
     outputs = {"Out": [weights], "XShape": [unused_shape.name]}
-    to_ohwi = [0, 2, 3, 1]
-    insert(startup, drawing_index + 1, "transpose2", {"X": [plain_weights.name]}, outputs, axis=to_ohwi, op_role=0)
+    attrs = {"axis": [0, 2, 3, 1], "op_role": FORWARD}  # OIHW -> OHWI
+    insert(startup, drawing_index + 1, "transpose2", {"X": [oihw_weights.name]}, outputs, **attrs)
     startup._sync_with_cpp()
 
 
@@ -250,48 +272,57 @@ def _initialize_in_unit_layout(startup: Block, weights: str, channels: list[str]
 
 
 def stored_otherwise(main: static.Program) -> set[str]:
-    """Return the names of the tensors whose memory layout differs from that of the network without units.
+    """Return the names of the tensors whose memory layout differs from the same network built without `resnet_unit`.
 
-    These are the weights and statistics that `resnet_unit` operators read, and the optimizer's state for those weights.
-    Where a unit reads a copy that a `cast` makes of its weights (AMP O1), the weights are named and not the copy.
+    - Parameters and statistics that a `resnet_unit` operator reads. If it reads a cast copy of the weights (AMP O1),
+      the weights are returned and not the copy.
+    - The optimizer's state for these parameters.
     """
     block_ops = main.global_block().ops
-    cast_from = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
-    names: set[str] = set()
+    source_of_cast = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
+    parameters_and_statistics: set[str] = set()
     for op in block_ops:
         if op.type == UNIT:
             for name in operands(op, *_SLOTS_OF_OTHER_LAYOUT):
-                names.add(cast_from.get(name, name))
-    states: set[str] = set()
+                parameters_and_statistics.add(source_of_cast.get(name, name))
+
+    optimizer_states: set[str] = set()
     for op in block_ops:
         if op.type in ALL_UPDATES:
-            states |= _states_of(op, names)
-    return names | states
+            optimizer_states |= _states_of(op, parameters_and_statistics)
+    return parameters_and_statistics | optimizer_states
 
 
 def _states_of(update: Operator, parameters: set[str]) -> set[str]:
-    """Return the names of the state that an update operator keeps for those of its parameters that are in `parameters`.
+    """Return the names of the optimizer's state that an update operator keeps for the given parameters.
 
-    A parameter has a velocity and, where it is in half precision, an FP32 master.
+    The state of a parameter is its velocity and, if the parameter is in half precision, its FP32 master copy.
+    Parameters that the operator does not update are ignored.
     """
     states: set[str] = set()
     for slot in ("Velocity", "MasterParam"):
-        held = operands(update, slot)  # one for each parameter, or none at all: an update in FP32 has no masters
-        for parameter, state in zip(update.input("Param"), held, strict=False):
+        states_in_slot = operands(update, slot)  # one for each parameter, or none: an update in FP32 has no masters
+        for parameter, state in zip(update.input("Param"), states_in_slot, strict=False):
             if parameter in parameters:
                 states.add(state)
     return states
 
 
 def plain(value: Array) -> Array:
-    """Convert a unit's stored value to the plain network's layout: [O, I, H, W] or [C]."""
+    """Convert a value from the layout of `resnet_unit` to the plain network's.
+
+    [O, H, W, I] -> [O, I, H, W] for weights, [1, 1, 1, C] -> [C] for values of channels.
+    """
     if value.shape[:3] == (1, 1, 1):
         return value.reshape(-1)
     return np.ascontiguousarray(value.transpose(0, 3, 1, 2))
 
 
 def stored(value: Array) -> Array:
-    """Convert a value of the plain network to a unit's layout: [O, H, W, I] or [1, 1, 1, C]."""
+    """Convert a value from the plain network's layout to that of `resnet_unit`.
+
+    [O, I, H, W] -> [O, H, W, I] for weights, [C] -> [1, 1, 1, C] for values of channels.
+    """
     if value.ndim == 1:
         return value.reshape(1, 1, 1, -1)
     return np.ascontiguousarray(value.transpose(0, 2, 3, 1))

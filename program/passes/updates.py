@@ -12,9 +12,10 @@ from program.passes.edit import Slots, Step, insert, insert_all, remove, rewrite
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
-    """Let the gradients start at `scale` times their value, and the optimizer's update divide them by it again.
+    """Multiply all gradients by a fixed loss scale, and have the optimizer's update divide them by it again.
 
-    Attributes of existing operators are changed, and none is added. Must run before updates are merged.
+    Only attributes of existing operators are changed: the value at which the loss's gradient starts, and `rescale_grad`
+    of the update operators. Must run before updates are merged.
     """
     for op in main.global_block().ops:
         if op.attr("op_role") == ops.BACKWARD | ops.LOSS and op.type == "fill_constant":
@@ -34,26 +35,27 @@ _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision"
 def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
 
-    Updates of parameters of one type, with equal attributes, are dealt out evenly to as few operators as they need. An
-    update that no other can join stays as it is. Paddle's kernel takes lists and computes each parameter by itself, so
-    the values stay the same. A merged operator stands where the last one that it replaces stood: all its gradients are
-    there by then.
+    Updates with equal attributes, of parameters of one data type, are split evenly among as few operators as possible:
+    118 updates become 2 operators of 59 parameters. A single update is left alone.
+
+    A merged operator stands at the place of the last update that it replaces, because only then all its gradients are
+    computed. The values stay the same, because Paddle's kernel computes each parameter by itself.
     """
-    substitutes: dict[Operator, list[Step]] = {}  # by replaced operator: what takes its place
+    substitutes: dict[Operator, list[Step]] = {}  # replaced operator: what takes its place
     for group in _mergeable_lars(main.global_block()):
         merged_count = math.ceil(len(group) / MOST_MERGED_LARS)
-        for first in range(merged_count):
-            updates = group[first::merged_count]  # dealt out like cards
+        for start in range(merged_count):
+            updates = group[start::merged_count]  # dealt out like cards: sizes differ by 1 at most
             if len(updates) == 1:
                 continue
             for op in updates[:-1]:
                 substitutes[op] = []  # removed
             substitutes[updates[-1]] = [_merged_lars(updates)]
-    rewrite(main, substitutes.get)
+    rewrite(main, substitutes.get)  # an operator without a substitute stays
 
 
 def _mergeable_lars(block: Block) -> list[list[Operator]]:
-    """Group the updates by LARS whose parameters have one type and whose attributes agree."""
+    """Group the LARS updates by the data type of their parameters and by their attributes."""
     groups: dict[Hashable, list[Operator]] = {}
     for op in block.ops:
         if op.type == "lars_momentum":
@@ -64,7 +66,7 @@ def _mergeable_lars(block: Block) -> list[list[Operator]]:
 
 
 def _merged_lars(updates: list[Operator]) -> Step:
-    """Join updates by LARS into one operator."""
+    """Return the LARS operator that does all these updates. They must be of one group of `_mergeable_lars`."""
     attrs: dict[str, Any] = {name: updates[0].attr(name) for name in _LARS_SHARED}
     attrs["lars_weight_decay"] = []
     for op in updates:
@@ -86,36 +88,40 @@ def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
 
 
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
-    """Divide an update into `steps` micro-steps: change `main` into the last one, return the program of the others.
+    """Set up gradient accumulation: split an update into `steps` micro-steps, each on a part of the batch.
 
-    Each micro-step computes the gradients of a part of the batch. All but the last add them to accumulators, one for
-    each gradient. The last adds the accumulators to its own gradients, sets them back to zero, and then sums over the
-    ranks and updates the parameters as without micro-steps. The gradient of the loss is divided by `steps`, so that the
-    sum of the parts is a mean.
+    Changes `main` into the last micro-step. Returns the program of the other micro-steps, to be run `steps` - 1 times
+    before `main`.
 
-    The start-up program is changed to create the accumulators as zeros. Run this before gradients are put into buckets.
+        returned program:  compute gradients, accumulator += gradient
+        main:              compute gradients, gradient += accumulator, accumulator = 0, all-reduce, update
+
+    The gradient of the loss is divided by `steps` in both programs, so that the sum of the parts is a mean. `startup`
+    is changed to create the accumulators as zeros. Run this before gradients are put into buckets.
     """
     block = main.global_block()
-    start = ops.loss_gradient_index(block)
-    loss_gradient = block.ops[start].output("Out")
-    divided = {"scale": 1.0 / steps, "op_role": ops.BACKWARD}
-    insert(block, start + 1, "scale", {"X": loss_gradient}, {"Out": loss_gradient}, **divided)
+    start_of_backward = ops.loss_gradient_index(block)
+    loss_gradient = block.ops[start_of_backward].output("Out")
+    divide = {"scale": 1.0 / steps, "op_role": ops.BACKWARD}
+    insert(block, start_of_backward + 1, "scale", {"X": loss_gradient}, {"Out": loss_gradient}, **divide)
 
-    _add_accumulators(block, startup.global_block())
+    _add_and_clear_accumulators(block, startup.global_block())
     block._sync_with_cpp()
-    return _accumulating_copy(main)
+    return _accumulating_copy(main)  # without the clearing, the all-reduces and the update
 
 
-def _add_accumulators(block: Block, startup: Block) -> None:
-    """Have a training program add an accumulator to each parameter's gradient, and set the accumulator back to zero.
+def _add_and_clear_accumulators(block: Block, startup: Block) -> None:
+    """Change a training program into the last micro-step of gradient accumulation.
 
-    Both operators are inserted behind the one that completes the gradient. The accumulator is called after its
-    gradient, with `ops.MERGED` at the end, and has its type. It is declared in both programs, and `startup` fills it
-    with zeros.
+    The programs of the micro-steps before it sum their gradients in accumulators. After the operator that completes a
+    parameter's gradient, this program adds the accumulator to the gradient and sets the accumulator to zero.
+
+    The accumulator of the gradient NAME is called NAME + `ops.MERGED` and has the gradient's type. It is declared in
+    both programs, and `startup` fills it with zeros.
     """
     parameters = ops.parameters_by_gradient(block)
     completed_at = ops.completed_at(block, parameters)
-    # The gradient that is completed last comes first: an insertion leaves the indices before it as they are.
+    # From the gradient that is completed last to the first: an insertion moves only the operators behind it.
     for gradient in sorted(completed_at, key=lambda name: -completed_at[name]):
         accumulator = f"{gradient}{ops.MERGED}"
         shape = block.var(parameters[gradient]).shape
@@ -131,15 +137,17 @@ def _add_accumulators(block: Block, startup: Block) -> None:
 
 
 def _accumulating_copy(main: static.Program) -> static.Program:
-    """Return a copy of the last micro-step's program that only adds each gradient to its accumulator.
+    """Return the program of all micro-steps but the last, made from a copy of the last micro-step's program `main`.
 
-    It has neither the update nor the all-reduces, and does not clear the accumulators.
+    `main` computes gradient += accumulator, accumulator = 0, all-reduces and updates. The copy only computes
+    accumulator += gradient.
     """
-    micro = main.clone()
-    remove(micro, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in ops.TRANSPORT)
-    block = micro.global_block()
+    micro_step = main.clone()
+    remove(micro_step, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in ops.TRANSPORT)
+    block = micro_step.global_block()
     for op in block.ops:
-        if ops.is_merge(op):
-            op.desc.set_output("Out", op.input("Y"))  # the sum goes to the accumulator, not to the gradient
+        if ops.is_merge(op):  # Out = X + Y: in `main` the gradient X is also Out
+            accumulator = op.input("Y")
+            op.desc.set_output("Out", accumulator)
     block._sync_with_cpp()
-    return micro
+    return micro_step

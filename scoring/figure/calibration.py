@@ -19,10 +19,10 @@ ROWS = "rows"  # windows of fewer steps
 
 @dataclass(frozen=True, kw_only=True)
 class Width:
-    """Half the width of an interval, as a share of the figure: `factor * scale**power`, but `least_share` at least.
+    """Half the width of an interval as a share of the figure: max(factor * scale**power, least_share).
 
-    The power is 1 or less. What moves the mean of an even run, such as a clock that drops, is many times the deviation
-    of its windows; an uneven run's is not.
+    The power is 1 or less. The mean of an even run may move by many times the deviation of its windows, for example
+    because a clock rate drops. The mean of an uneven run moves by fewer deviations.
     """
 
     windows: int  # the least number of windows that it holds for
@@ -31,20 +31,16 @@ class Width:
     least_share: float
 
     def half_width(self, scale: float) -> float:
-        """Return half the width, a share of the figure, for a run of this scale; Calibration says what the scale is."""
+        """Return half the width as a share of the figure; `Calibration` says what the scale is."""
         return max(self.factor * scale**self.power, self.least_share)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The calibrated widths by the kind of windows, those of more windows last.
+    """The calibrated widths by the kind of windows, in ascending order of the windows that they need."""
 
-    The scale of `run` is the relative standard deviation of the windows' times, that of `repeat` half the width of the
-    interval that the windows alone give.
-    """
-
-    run: Mapping[str, Sequence[Width]]
-    repeat: Mapping[str, Sequence[Width]]
+    run: Mapping[str, Sequence[Width]]  # scale: the relative standard deviation of the windows' times
+    repeat: Mapping[str, Sequence[Width]]  # scale: half the width of the interval that the windows alone give
     smallest_difference: float  # share of a figure by which like hosts differ
 
 
@@ -60,9 +56,9 @@ def calibration() -> Calibration:
 
 
 def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, list[Width]]:
-    """Return the widths that a table of calibration.yaml holds, by the kind of windows: EPOCHS and ROWS.
+    """Return the widths of a table of calibration.yaml by the kind of windows: EPOCHS and ROWS.
 
-    The widths of a kind keep their order in the file, from fewer windows to more.
+    The widths of a kind keep the file's order, from fewer windows to more.
     """
     by_kind = {}
     for kind, rows in table.items():
@@ -80,7 +76,10 @@ def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[
 
 
 def width_for(widths: Sequence[Width], windows: int) -> Width | None:
-    """Return the width that holds for so many windows, the last of `widths` of no more; None where all are of more."""
+    """Return the width for a number of windows: the last of `widths` that needs no more of them.
+
+    `widths` are in ascending order of the windows that they need. Returns None if all of them need more.
+    """
     chosen = None
     for width in widths:
         if width.windows <= windows:
@@ -89,10 +88,13 @@ def width_for(widths: Sequence[Width], windows: int) -> Width | None:
 
 
 def kind_of(record: Record) -> str:
-    """Return the kind of a log's windows, EPOCHS or ROWS: a row that stands for a whole epoch carries no step."""
+    """Return the kind of a log's windows: ROWS if the first one has a step number, EPOCHS if not or without windows."""
     return ROWS if record.windows and record.windows[0].step is not None else EPOCHS
 
 
 def smallest_difference() -> float:
-    """Return the share of a figure below which no difference between hosts, systems or runs is called one."""
+    """Return the least difference between figures that counts as one, as a share of a figure.
+
+    Like hosts differ by as much.
+    """
     return calibration().smallest_difference

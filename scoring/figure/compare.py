@@ -23,13 +23,13 @@ from scoring.figure.repeats import refuse_same_run_twice
 from scoring.figure.score import Score, score
 from scoring.figure.systems import read_systems
 from scoring.importers import count, jsonable
-from scoring.importers.checks import REFUSED
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import InputError, TooFewRunsError
 
 
 @dataclass(frozen=True)
 class BetweenRuns:
-    """How far single runs of a system lie apart: what one run alone cannot tell."""
+    """The spread between single runs of a system, which a single run does not show."""
 
     relative_sd: float  # standard deviation as a share of the mean
     freedom: int  # degrees of freedom of that deviation
@@ -61,14 +61,17 @@ class Comparison:
 
     @property
     def footnotes(self) -> list[str]:
-        """Return the notes on all systems' scores, each once, and one that MLPerf results stand for no others."""
+        """Return the notes on all systems' scores, each once.
+
+        If some scores are MLPerf results and others are not, a note is added that they are not comparable.
+        """
         notes = []
-        named = []
+        named_mlperf = []  # for each row, whether its result is called one of MLPerf
         for row in self.rows:
             notes += row.score.footnotes
             standing = row.score.standing
-            named.append(standing is not None and standing.uses_the_name)
-        if any(named) and not all(named):
+            named_mlperf.append(standing is not None and standing.uses_the_name)
+        if any(named_mlperf) and not all(named_mlperf):
             notes.append(mlperf.NOT_COMPARABLE)
         return mlperf.notes_in_order(notes)
 
@@ -83,54 +86,59 @@ class Comparison:
         }
 
 
-def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None) -> Comparison:
+def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
-    `named` are pairs of a system's name and its score. `given` says how far repeats lie apart, for systems of a single
-    run; without it the scores that have repeats of the same system say it. An efficiency above REFUSED, 1.5, is too
-    high to be true: it is left out, with a warning. Raises InputError for fewer than two systems, for scores of
-    different units or protocols, and where a run is in two of them.
+    `named_scores` are pairs of a system's name and its score. `given_spread` is the spread between repeated runs; it is
+    used for systems with a single run. None takes it from those of the scores that are repeats of the same system.
+
+    A system with another number of devices than the base has no efficiency if it would be above MAX_PLAUSIBLE_RATIO: a
+    warning says so instead. Raises InputError for fewer than two systems, for scores of different units or protocols,
+    and if two systems share a run.
     """
-    _refuse_other_kinds_of_figures(named)
-    scores = [result for _, result in named]
+    _refuse_other_kinds_of_figures(named_scores)
+    scores = [result for _, result in named_scores]
     records = list(itertools.chain.from_iterable(result.records for result in scores))
     refuse_same_run_twice(records)
 
     base = scores[0]
     rows = []
     shown_warnings = list(warnings.warn_of_mixed_settings(records))
-    for name, result in named:
-        between = given or spread_between_runs(base, result, scores)
-        row = _row(name, base, result, between)
-        scales = row.devices != base.records[0].devices  # else the efficiency is the speedup, which may be anything
-        if row.efficiency is not None and scales:
+    for name, result in named_scores:
+        between_runs = given_spread or spread_between_runs(base, result, scores)
+        row = _row(name, base, result, between_runs)
+        # With as many devices as the base, the efficiency is just the speedup, which has no upper limit.
+        has_other_device_count = row.devices != base.records[0].devices
+        if row.efficiency is not None and has_other_device_count:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
-            if row.efficiency > REFUSED:
+            if row.efficiency > MAX_PLAUSIBLE_RATIO:
                 row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
 
 
-def _refuse_other_kinds_of_figures(named: Sequence[tuple[str, Score]]) -> None:
-    """Raise InputError for fewer than two systems, and where their scores differ in unit or protocol."""
-    if len(named) < 2:
+def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) -> None:
+    """Raise InputError for fewer than two systems, and if their scores differ in unit or protocol."""
+    if len(named_scores) < 2:
         raise InputError("give two systems or more")
-    kinds = {(result.unit, result.protocol) for _, result in named}
+    kinds = {(result.unit, result.protocol) for _, result in named_scores}
     if len(kinds) > 1:
-        shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
+        shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named_scores)
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
 
 
-def _row(name: str, base: Score, result: Score, between: BetweenRuns | None) -> Row:
-    """Return a system's row beside the base; `between` says how far single runs of it lie apart, None if not known.
+def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None) -> Row:
+    """Return a system's row beside the base.
 
-    The speedup is over 1 where the system is faster than the base: it is the ratio of two throughputs, and one over
-    the ratio of two times to train. The base itself has no interval.
+    `between_runs` is the spread of single runs of the system; None if not known. The speedup is above 1 if the system
+    is faster than the base: it is the ratio of two throughputs, or 1 / the ratio of two times to train.
+
+    The base's own row has no interval.
     """
     ratio = result.value / base.value
     interval = RatioInterval(None, "the base itself")
     if result is not base:
-        interval = ratio_interval(base, result, between)
+        interval = ratio_interval(base, result, between_runs)
     speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
     return Row(
         name=name,
@@ -146,22 +154,25 @@ def _row(name: str, base: Score, result: Score, between: BetweenRuns | None) -> 
 
 
 def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | None:
-    """Tell whether two figures differ: by more than like hosts do, and beyond the interval of their ratio.
+    """Tell whether two figures of the given ratio differ; None without an interval of the ratio.
 
-    Returns None where there is no interval.
+    They differ if the interval excludes 1, and if the ratio is off 1 by as much as like hosts differ, or more.
     """
     if interval is None:
         return None
     low, high = interval
-    matters = abs(math.log(ratio)) >= smallest_difference()
-    return matters and not low <= 1 <= high
+    interval_holds_1 = low <= 1 <= high
+    is_large_enough = abs(math.log(ratio)) >= smallest_difference()
+    return is_large_enough and not interval_holds_1
 
 
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
-    """Return the scaling efficiency: `speedup` over the factor in devices. 6 times as fast on 8 times as many is 0.75.
+    """Return the scaling efficiency: speedup / (devices / devices of the base).
 
-    Returns None where a log does not say its devices, or where the two systems differ in more than devices, as far as
-    their logs say: then the speedup is not an effect of the devices alone.
+    For example, 6 times as fast on 8 times as many devices is 0.75.
+
+    Returns None if a log does not say its devices, or if the two systems are known to differ in more than devices. The
+    speedup then has other causes too.
     """
     base_devices = base.records[0].devices
     devices = other.records[0].devices
@@ -171,42 +182,49 @@ def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
 
 
 def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
-    """Tell whether two systems differ in something that changes the speed, such as the precision or the framework.
+    """Tell whether two systems differ in something else that changes the speed: the framework, or a setting.
 
-    Versions of the same software may differ.
+    The settings are those of `warn_of_mixed_settings`, such as the precision. Versions of the same software may differ.
     """
     records = (*base.records, *other.records)
-    mixtures = {warning.check for warning in warnings.warn_of_mixed_settings(records)}
-    mixtures.discard("mixed_software")
+    mixed_settings = {warning.check for warning in warnings.warn_of_mixed_settings(records)}
+    mixed_settings.discard("mixed_software")
     frameworks = {record.framework_name for record in records if record.framework}
-    return bool(mixtures) or len(frameworks) > 1
+    return bool(mixed_settings) or len(frameworks) > 1
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far single runs of a system lie apart, where `base` and `other` are both of that system.
+    """Return the spread between single runs of the system of `base` and `other`.
 
-    It is learnt from those of `scores` that are of the same system, have two runs or more, and whose runs all
-    converged; `base` and `other` may be among them. Returns None where there is no such score.
+    It is computed from those of `scores` (which may include the two) that
+
+    - are of the same system as `base` and as `other`,
+    - have two runs or more, and
+    - have only runs that converged.
+
+    Returns None if there is no such score.
     """
-    figures_of_repeats = []
+    values_of_repeats = []
     for candidate in scores:
         values = _run_values(candidate)
         is_same_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
         if is_same_system and len(values) > 1 and all(math.isfinite(value) for value in values):
-            figures_of_repeats.append(values)
-    pooled = spread.pooled_sd(figures_of_repeats)
+            values_of_repeats.append(values)
+    pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
         return None
-    runs = sum(len(values) for values in figures_of_repeats)
+    runs = sum(len(values) for values in values_of_repeats)
     return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
 
 
 def _are_of_one_system(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are repeats of one system, so that the spread of one holds for the other.
+    """Tell whether the runs of two scores are repeats of one system, so that they have the same spread.
 
-    The first run stands for each score. Both logs must say the same number of devices and the same batch of all
-    devices. They must agree on the machine and its hardware, or both say nothing of them. Model, mode, nodes, precision
-    and math mode are taken to agree where only one of the logs says them.
+    The first run stands for each score. Both logs must
+
+    - give the number of devices and the batch of all devices, and agree in them,
+    - agree in the machine and its hardware, or both not give them,
+    - agree in model, mode, nodes, precision and math mode, if both give them.
     """
     record = one.records[0]
     other_record = other.records[0]
@@ -230,33 +248,39 @@ def _are_of_one_system(one: Score, other: Score) -> bool:
 class RatioInterval(NamedTuple):
     """The 95 % interval of a ratio of two figures."""
 
-    bounds: tuple[float, float] | None  # low, high; None where it is not known
-    basis: str  # what it is made of, or why there is none
+    bounds: tuple[float, float] | None  # low, high; None if not known
+    basis: str  # what the interval is made of, or why there is none
 
 
-def ratio_interval(base: Score, other: Score, between: BetweenRuns | None = None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, by the method that suits how the protocol averages runs.
+def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
+    """Return the 95 % interval of the ratio other / base, by the method for the protocol's average of runs.
 
-    Where one side is a single run, `between` must say how far single runs lie apart: the run's own windows do not tell
-    it. Without it there is no interval, nor where the runs print figures in so few digits that it would have no width.
+    `between_runs` is the spread of single runs. It is needed if one side is a single run, because the windows of one
+    run do not show it. There is no interval, and `basis` says why, if
+
+    - the method has too few runs, or a single run has no usable spread,
+    - the interval would have no width, because the runs' figures have too few digits.
     """
-    made = _interval_by_protocol(base, other, between)
-    if made.bounds is not None and spread.has_no_width(made.bounds):
+    interval = _interval_by_protocol(base, other, between_runs)
+    if interval.bounds is not None and spread.has_no_width(interval.bounds):
         return RatioInterval(None, "the runs' figures have too few digits to tell how far they lie apart")
-    return made
+    return interval
 
 
-def _interval_by_protocol(base: Score, other: Score, between: BetweenRuns | None) -> RatioInterval:
-    """Return the interval of the ratio other / base, as the method gives it: `ratio_interval` refuses one of no width.
+def _interval_by_protocol(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
+    """Return the 95 % interval of the ratio other / base. It may have no width; the caller refuses that.
 
-    A single run on either side is judged by `between`. Of several runs on both, the method is that of the protocol's
-    `over_runs`: ordered quotients for a median, Yuen's t for an olympic mean, Welch's t for a mean. There is none for
-    too few runs.
+    - A side has a single run: by the spread `between_runs`.
+    - The protocol takes the median of the runs: by ordered quotients.
+    - It takes an olympic mean: by Yuen's t.
+    - It takes a mean: by Welch's t.
+
+    There is no interval, and `basis` says why, for too few runs.
     """
     runs = len(base.runs)
     other_runs = len(other.runs)
-    if min(runs, other_runs) < 2:
-        return _interval_of_single_run(base, other, between)
+    if runs < 2 or other_runs < 2:
+        return _interval_of_single_run(base, other, between_runs)
 
     over = f"over {runs} and {other_runs} runs"
     if base.protocol.over_runs == "median":
@@ -266,49 +290,57 @@ def _interval_by_protocol(base: Score, other: Score, between: BetweenRuns | None
         return RatioInterval(bounds, f"ordered quotients {over}")
     if base.protocol.over_runs == "olympic_mean":
         dropped = base.protocol.dropped_runs
-        olympic_base = spread.mean_of(_run_values(base), dropped=dropped)
-        olympic_other = spread.mean_of(_run_values(other), dropped=dropped)
-        if olympic_base is None or olympic_other is None:
+        base_mean = spread.mean_of(_run_values(base), dropped=dropped)
+        other_mean = spread.mean_of(_run_values(other), dropped=dropped)
+        if base_mean is None or other_mean is None:
             return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
-        return RatioInterval(spread.ratio_interval(olympic_base, olympic_other), f"Yuen's t {over}")
+        return RatioInterval(spread.ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
     return _interval_of_means(base, other)
 
 
-def _interval_of_single_run(base: Score, other: Score, between: BetweenRuns | None) -> RatioInterval:
-    """Return the interval of a ratio of which one side or both are a single run, by the spread `between` runs.
+def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
+    """Return the 95 % interval of the ratio other / base, if at least one side is a single run.
 
-    There is none without that spread, for runs that did not converge, nor for a single run against a median or an
-    olympic mean of several: the spread is that of single runs and their plain means.
+    There is no interval in three cases. All of them have the same text as `basis`:
+
+    - The spread `between_runs` is not known.
+    - A run did not converge.
+    - The other side is the median or olympic mean of several runs: the spread holds only for single runs and means.
     """
     counts = (len(base.runs), len(other.runs))
+    more_runs = max(counts)  # the other side has 1
     all_converged = all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)])
-    is_against_other_mean = max(counts) > 1 and base.protocol.over_runs != "mean"
-    if between is None or not all_converged or is_against_other_mean:
+    is_plain_mean = more_runs == 1 or base.protocol.over_runs == "mean"
+    if between_runs is None or not all_converged or not is_plain_mean:
         how = "--between-runs-sd, or several runs of a system"
         return RatioInterval(None, f"one run: how far its repeats lie apart is unknown ({how})")
-    bounds = spread.single_run_interval(other.value / base.value, between.relative_sd, between.freedom, counts)
-    return RatioInterval(bounds, f"one run against {max(counts)}: {between.source}")
+    ratio = other.value / base.value
+    bounds = spread.single_run_interval(ratio, between_runs.relative_sd, between_runs.freedom, counts)
+    return RatioInterval(bounds, f"one run against {more_runs}: {between_runs.source}")
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
-    """Return the interval of a ratio of means of several runs each, by Welch's t.
+    """Return the 95 % interval of the ratio of two means of runs, by Welch's t.
 
-    Runs on one host lie closer together than hosts do. So for a side whose logs name several hosts, the mean of each
-    host counts as one value, rather than each run. Both sides must have two runs or more.
+    Each run is one value. But if a side's logs name several hosts, each host's mean is one value of that side, because
+    runs on one host lie closer together than hosts do. Both sides must have two runs or more.
     """
     base_values = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_values = independent_values(_run_values(other), hosts_of_runs(other.records))
-    basis = f"Welch's t over {len(base.runs)} and {len(other.runs)} runs"
-    if len(base_values) < len(base.runs) or len(other_values) < len(other.runs):
+    some_are_by_host = len(base_values) < len(base.runs) or len(other_values) < len(other.runs)
+    if some_are_by_host:
         basis = f"Welch's t over {len(base_values)} and {len(other_values)} hosts"
+    else:
+        basis = f"Welch's t over {len(base.runs)} and {len(other.runs)} runs"
     base_mean = spread.mean_of(base_values)
     other_mean = spread.mean_of(other_values)
-    assert base_mean is not None and other_mean is not None, "both sides have two values or more"
+    # Two runs or more make two values or more: they are either the runs, or the means of two hosts or more.
+    assert base_mean is not None and other_mean is not None
     return RatioInterval(spread.ratio_interval(base_mean, other_mean), basis)
 
 
 def _run_values(score: Score) -> list[float]:
-    """Return the figure of each run of a score; infinite for one that did not converge."""
+    """Return the figure of each run of a score; infinite for a run that did not converge."""
     return [run.value for run in score.runs]
 
 
@@ -316,7 +348,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "systems", nargs="+", metavar="SYSTEM", help="a log, or the folder of one system's logs; the first is the base"
     )
-    add_score_options(parser, kind=counts)
+    add_score_options(parser, convert=counts)
     parser.add_argument(
         "--between-runs-sd",
         type=between_runs_sd,
@@ -329,7 +361,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def between_runs_sd(text: str) -> BetweenRuns:
     """Return the spread that the option --between-runs-sd gives: `0.8/5` is 0.8 % over 5 runs.
 
-    Raises ValueError for any other text.
+    Raises ValueError for any other form, for a percentage that is not between 0 and 100, and for fewer than two runs.
     """
     deviation, _, runs = text.partition("/")
     if not (0 < float(deviation) < 100 and count(runs) > 1):
@@ -338,18 +370,18 @@ def between_runs_sd(text: str) -> BetweenRuns:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the systems that the options name side by side, as lines or as JSON. Returns 0.
+    """Print the systems that the command line names side by side, as lines or as JSON. Returns 0.
 
-    Raises TooFewRunsError, with the system's name, where one has fewer runs than the protocol asks for.
+    Raises TooFewRunsError, with the system's name, if a system has fewer runs than the protocol asks for.
     """
     protocol = protocol_of(args)
-    named = []
+    named_scores = []
     for system, records in read_systems(args, args.systems):
         try:
-            named.append((system, score(records, protocol, skip=args.skip)))
+            named_scores.append((system, score(records, protocol, skip=args.skip)))
         except TooFewRunsError as error:
             raise TooFewRunsError(f"{system}: {error}") from None
-    result = compare(named, args.between_runs_sd)
+    result = compare(named_scores, args.between_runs_sd)
     if args.json:
         print(json.dumps(jsonable(result.to_json()), indent=1))
     else:
@@ -362,7 +394,11 @@ _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be t
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    """Return the lines that `compare` prints: the protocol, some lines for each system, then warnings and notes."""
+    """Return the lines that `compare` prints.
+
+    These are the protocol, then for each system its figure, levels of repetition, MLPerf standing, ratio to the base
+    and warnings, and at last the warnings and footnotes about all systems. The base itself has no ratio.
+    """
     counts = [len(row.score.runs) for row in result.rows]
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]
@@ -381,7 +417,8 @@ def comparison_lines(result: Comparison) -> list[str]:
 def _verdict_in_words(row: Row) -> str:
     """Return in words whether a system differs from the base.
 
-    A ratio may lie off 1 with all of its interval and still be too near to it: two hosts of one kind differ as much.
+    The interval of the ratio may exclude 1 although the system is not called different: the ratio is then too near to
+    1, because two like hosts differ as much. The text says so.
     """
     if row.different is False and row.ratio_interval_95 is not None:
         low, high = row.ratio_interval_95
@@ -392,7 +429,7 @@ def _verdict_in_words(row: Row) -> str:
 
 
 def _ratio_lines(row: Row) -> list[str]:
-    """Return the two lines that compare a system with the base; what is not known is left out of them.
+    """Return the two lines that compare a system with the base. An unknown interval or efficiency is left out.
 
     ratio       1.9800, 95 % 1.9500 to 2.0100   different (Welch's t over 3 and 3 runs)
     speedup     1.98   efficiency 99.0%

@@ -28,10 +28,17 @@ class Intervals:
 
 
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
-    """Return the two 95 % intervals of a single run: where its own mean lies, and where another run would lie.
+    """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    Their widths were learnt from published logs, for figures that are made of windows. Where a figure is made of
-    anything else, or of too few or too uneven windows, there is no interval and `method` says why.
+    The intervals need a figure that is made of windows, because their widths were calibrated for such figures. There
+    are none, and `method` says why, if:
+
+    - the figure is the log's own closing figure, or the time between two time stamps,
+    - the windows are running averages,
+    - the windows are printed summaries of epochs,
+    - the windows are too few or too uneven.
+
+    The first case has no standard deviation either; in the others it is that of the windows' rates.
     """
     if protocol.over_steps == "own_summary":
         return Intervals(deviation=None, method="none: the log says one figure")
@@ -39,20 +46,25 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
         return Intervals(deviation=None, method="none: one run, and the protocol takes one difference of time stamps")
 
     deviation = spread.sd(run.rates)
+    # Only these two methods read the printed values, which are the running averages.
     if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
         return Intervals(deviation=deviation, method="none: running averages are no independent windows")
     if protocol.over_steps == "epoch_rates":
         return Intervals(deviation=deviation, method="none: widths are not calibrated for printed epochs")
-    return _by_calibrated_widths(run, kind_of(record), deviation)
+    return _intervals_by_calibrated_widths(run, kind_of(record), deviation)
 
 
-def _by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the intervals of a run by the widths that published logs gave for its kind and number of windows.
+def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
+    """Return the intervals of a run, with the widths that published logs showed for windows of its kind and number.
 
-    `kind` is that of the windows, EPOCHS or ROWS. `deviation` is put into the result as it is. There are no intervals,
-    and `method` says why, for fewer windows than a width is known for, and where the windows are too uneven: where half
-    the width would exceed the figure, or the windows alone make no interval. The interval of another run is None where
-    no width of that is known for so few windows.
+    `kind` is EPOCHS or ROWS. `deviation` is passed on into the result. The half-width of each interval, as a share of
+    the figure, is calibrated by another scale:
+
+    - `run_95`, which is also `interval_95`: by the relative standard deviation of the windows' times.
+    - `repeat_95`: by the half-width of the interval that the windows alone give. It is None if the run has too few
+      windows for this calibration.
+
+    There are no intervals, and `method` says why, if the windows are too few for `run_95`, or are too uneven.
     """
     windows = len(run.rates)
     widths_of_run = calibration().run[kind]
@@ -60,23 +72,23 @@ def _by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) ->
     if width_of_run is None:
         return Intervals(deviation=deviation, method=_why_no_width(widths_of_run, kind))
 
-    times = [1 / rate for rate in run.rates]  # not rates, as a stall makes one time very long
-    half_width = width_of_run.half_width(spread.relative_sd(times))
-    if half_width > 1 or run.windows_interval_95 is None:
+    times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
+    half_width_of_run = width_of_run.half_width(spread.relative_sd(times))
+    if half_width_of_run > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
 
-    interval_of_run = spread.around(run.value, half_width)
-    interval_of_repeat = None
+    run_95 = spread.around(run.value, half_width_of_run)
+    repeat_95 = None
     width_of_repeat = width_for(calibration().repeat[kind], windows)
     if width_of_repeat is not None:
-        by_windows_alone = spread.half_share(run.windows_interval_95)
-        interval_of_repeat = spread.around(run.value, width_of_repeat.half_width(by_windows_alone))
+        half_width_of_windows = spread.half_share(run.windows_interval_95)
+        repeat_95 = spread.around(run.value, width_of_repeat.half_width(half_width_of_windows))
     return Intervals(
         deviation=deviation,
-        interval_95=interval_of_run,
+        interval_95=run_95,
         method=f"from {windows} windows of one run",
-        run_95=interval_of_run,
-        repeat_95=interval_of_repeat,
+        run_95=run_95,
+        repeat_95=repeat_95,
     )
 
 
@@ -89,90 +101,106 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 
 
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
-    """Return the 95 % interval of the protocol's mean, median or olympic mean of several runs, and how it was made.
+    """Return the 95 % interval of the figure of several runs, how it was made, and the runs' standard deviation.
 
-    Runs on one host lie closer together than hosts do. So where the logs name two hosts or more and some have several
-    runs, the interval of an arithmetic mean is made of the means of the hosts. There is none, and `method` says why,
-    for too few runs, and where all print one and the same figure. The standard deviation returned with it is that of
-    the runs that converged.
+    The figure is the mean, median or olympic mean of the runs, as the protocol says. The interval is None, and `method`
+    says why, if the runs are too few, or if all of them print the same figure.
+
+    Runs that did not converge have no part in the standard deviation.
     """
-    values = [run.value for run in runs]
+    values = [run.value for run in runs]  # infinite for a run that did not converge
     hosts = hosts_of_runs(records)
-    over = f"{len(runs)} runs"  # what the interval is made over, in the words of `method`
+    runs_in_words = f"{len(runs)} runs"
     if hosts is not None and len(set(hosts)) == 1:
-        over += " of one host"
+        runs_in_words += " of one host"
 
-    made = _interval_by_protocol(values, over, hosts, protocol)
+    made = _interval_by_protocol(values, runs_in_words, hosts, protocol)
     bounds = made.bounds
     method = made.method
     if bounds is None:
-        method = f"none: {over}, {made.missing}"  # such as "none: 3 runs, order statistics need 5"
+        method = f"none: {runs_in_words}, {made.needed}"  # such as "none: 3 runs, order statistics need 5"
     elif spread.has_no_width(bounds):
         bounds = None
-        method = f"none: {over} print one and the same figure, in too few digits to tell how far they lie apart"
+        why = "print one and the same figure, in too few digits to tell how far they lie apart"
+        method = f"none: {runs_in_words} {why}"
     deviation = spread.sd([value for value in values if math.isfinite(value)])
     return Intervals(deviation=deviation, interval_95=bounds, method=method)
 
 
-class _Interval(NamedTuple):
+class _IntervalOfRuns(NamedTuple):
     """A 95 % interval of several runs, if they are enough for one."""
 
     bounds: Bounds | None
     method: str  # how it was made, in words
-    missing: str  # in words, how many runs or hosts it needs
+    needed: str  # how many runs or hosts the method needs, in words
 
 
 def _interval_by_protocol(
-    values: Sequence[float], over: str, hosts: Sequence[str] | None, protocol: Protocol
-) -> _Interval:
-    """Return the interval of runs by the method that suits how the protocol averages them; `over` names the runs."""
+    values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None, protocol: Protocol
+) -> _IntervalOfRuns:
+    """Return the interval of several runs, by the method for the protocol's figure.
+
+    - A median: order statistics.
+    - An olympic mean: Yuen's t.
+    - A mean, if the runs are of several hosts and some host has several runs: Student's t over the means of the hosts,
+      because runs on one host lie closer together than hosts do.
+    - Any other mean: Student's t over the runs.
+
+    `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
+    """
     if protocol.over_runs == "median":
-        return _interval_of_median(values, over)
+        return _interval_of_median(values, runs_in_words)
     if protocol.over_runs == "olympic_mean":
-        return _interval_of_olympic_mean(values, over, protocol.dropped_runs)
+        return _interval_of_olympic_mean(values, runs_in_words, protocol.dropped_runs)
     if hosts is not None and _some_host_ran_twice(hosts):
-        return _interval_over_hosts(values, over, hosts)
-    return _Interval(_interval_of(spread.mean_of(values)), f"t over {over}", missing="a mean's needs 2")
+        return _interval_over_hosts(values, runs_in_words, hosts)
+    bounds = _bounds_of(spread.mean_of(values))
+    return _IntervalOfRuns(bounds, f"t over {runs_in_words}", needed="a mean's needs 2")
 
 
-def _interval_of_median(values: Sequence[float], over: str) -> _Interval:
-    """Return the interval of the median of runs by order statistics; `over` names the runs, as "7 runs of one host"."""
-    method = f"order statistics of {over}"
+def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
+    """Return the interval of the median of runs by order statistics. It needs five runs."""
+    method = f"order statistics of {runs_in_words}"
     if len(values) == 5:  # even the least and the greatest of five hold the median in no more than 1 - 2 / 2**5
         method += ", least to greatest: 93.75 %"
-    return _Interval(spread.median_interval(values), method, missing="order statistics need 5")
+    return _IntervalOfRuns(spread.median_interval(values), method, needed="order statistics need 5")
 
 
-def _interval_of_olympic_mean(values: Sequence[float], over: str, dropped: int) -> _Interval:
-    """Return the interval of the mean of runs without the `dropped` least and greatest ones; `over` names the runs."""
-    bounds = _interval_of(spread.mean_of(values, dropped=dropped))
-    method = f"Yuen's t of the olympic mean over {over}"
-    return _Interval(bounds, method, missing=f"an olympic mean's needs {2 * dropped + 2}")
+def _interval_of_olympic_mean(values: Sequence[float], runs_in_words: str, dropped: int) -> _IntervalOfRuns:
+    """Return the interval of the mean of runs without the `dropped` least and the `dropped` greatest values."""
+    bounds = _bounds_of(spread.mean_of(values, dropped=dropped))
+    method = f"Yuen's t of the olympic mean over {runs_in_words}"
+    runs_needed = 2 * dropped + 2  # two must be left
+    return _IntervalOfRuns(bounds, method, needed=f"an olympic mean's needs {runs_needed}")
 
 
-def _interval_over_hosts(values: Sequence[float], over: str, hosts: Sequence[str]) -> _Interval:
-    """Return the interval of the mean of runs, made of the means of their hosts; `over` names the runs."""
+def _interval_over_hosts(values: Sequence[float], runs_in_words: str, hosts: Sequence[str]) -> _IntervalOfRuns:
+    """Return the interval of the mean of runs, made of the means of their hosts."""
     means_of_hosts = independent_values(values, hosts)
-    bounds = _around_mean_of_hosts(means_of_hosts, statistics.fmean(values))
-    method = f"t over the means of {len(means_of_hosts)} hosts, {over}"
-    return _Interval(bounds, method, missing="two hosts are needed")
+    bounds = _bounds_over_hosts(means_of_hosts, statistics.fmean(values))
+    method = f"t over the means of {len(means_of_hosts)} hosts, {runs_in_words}"
+    return _IntervalOfRuns(bounds, method, needed="two hosts are needed")
 
 
 def _some_host_ran_twice(hosts: Sequence[str]) -> bool:
-    """Tell whether runs are of two hosts or more, and some host has several; `hosts` names the host of each run."""
+    """Tell whether runs are of two hosts or more, and some host has several runs; `hosts` has one name for each run."""
     different_hosts = len(set(hosts))
-    return different_hosts > 1 and different_hosts < len(hosts)
+    return 1 < different_hosts < len(hosts)
 
 
-def _interval_of(estimate: spread.Estimate | None) -> Bounds | None:
-    """Return the 95 % interval of a mean; None where too few values make none."""
+def _bounds_of(estimate: spread.Estimate | None) -> Bounds | None:
+    """Return the 95 % interval of a mean; None if there is no mean, because the values are too few."""
     return None if estimate is None else estimate.interval_95
 
 
-def _around_mean_of_hosts(means_of_hosts: Sequence[float], value: float) -> Bounds | None:
-    """Return the interval of the mean of hosts, moved to the figure `value`, in which hosts may have unequal runs."""
-    interval = _interval_of(spread.mean_of(means_of_hosts))
+def _bounds_over_hosts(means_of_hosts: Sequence[float], mean_of_runs: float) -> Bounds | None:
+    """Return the 95 % interval of the mean of hosts, scaled so that it lies around the mean of all runs.
+
+    The two means differ if the hosts have unequal numbers of runs. Returns None for fewer than two hosts.
+    """
+    interval = _bounds_of(spread.mean_of(means_of_hosts))
     if interval is None:
         return None
-    shift = value / statistics.fmean(means_of_hosts)
-    return interval[0] * shift, interval[1] * shift
+    low, high = interval
+    scale = mean_of_runs / statistics.fmean(means_of_hosts)
+    return low * scale, high * scale

@@ -29,45 +29,52 @@ class Level:
 
 def levels_of_repetition(
     values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None
-) -> tuple[Level, ...]:
-    """Return how many windows, runs and hosts were measured, and how far each lie apart, in this order.
+) -> tuple[Level, Level, Level]:
+    """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs. `rates` holds the rates of each run's windows, empty where it has none.
-    `hosts` names the host of each run; it is None where that is not known. The deviation between runs is taken within
-    each host. Where the hosts are not known, it is taken over all runs, so that it includes what hosts differ by.
+    - Windows vary within their run, by `rates`: the rates of each run's windows, empty for a run without any.
+    - Runs vary within their host. `values` are the figures of the runs. If the hosts are not known, the runs vary among
+      all runs, so their variation includes that of the hosts.
+    - Hosts vary by the mean of their runs. `hosts` names the host of each run; None if not known.
 
-    A run that did not converge, whose figure is infinite, is not counted, nor is a host that has no other runs. The
-    level `run` says how many such runs there are, as its `not_converged`. A run without a figure, NaN, is counted.
+    A run that did not converge has an infinite value and is not counted, except as `not_converged` of the level of
+    runs. A host without any other run is not counted either. A run without a figure (NaN) is counted.
     """
     window_level = _level_of_windows(rates)
     indices_of_converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     not_converged = len(values) - len(indices_of_converged)
     converged_values = [values[index] for index in indices_of_converged]
     if hosts is None:
-        run_level = _level("run", [converged_values], unknown="one run", not_converged=not_converged)
+        run_level = _level_of_sets("run", [converged_values], unknown="one run", not_converged=not_converged)
         return window_level, run_level, Level(name="host", count=None, unknown=HOSTS_UNSAID)
 
     converged_hosts = [hosts[index] for index in indices_of_converged]
     runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
-    run_level = _level("run", runs_of_hosts, unknown="one run of each host", not_converged=not_converged)
+    run_level = _level_of_sets("run", runs_of_hosts, unknown="one run of each host", not_converged=not_converged)
     host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]
-    return window_level, run_level, _level("host", [host_means], unknown="one host")
+    return window_level, run_level, _level_of_sets("host", [host_means], unknown="one host")
 
 
 def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
-    """Return how far the windows of a run lie apart, by the rates of each run's windows."""
+    """Return how many windows were measured, and how far they vary within their runs.
+
+    `rates` are the rates of each run's windows. If no run has any, the figure is not made of windows, and the number
+    is not known.
+    """
     if not any(rates):
         return Level(name="window", count=None, unknown="the figure is not made of windows")
-    return _level("window", rates, unknown="no run has two windows")
+    return _level_of_sets("window", rates, unknown="no run has two windows")
 
 
-def _level(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
-    """Return how many windows, runs or hosts were measured, and how far their values lie apart: the level `name`.
+def _level_of_sets(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
+    """Return one level of repetition: the number of its values, and their relative deviation within their sets.
 
-    `sets` has the values, such as the images/s of the runs, in sets of those that are compared with each other: runs
-    with the other runs of their host. The deviation is taken within each set. A value of NaN, that of a run without a
-    figure, is counted, but has no part in the deviation. Where no set has two values there is none, and `unknown` says
-    why. `not_converged` is how many runs are in no set because they did not converge.
+    `name` is window, run or host. Each set holds values that are compared with each other, such as the images/s of the
+    runs of one host. The deviation is pooled over all sets. A value of NaN is counted, but has no part in the
+    deviation.
+
+    If no set has two values, there is no deviation, and the level carries the text `unknown` as the reason.
+    `not_converged` is the number of runs that are in no set because they did not converge.
     """
     count = sum(len(values) for values in sets)
     measured_sets = []
@@ -85,9 +92,9 @@ def in_words(repeated: Sequence[Level]) -> str:
 
 
 def level_in_words(level: Level) -> str:
-    """Return how many values a level has and their deviation, or why it has none: `3 runs +-0.31%`, `one host`.
+    """Return how many values a level has, and their deviation or why there is none: `3 runs +-0.31%`, `one host`.
 
-    Runs that are not counted are said: `2 runs +-0.31% (1 run that did not converge is not counted)`.
+    Runs that did not converge are added: `2 runs +-0.31% (1 run that did not converge is not counted)`.
     """
     text = _counted_in_words(level)
     if level.not_converged == 1:
@@ -98,7 +105,13 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many values a level counts and their deviation, or why it has none."""
+    """Return how many values a level counts, and their deviation or why there is none.
+
+    - Not known how many: `hosts: the logs do not name their hosts`.
+    - None or one: `no run`, `one run`.
+    - Several without a deviation: `2 runs (one run of each host)`.
+    - Several with a deviation: `3 runs +-0.31%`.
+    """
     if level.count is None:
         return f"{level.name}s: {level.unknown}"
     if level.count == 0:
@@ -112,23 +125,23 @@ def _counted_in_words(level: Level) -> str:
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
-    """Return for each run the name of its host, such as `node1`; of a run on several hosts `node1, node2`.
+    """Return the host of each run, such as `node1`, or `node1, node2` for a run on several hosts.
 
-    Returns None where a log does not name all of its hosts.
+    Returns None if a log does not name all of its hosts.
     """
-    hosts_of_each = []
+    hosts_by_run = []
     for record in records:
         hosts = hosts_of_nodes(nodes_of(record), record.nodes)
         if hosts is None:
             return None
-        hosts_of_each.append(hosts)
-    return hosts_of_each
+        hosts_by_run.append(hosts)
+    return hosts_by_run
 
 
 def hosts_of_nodes(nodes: Sequence[Mapping[str, object]], count: int | None) -> str | None:
     """Return the hosts that the nodes of a log's header name, sorted, as one text: `node1, node2`.
 
-    `count` is the number of nodes of the run. Returns None where fewer hosts are named, or none at all.
+    `count` is the number of nodes of the run; None or 0 counts as 1. Returns None if fewer hosts are named.
     """
     hosts = {str(node["host"]) for node in nodes if node.get("host")}
     if not hosts or len(hosts) < (count or 1):
@@ -147,9 +160,11 @@ def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, l
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> Sequence[float]:
     """Return the values that count as independent repeats of a system.
 
-    These are the runs' own `values`, or the means of the hosts where two hosts or more are named: runs on one host lie
-    closer together than hosts do.
+    - The means of the hosts, if `hosts` names two or more: runs on one host lie closer together than hosts do.
+    - Otherwise the runs' own `values`.
+
+    `hosts` names the host of each run; None if not known.
     """
     if hosts is None or len(set(hosts)) < 2:
         return values
-    return [statistics.fmean(of_host) for of_host in values_by_host(values, hosts).values()]
+    return [statistics.fmean(values_of_host) for values_of_host in values_by_host(values, hosts).values()]

@@ -11,28 +11,32 @@ from scoring.record import InputError
 
 
 def add_system_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the machine where logs do not."""
+    """Add the option --system, which names the machine if the logs do not."""
     parser.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
 
 
 def add_score_options(
-    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None, without: str = ""
+    parser: argparse.ArgumentParser,
+    convert: Callable[[str], Any] = count,
+    protocol: str | None = None,
+    default_in_words: str = "",
 ) -> None:
-    """Add the options that choose a protocol, and those that say what logs leave out.
+    """Add the options that choose a protocol, and those for what logs do not say.
 
-    `kind` turns the text of --devices and --batch into their value. `protocol` is the name of the default protocol.
-    Without a default the user must give --protocol, but where `without` is given: it says in the help what is done
-    when the option is left out.
+    `convert` turns the texts of --devices and --batch into their values. `protocol` is the default of --protocol.
+
+    If the default depends on the logs, `protocol` is None, and `default_in_words` says in the help what is done. If
+    neither is given, the user must give --protocol.
     """
-    default_in_words = protocol or without
+    shown_default = protocol or default_in_words
     text = "a name, or a YAML file of your own"
-    if default_in_words:
-        text += f" (default: {default_in_words})"
-    is_required = not default_in_words
+    if shown_default:
+        text += f" (default: {shown_default})"
+    is_required = not shown_default
     parser.add_argument("--protocol", required=is_required, default=protocol, metavar="P", help=text)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
-    add_log_options(parser, kind)
+    add_log_options(parser, convert)
 
 
 def counts(text: str) -> list[int]:
@@ -41,7 +45,7 @@ def counts(text: str) -> list[int]:
 
 
 def whole(text: str) -> int:
-    """Return the whole number that an option's text is. Raises ValueError where it is none, or below 0."""
+    """Return the whole number in an option's text. Raises ValueError if it is below 0, or not a number."""
     value = int(text)
     if value < 0:
         raise ValueError(text)
@@ -49,7 +53,10 @@ def whole(text: str) -> int:
 
 
 def protocol_of(args: argparse.Namespace) -> Protocol:
-    """Return the protocol that the options choose. Raises InputError for none of that name, or for too few runs."""
+    """Return the protocol that --protocol and --runs choose.
+
+    Raises InputError if there is none of that name, or if --runs is too few for an olympic mean.
+    """
     protocol = protocols.find(args.protocol)
     if args.runs is not None:
         if protocol.over_runs == "olympic_mean" and args.runs < 3:

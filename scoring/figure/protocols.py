@@ -38,14 +38,14 @@ class Protocol:
     name: str
     source: str
     figure: Literal["throughput", "run_time"] = "throughput"
-    skip: int
+    skip: int  # warm-up to drop from each run, in `skip_unit`
     skip_unit: Literal["window", "step", "epoch"]
-    take_steps: int | None = None
-    over_steps: OverSteps
+    take_steps: int | None = None  # after the warm-up; None takes all
+    over_steps: OverSteps  # how the steps of one run become its figure
     runs: int  # of a protocol by_benchmark a stand-in until the benchmark is known
-    over_runs: Literal["mean", "median", "olympic_mean"]
+    over_runs: Literal["mean", "median", "olympic_mean"]  # how the figures of the runs become one
     dropped_runs: int = 1  # at each end of an olympic mean
-    by_benchmark: bool = False  # whether the benchmark decides how many runs there are, and how many are dropped
+    by_benchmark: bool = False  # `runs: by_benchmark`: it decides how many runs there are, and how many are dropped
     runs_given: bool = False  # whether `runs` was asked for: of a benchmark, it decides only how many are dropped then
 
     @property
@@ -62,11 +62,12 @@ class Protocol:
         return dataclasses.replace(self, runs=runs, runs_given=True)
 
     def describe(self, counts: Sequence[int] = ()) -> str:
-        """Return the rule in words, such as `skip 1 windows, mean of rates; mean of 1 run`.
+        """Return the rule in words: `skip 1 windows, mean of rates; mean of 1 run`.
 
-        `counts` are the numbers of runs that each system has, where they are known. Those that are more than the
-        protocol asks for are said instead of its own number: systems of 5 and 7 runs make `5 to 7 runs`. Where the
-        benchmark decides the number and is not known yet, no number is said.
+        `counts` are the numbers of runs that each system has, if they are known. Numbers above the protocol's own are
+        shown instead of it: for systems of 5 and 7 runs, `5 to 7 runs`.
+
+        If the benchmark decides the number of runs, and is not known yet, no number is shown.
         """
         mean = self.over_runs.replace("_", " ")
         if self.by_benchmark and not self.runs_given:
@@ -87,7 +88,7 @@ class Protocol:
     def _runs_in_words(self, counts: Sequence[int]) -> str:
         """Return how many runs go into a figure: `1 run`, `5 runs`, or `5 to 7 runs` for systems of different counts.
 
-        No number is less than the protocol asks for.
+        No number is below the one that the protocol asks for.
         """
         fewest = max(self.runs, min(counts, default=self.runs))
         most = max([self.runs, *counts])
@@ -98,22 +99,24 @@ class Protocol:
 
 @functools.cache
 def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
-    """Return the protocols of a YAML file by their names. Raises InputError for what is no protocol, saying where."""
+    """Return the protocols of a YAML file by their names. Raises InputError for an invalid file, with the place."""
     try:
-        rows = yaml.load(path.read_bytes().decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a date or a number that cannot be
+        table = yaml.load(path.read_bytes().decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or an impossible date or number
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(rows, dict) or not rows:
+    if not isinstance(table, dict) or not table:
         raise InputError(f"{path}: want `name: {{source: .., skip: 10 windows, ..}}`, see {BUILT_IN.name}")
-    return {str(name): _protocol(path, str(name), row) for name, row in rows.items()}
+    return {str(name): _protocol(path, str(name), entry) for name, entry in table.items()}
 
 
 def find(name: str) -> Protocol:
     """Return the protocol that `--protocol` names: a built-in one, or one of a user's YAML file.
 
-    `window` names a built-in one, `own.yaml:fast` the protocol `fast` of own.yaml, and `own.yaml` the only protocol of
-    that file. Raises InputError where there is no such protocol, with the names of those there are, and for a file that
-    holds no protocols.
+    - `window`: the built-in protocol of that name.
+    - `own.yaml:fast`: the protocol `fast` of own.yaml.
+    - `own.yaml`: the only protocol of own.yaml.
+
+    Raises InputError if there is no such protocol, with the names of those there are, and for an invalid file.
     """
     file, _, name_in_file = name.partition(":")
     if not file.endswith((".yaml", ".yml")):
@@ -132,21 +135,23 @@ def find(name: str) -> Protocol:
 
 
 class Amount(NamedTuple):
-    """A number of windows, steps or epochs, as `10 windows` in a file."""
+    """A number of windows, steps or epochs, such as `10 windows` in a file."""
 
     number: int
     unit: Literal["window", "step", "epoch"]
 
 
-def _protocol(path: Path, name: str, row: object) -> Protocol:
-    """Return the protocol that one entry of a file describes; `row` is the entry's value, as YAML has it.
+def _protocol(path: Path, name: str, entry: object) -> Protocol:
+    """Return the protocol that one entry of a file describes; `entry` is its value as YAML has it.
 
-    A protocol whose number of runs depends on the benchmark has RUNS_OF_RESNET until a log says which one it is. Raises
-    InputError, with the file and the protocol's name, for fields that are unknown, missing, of a wrong value, or that
-    do not go together.
+    If the benchmark decides the number of runs (`runs: by_benchmark`), `runs` is RUNS_OF_RESNET until a log says which
+    benchmark it is.
+
+    Raises InputError, with the file and the protocol's name, if a field is unknown, missing or invalid, or if two
+    fields exclude each other.
     """
     where = f"{path}: protocol {name}"
-    fields: JsonObject = {"figure": "throughput", "take": None} | _checked_fields(where, row)
+    fields: JsonObject = {"figure": "throughput", "take": None} | _checked_fields(where, entry)  # with the defaults
     by_benchmark = fields["runs"] == BY_BENCHMARK
     runs = RUNS_OF_RESNET if by_benchmark else fields["runs"]
     skip = _amount(where, "skip", fields["skip"])
@@ -171,16 +176,16 @@ def _protocol(path: Path, name: str, row: object) -> Protocol:
         over_runs=fields["over_runs"],
         by_benchmark=by_benchmark,
     )
-    fault = _what_does_not_go_together(protocol)
-    if fault:
-        raise InputError(f"{where}: {fault}")
+    conflict = _first_conflict(protocol)
+    if conflict:
+        raise InputError(f"{where}: {conflict}")
     return protocol
 
 
 def _steps_to_take(where: str, value: object) -> int | None:
-    """Return the number of a field such as `take: 100 steps`; None where it is left out, which takes all steps.
+    """Return the number of a field such as `take: 100 steps`; None if the field is left out, which takes all steps.
 
-    Raises InputError for no steps, or an amount of anything else.
+    Raises InputError, which begins with `where`, for 0 steps and for an amount of anything else.
     """
     if value is None:
         return None
@@ -190,15 +195,14 @@ def _steps_to_take(where: str, value: object) -> int | None:
     return take.number
 
 
-def _checked_fields(where: str, row: object) -> JsonObject:
-    """Return the fields of an entry by their names; their values are not looked at.
+def _checked_fields(where: str, entry: object) -> JsonObject:
+    """Return the fields of an entry by their names; their values are not checked here.
 
-    Raises InputError, which begins with `where`, for an entry that is no table, and for a field that is unknown or
-    missing.
+    Raises InputError, which begins with `where`, if the entry is not a table, or if a field is unknown or missing.
     """
-    if not isinstance(row, dict):
+    if not isinstance(entry, dict):
         raise InputError(f"{where}: want a table of its fields")
-    fields = {str(key): value for key, value in row.items()}
+    fields = {str(key): value for key, value in entry.items()}
     unknown = sorted(fields.keys() - NEEDED_FIELDS - OPTIONAL_FIELDS)
     if unknown:
         known = ", ".join(sorted(NEEDED_FIELDS | OPTIONAL_FIELDS))
@@ -209,10 +213,15 @@ def _checked_fields(where: str, row: object) -> JsonObject:
     return fields
 
 
-def _what_does_not_go_together(protocol: Protocol) -> str:
-    """Return a text that says which values of a protocol exclude each other; empty where none do.
+def _first_conflict(protocol: Protocol) -> str:
+    """Return a message about the first rule that the protocol's settings break; empty if they break none.
 
-    Of several such faults the first one is said. `protocols.yaml` says what each value means.
+    - `runs: by_benchmark` needs an olympic mean of whole runs' times.
+    - An olympic mean needs three runs.
+    - `figure: run_time` and `over_steps: run_time` need each other.
+    - `over_steps: own_summary` neither skips nor takes steps.
+    - `over_steps: between_stamps` skips steps, not windows or epochs.
+    - `over_steps: epoch_rates` and skipping epochs need each other.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     is_run_time = protocol.figure == "run_time"
@@ -220,20 +229,26 @@ def _what_does_not_go_together(protocol: Protocol) -> str:
         return f"`runs: {BY_BENCHMARK}` goes with `over_runs: olympic_mean` and `figure: run_time`"
     if is_olympic and protocol.runs <= 2:
         return "an olympic mean drops two runs; runs must be 3 or more"
-    if is_run_time != (protocol.over_steps == "run_time"):
+    measures_whole_runs = protocol.over_steps == "run_time"
+    if is_run_time != measures_whole_runs:
         return "`figure: run_time` goes with `over_steps: run_time`, and only with it"
-    drops_or_takes = protocol.skip != 0 or protocol.take_steps is not None
-    if protocol.over_steps == "own_summary" and drops_or_takes:
+    skips_or_takes = protocol.skip != 0 or protocol.take_steps is not None
+    if protocol.over_steps == "own_summary" and skips_or_takes:
         return "own_summary reads one line; want `skip: 0 windows` and no take"
     if protocol.over_steps == "between_stamps" and protocol.skip_unit != "step":
         return "between_stamps counts from a step; want `skip: N steps`"
-    if (protocol.over_steps == "epoch_rates") != (protocol.skip_unit == "epoch"):
+    averages_epochs = protocol.over_steps == "epoch_rates"
+    skips_epochs = protocol.skip_unit == "epoch"
+    if averages_epochs != skips_epochs:
         return "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it"
     return ""
 
 
 def _amount(where: str, field: str, value: object) -> Amount:
-    """Return the amount that a field says, such as 10 and `window` of `10 windows`. Raises InputError for none."""
+    """Return the amount in a field: `10 windows` -> Amount(10, "window").
+
+    Raises InputError, which begins with `where`, for any other value.
+    """
     match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InputError(f"{where}: {field} is {value!r}; want an amount such as `10 windows` or `20 steps`")

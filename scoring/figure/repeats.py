@@ -10,11 +10,11 @@ from scoring.record import InputError, Record
 IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode", "model", "machine")
 
 
-def refuse_what_is_no_repeat(records: Sequence[Record]) -> None:
-    """Raise InputError where runs are no repeats of one system, or where two logs are of the same run.
+def refuse_unless_repeats(records: Sequence[Record]) -> None:
+    """Raise InputError if the runs are not repeats of one system, or if two logs are of the same run.
 
-    Repeats agree in the facts of IN_COMMON and in the framework, whatever its version. A fact that only one of two logs
-    says is no difference. But where a log does not say its framework, all must be of one format.
+    Repeats agree in the facts of IN_COMMON and in the framework, but not in its version. A fact that a log does not say
+    agrees with any other. But if a log does not say its framework, all logs must have the same format.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
@@ -26,26 +26,29 @@ def refuse_what_is_no_repeat(records: Sequence[Record]) -> None:
 
 
 def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[object]) -> None:
-    """Raise InputError where two records have different values of the fact `name`; None differs from nothing."""
-    first_file: dict[object, str] = {}
+    """Raise InputError if two records have different values of the fact `name`.
+
+    `values` has one value for each record. None agrees with any value.
+    """
+    first_file_by_value: dict[object, str] = {}
     for record, value in zip(records, values, strict=True):
         if value is not None:
-            first_file.setdefault(value, record.file)
-    if len(first_file) > 1:
-        where = ", ".join(f"{value} in {file}" for value, file in first_file.items())
+            first_file_by_value.setdefault(value, record.file)
+    if len(first_file_by_value) > 1:
+        where = ", ".join(f"{value} in {file}" for value, file in first_file_by_value.items())
         fix = f"set them side by side with `{called('scoring')} compare`"
         raise InputError(f"runs of different {name} ({where}) are no repeats of one system; {fix}")
 
 
 def refuse_same_run_twice(records: Sequence[Record]) -> None:
-    """Raise InputError for two logs of one run, or for two parts of its log: each run counts once."""
-    files: dict[object, str] = {}  # by the identity of their runs
+    """Raise InputError if two logs are of the same run, or are two parts of its log: each run counts once."""
+    file_by_run: dict[object, str] = {}
     for record in records:
-        if record.run_id in files:
-            raise InputError(f"{record.file} and {files[record.run_id]} are of the same run: one run counts once")
-        files[record.run_id] = record.file
+        if record.run_id in file_by_run:
+            raise InputError(f"{record.file} and {file_by_run[record.run_id]} are of the same run: one run counts once")
+        file_by_run[record.run_id] = record.file
     for earlier, later in itertools.permutations(records, 2):
-        if later.goes_on_from(earlier):
+        if later.is_continuation_of(earlier):
             says = "parts of one run are no repeats; join them with `cat`"
             first_line = later.windows[0].line
             raise InputError(f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: {says}")

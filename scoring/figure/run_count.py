@@ -15,18 +15,21 @@ BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # whe
 
 
 def benchmark_of(record: Record) -> str | None:
-    """Return the benchmark that a log names, or whose rules its model has; None where it names neither."""
+    """Return the benchmark that a log names, or else the benchmark of its model; None if neither is known."""
     return record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
 
 
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
-    """Return the protocol with as many runs as MLPerf asks for of the logs' benchmark, and as many dropped at each end.
+    """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    Where the user has given the number of runs (--runs), only that of dropped ones follows from the benchmark. The logs
-    are repeats, and so of one benchmark: the first of them tells which. A protocol whose number of runs does not depend
-    on the benchmark is returned as it is, and so is one for logs without a run_start, which `run_figure` refuses.
-    Raises InputError where the numbers cannot be told from the benchmark, or where --runs gives no more runs than are
-    dropped.
+    - The protocol does not depend on the benchmark: it is returned as it is.
+    - The first log has no run_start: it is returned as it is, and `run_figure` refuses the log later.
+    - The user gave the number of runs (--runs): only the number of dropped runs is set. For an unknown benchmark it is
+      the one that most benchmarks have.
+    - Otherwise: both numbers are set.
+
+    All logs are of one benchmark, because they are repeats of one system. Raises InputError if the benchmark does not
+    determine the numbers, or if --runs is too few.
     """
     record = records[0]
     has_run_time = record.run_start_s is not None
@@ -35,7 +38,7 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
-        return _with_dropped_runs(protocol, benchmark or "a benchmark")  # of an unknown one, what is usual is dropped
+        return _with_dropped_runs(protocol, benchmark)
     wanted = _runs_of_submission(record.file, benchmark)
     return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
 
@@ -43,9 +46,12 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped at each end.
 
-    The numbers may differ between rounds of MLPerf. A log does not say its round, so the numbers are known only where
-    all rounds that have the benchmark agree. Raises InputError, about the log `file`, where they do not, or where no
-    round has it.
+    The numbers may differ between the rounds of MLPerf, and a log does not say its round. Raises InputError, about the
+    log `file`, in each of these cases:
+
+    - The log names no benchmark.
+    - No round has the benchmark.
+    - The rounds that have it ask for different numbers.
     """
     if benchmark is None:
         says = "names no benchmark, so the number of runs is not known"
@@ -60,23 +66,26 @@ def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
         listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
         says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
         raise InputError(f"{file}: the log {says}; give --runs N")
-    [agreed] = choices
-    return agreed
+    [runs_of_all_rounds] = choices
+    return runs_of_all_rounds
 
 
-def _with_dropped_runs(protocol: Protocol, benchmark: str) -> Protocol:
-    """Return a protocol of a given number of runs with as many dropped at each end as MLPerf drops of the benchmark."""
-    dropped = dropped_runs(benchmark)
+def _with_dropped_runs(protocol: Protocol, benchmark: str | None) -> Protocol:
+    """Return a protocol with the number of runs that MLPerf drops of the benchmark at each end; its `runs` are kept.
+
+    None is an unknown benchmark. Raises InputError if the protocol would drop all of its runs.
+    """
+    dropped = dropped_runs(benchmark or "")
     if protocol.runs <= 2 * dropped:
-        says = f"drops {2 * dropped} runs of {benchmark}: --runs must be {2 * dropped + 1} or more"
+        says = f"drops {2 * dropped} runs of {benchmark or 'a benchmark'}: --runs must be {2 * dropped + 1} or more"
         raise InputError(f"protocol {protocol.name} {says}")
     return dataclasses.replace(protocol, dropped_runs=dropped, by_benchmark=False)
 
 
 def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
-    """Return a message that the protocol asks for more runs than there are; None where there are enough.
+    """Return a message that the protocol asks for more runs than there are; None if there are enough.
 
-    `unit` is that of the runs' figures, which the message lists.
+    The message lists the figures of the runs, which are in `unit`.
     """
     if len(runs) >= protocol.runs:
         return None
@@ -86,19 +95,21 @@ def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> st
     )
 
 
-def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, missing: str | None) -> None:
-    """Raise TooFewRunsError where the protocol's mean cannot be made of the runs, not even of those that there are.
+def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, too_few: str | None) -> None:
+    """Raise TooFewRunsError if the protocol cannot average the runs that there are, in two cases:
 
-    An olympic mean drops the best and the worst runs. It cannot be made where it would drop all of them, which happens
-    only where runs are missing: the error then says what `missing_runs` returned, which is `missing`. Runs that did not
-    converge count as the worst, so it may have as many of them as it drops at that end. Any other mean may have none.
+    - An olympic mean would drop all of them. The error has the message `too_few`.
+    - Too many runs did not converge. An olympic mean counts them as the worst runs, so it allows as many as it drops at
+      one end. Any other average allows none.
+
+    `too_few` is the message that runs are missing, as `missing_runs` returns it; None if there are enough.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     would_drop_all = is_olympic and len(runs) <= 2 * protocol.dropped_runs
-    if missing is not None and would_drop_all:
-        raise TooFewRunsError(missing)
+    if too_few is not None and would_drop_all:
+        raise TooFewRunsError(too_few)
 
-    failed_files = [run.file for run in runs if math.isinf(run.value)]
+    failed_files = [run.file for run in runs if math.isinf(run.value)]  # a run that did not converge is infinite
     failures_allowed = protocol.dropped_runs if is_olympic else 0
     if len(failed_files) > failures_allowed:
         says = f"{len(failed_files)} of {len(runs)} runs did not converge ({', '.join(failed_files)})"
@@ -106,8 +117,8 @@ def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, missing: st
 
 
 def _figures_in_words(runs: Sequence[RunFigure], unit: str) -> str:
-    """Return the figures of the runs as a list such as `28.5 minutes, did not converge`."""
-    words = []
+    """Return the figures of the runs as one text: `28.5 minutes, did not converge`."""
+    figures = []
     for run in runs:
-        words.append(f"{six_digits(run.value)} {unit}" if math.isfinite(run.value) else "did not converge")
-    return ", ".join(words)
+        figures.append(f"{six_digits(run.value)} {unit}" if math.isfinite(run.value) else "did not converge")
+    return ", ".join(figures)

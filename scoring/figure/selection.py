@@ -11,9 +11,11 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
     """Return the part of a run's log that the protocol measures, without the warm-up.
 
-    Most protocols measure windows, which are the rows that a log prints every few steps. One that skips epochs measures
-    the summaries of the epochs, where they print a rate. `skip` is how many windows or epochs are dropped at the start,
-    instead of the protocol's own number. Raises InputError if nothing is left, or fewer steps than the protocol takes.
+    - A protocol that skips epochs measures epoch summaries: those that have a printed rate.
+    - Any other protocol measures windows, which are the rows that a log prints every few steps.
+
+    `skip` is how many windows or epochs to drop at the start; None takes the protocol's own number. Raises InputError
+    if nothing is left, or fewer steps than the protocol takes.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -26,15 +28,15 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
-    """Return the windows of a run without those of its warm-up. Raises InputError if nothing is left.
+    """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    A log may mark windows itself, as "warmup" or "measured". Those that it marks as warm-up never count. Which of the
-    others are dropped depends on the first of these that applies:
+    A log may mark windows itself, as "warmup" or "measured". Windows marked "warmup" are always dropped. The first rule
+    that applies says which of the others are dropped:
 
-    - `skip` is given: the first `skip` of them.
-    - The protocol skips windows: as many as it skips, less those that the log marks as warm-up.
-    - The log marks measured windows: none, as its own warm-up takes the place of the steps that the protocol skips.
-    - Else: those that begin within the steps that the protocol skips.
+    - `skip` is given: the first `skip` windows.
+    - The protocol skips windows: the first ones, up to its number. Windows marked "warmup" count towards that number.
+    - The log marks windows as "measured": none. The log's own warm-up replaces the steps that the protocol skips.
+    - The protocol skips steps: windows that begin within these steps, and windows without a number of steps.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
@@ -49,7 +51,8 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     log_marks_measured = any(window.phase == "measured" for window in windows)
     if log_marks_measured:
         return windows
-    return _begun_after_steps(record, protocol)  # of all windows: a log that marks none as measured marks no warm-up
+    # This reads record.windows. They are the same as `windows`: a log without "measured" has no "warmup" marks either.
+    return _windows_after_skipped_steps(record, protocol)
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -58,14 +61,16 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
     `unit` is what the error calls the rows: `windows` or `epochs`.
     """
     if number >= len(rows):
-        raise nothing_left(record, f"{number} {unit}", f"{len(rows)}")
+        raise nothing_left(record, warm_up=f"{number} {unit}", held=f"{len(rows)}")
     return rows[number:]
 
 
-def _begun_after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
-    """Return the windows that began after the steps that a protocol skips; none of those that do not say their steps.
+def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
+    """Return the windows that begin after the steps that the protocol skips.
 
-    Raises InputError if there are none, or if the log does not say how many steps were done at the end of some window.
+    Windows without a number of steps are left out, because it is not known where they begin.
+
+    Raises InputError if no window is left, or if the log does not say how many steps were done at the end of a window.
     """
     steps_done = positions(record)
     chosen = []
@@ -73,25 +78,28 @@ def _begun_after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
         if done_at_end is None:
             says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
             raise InputError(f"{record.file}: protocol {protocol.name} {says}")
-        if window.steps and done_at_end - window.steps >= protocol.skip:
+        if not window.steps:
+            continue
+        done_at_begin = done_at_end - window.steps
+        if done_at_begin >= protocol.skip:
             chosen.append(window)
     if not chosen:
-        raise nothing_left(record, f"{protocol.skip} steps", f"{steps_done[-1]} printed")
+        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{steps_done[-1]} printed")
     return chosen
 
 
 def positions(record: Record) -> list[int | None]:
     """Return for each window how many steps of the run, warm-up included, were done at its end.
 
-    A window's row prints the number of its last step. Formats that count anew in each epoch are added up: rows of the
-    steps 50, 100, 50, 100 in two epochs give 50, 100, 150, 200.
-
-    A row without that number, such as one of a whole epoch, adds its own steps to those of the row before. Where it
-    does not say its steps either, the result is None for it, and for those after it until a row prints a step again.
+    - The row prints the number of its last step: that number. If the log starts again from 1 in each epoch, the epochs
+      are added up: rows of the steps 50, 100, 50, 100 -> 50, 100, 150, 200.
+    - The row prints no step number, such as the row of a whole epoch: its own steps are added to those done before.
+    - It does not say how many steps it has either: None. So are the following rows, up to the next row that prints a
+      step number.
     """
     steps_done: list[int | None] = []
     done: int | None = 0  # at the end of the row before
-    done_at_restart = 0  # when the printed numbers last began anew
+    done_at_restart = 0  # when the printed numbers last started again
     last_epoch: int | None = None
     for window in record.windows:
         if window.step is None:
@@ -102,21 +110,22 @@ def positions(record: Record) -> list[int | None]:
             steps_done.append(done)
             continue
 
-        counted = window.step - record.first_step + 1  # a log may print 0 for its first step
+        printed_done = window.step - record.first_step + 1  # a log may print 0 for its first step
         is_new_epoch = last_epoch is not None and window.epoch != last_epoch
-        # A new epoch alone does not say so: other formats count on, and their sum lies above the row before.
-        if is_new_epoch and done is not None and done_at_restart + counted <= done:
+        # A new epoch alone does not prove a restart. If the numbers go on instead, they lie above the row before.
+        if is_new_epoch and done is not None and done_at_restart + printed_done <= done:
             done_at_restart = done
         last_epoch = window.epoch
-        done = done_at_restart + counted
+        done = done_at_restart + printed_done
         steps_done.append(done)
     return steps_done
 
 
 def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
-    """Return the first windows whose steps add up to `steps` at most; a window that does not say its steps counts 1.
+    """Return the first windows, as many as have at most `steps` steps in all.
 
-    Raises InputError if all of them have fewer steps, or if the first window alone has more.
+    A window that does not say its steps counts as one step. Raises InputError if all windows together have fewer steps,
+    or if the first window alone has more.
     """
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
     if totals[0] > steps:
@@ -124,17 +133,20 @@ def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequ
         raise InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
     if totals[-1] < steps:
         raise too_short(record, steps, totals[-1])
-    windows_within_steps = bisect.bisect(totals, steps)  # each of which ends with a total of `steps` at most
+    windows_within_steps = bisect.bisect(totals, steps)  # the number of totals that are at most `steps`
     return chosen[:windows_within_steps]
 
 
 def nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
-    """Return the error that a run is no longer than its warm-up; both lengths are texts such as `20 steps`."""
+    """Return, not raise, the error that the warm-up is as long as the run or longer.
+
+    `warm_up` is the length of the warm-up and `held` that of the run, as texts such as `20 steps`.
+    """
     says = "nothing is left to measure; take a longer run or a smaller --skip"
     return NothingMeasuredError(f"{record.file}: warm-up is {warm_up} and the run has {held}: {says}")
 
 
 def too_short(record: Record, steps: int, total: int) -> InputError:
-    """Return the error that a protocol takes `steps` after warm-up, of which the log has only `total`."""
+    """Return, not raise, the error that the protocol takes `steps` after warm-up but the log has only `total`."""
     says = f"the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
     return InputError(f"{record.file}: {says}")

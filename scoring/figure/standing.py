@@ -10,32 +10,33 @@ from scoring.record import Record, config_of, section
 
 
 def standing_of(records: Sequence[Record]) -> Standing | None:
-    """Return the standing of a figure made of these runs; None where no log has the form of MLPerf logs."""
+    """Return whether the figure of these runs is an MLPerf result; None if no log has the form of MLPerf logs."""
     standings = [mlperf.standing(_facts(record)) for record in records if record.format == "mllog"]
     return mlperf.standing_of_all(standings) if standings else None
 
 
 def _facts(record: Record) -> ResultFacts:
-    """Return what decides whether a log's result is an MLPerf result: its benchmark, division, data set and target.
+    """Return the facts that decide whether a log's result is an MLPerf result. A fact that it does not say is None.
 
-    Our own logs follow OWN_RULESET, the rules of one round of MLPerf such as 4.0.0, and have a header that describes
-    the data set. Logs of others have no header. They do not say their round, so that their ruleset is None, and tell
-    the number of samples by MLPerf events alone. The header's number comes first where a log has both.
+    Only this project's own logs have a header, which describes the data set. They follow OWN_RULESET, the rules of one
+    MLPerf round. Any other log has no ruleset, because it does not say its round.
+
+    The numbers of samples are those of the header, or else those of the log's MLPerf events.
     """
     dataset = section(record, "dataset")
-    is_ours = bool(record.header)  # other projects write none
+    is_project_log = bool(record.header)
     train_samples = real(dataset.get("train_samples"))
     eval_samples = real(dataset.get("eval_samples"))
     synthetic = dataset.get("synthetic")
     return ResultFacts(
         benchmark=record.benchmark,
         division=record.division,
-        ruleset=OWN_RULESET if is_ours else None,
+        ruleset=OWN_RULESET if is_project_log else None,
         dataset=mlperf.dataset_name(dataset),
         train_samples=record.train_samples if train_samples is None else int(train_samples),
         eval_samples=record.eval_samples if eval_samples is None else int(eval_samples),
-        bytes_of_parts=bytes_of_parts(dataset),
-        counts_samples=is_ours,
+        bytes_of_parts=bytes_of_parts(dataset),  # of the data set's files
+        has_exact_counts=is_project_log,
         synthetic=synthetic if isinstance(synthetic, bool) else None,
         quality_target=_recipe_target(record),
         throughput_only=record.mode == "throughput",
@@ -43,7 +44,7 @@ def _facts(record: Record) -> ResultFacts:
 
 
 def _recipe_target(record: Record) -> float | None:
-    """Return the quality that a run of ours trained to, as its recipe says; None where no recipe does."""
+    """Return the quality that a run of this project trained to, as its recipe says; None if no recipe says one."""
     for name, entry in config_of(record).items():
         if name.startswith("RECIPE.target_"):
             return real(entry.get("value"))

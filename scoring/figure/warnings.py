@@ -8,20 +8,24 @@ from runlog.digits import percent, percent_above, significant, six_digits
 from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
 from scoring.figure.spread import outlier
-from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, seconds_of_row
+from scoring.importers.checks import CLOCKS_AGREE_WITHIN, EPOCHS_AND_RUN, MAX_PLAUSIBLE_RATIO, seconds_of_row
 from scoring.importers.run_time import run_rate
 from scoring.record import Record
 
-RATE_GAP_SHARE = 0.001
-OUTLIER_SHARE = 0.01
-UNSTEADY_SHARE = 0.02
-SUMMARY_SHARE = 0.02
-WARM_UP_SHARE = 0.25  # by which a figure may lie off the whole run's, for the warm-up that its protocol leaves out
+MOST_RATE_GAP = 0.001  # by which a mean of rates may lie above all images over all time
+LEAST_OUTLIER_DISTANCE = 0.01  # of an outlying run from the median run, as a share of it
+MOST_HALF_WIDTH = 0.02  # of a figure's 95 % interval, as a share of the figure
+MOST_SUMMARY_GAP = 0.02  # by which a figure may differ from the one that the log closes with
+MOST_WARM_UP_GAP = 0.25  # by which a figure may differ from the whole run's, whose rate includes the warm-up
 MOST_PACKAGES = 5  # that a warning lists
+MOST_PROBLEMS = 3  # of a log that are shown
 
 
 def warning(rule: str, message: str, record: Record | None = None, line: int | None = None) -> Verdict:
-    """Return a warning with the stable name `rule`, about a run and a line of its log where they are given."""
+    """Return a warning with the stable name `rule`.
+
+    `record` is the run that the warning is about, and `line` a line of its log. None: the warning has no such place.
+    """
     file = record.file if record else None
     where = file or ""
     if line is not None:
@@ -30,83 +34,90 @@ def warning(rule: str, message: str, record: Record | None = None, line: int | N
 
 
 def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
-    """Return warnings as plain values: a list of {rule, message, file, line}."""
+    """Return warnings as dictionaries with the keys rule, message, file and line."""
     return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
 
 
 def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
-    """Warn where a run's figure lies far off what the same log says of the speed in another way.
+    """Yield a warning for each other rate of the same log that differs too much from a run's figure.
 
-    `value` is the figure in images/s, `lines` the first and last line that it is made of. The other ways are the times
-    of the same rows, the time of the whole run, and the figure that the log closes with.
+    `value` is the figure in images/s. `lines` are the first and last line of the log that the figure comes from. The
+    other rates are, in this order:
+
+    - the rate by the times of the same rows,
+    - the rate of the whole run,
+    - the rate that the log closes with.
     """
     first_line, last_line = lines
-    figure_of_lines = f"the figure, of lines {first_line} to {last_line}, is"
-    yield from _warn_if_rows_disagree(record, value, lines, figure_of_lines)
+    message_start = f"the figure, of lines {first_line} to {last_line}, is"
+    yield from _warn_if_rows_disagree(record, value, lines, message_start)
     yield from _warn_if_whole_run_disagrees(record, value, last_line)
-    yield from _warn_if_closing_figure_disagrees(record, value, figure_of_lines)
+    yield from _warn_if_closing_figure_disagrees(record, value, message_start)
 
 
 def _warn_if_rows_disagree(
-    record: Record, value: float, lines: tuple[int, int], figure_of_lines: str
+    record: Record, value: float, lines: tuple[int, int], message_start: str
 ) -> Iterator[Verdict]:
-    """Warn where a figure is over REFUSED times what the same rows' own times make, or under 1 / REFUSED times.
+    """Yield a warning if a figure and the rate by the same rows' times differ by over a factor of MAX_PLAUSIBLE_RATIO.
 
-    `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
-    where the rows do not tell their times.
+    `lines` are the first and last line of these rows. `message_start` is such as "the figure, of lines 12 to 480, is".
+    There is no warning if the rows do not give their times.
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
-    if rate_of_rows is not None and not 1 / REFUSED <= value / rate_of_rows <= REFUSED:
-        times_too_much = significant(value / rate_of_rows, digits=3)
+    if rate_of_rows is None:
+        return
+    ratio = value / rate_of_rows
+    if not 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO:
         message = (
-            f"{figure_of_lines} {times_too_much} times what the same rows' own times make, "
+            f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
             f"{six_digits(rate_of_rows)}: the clock was set, or the run stood still in between"
         )
         yield warning("rows_disagree", message, record, last_line)
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
-    """Warn where a figure lies off the rate of the whole run by more than warm-up explains, WARM_UP_SHARE.
+    """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains.
 
-    Where the importer has already found that the epochs and the whole run disagree, they are not compared again. There
-    is no warning either where the log does not tell the time of the whole run.
+    The limit is MOST_WARM_UP_GAP. There is no warning if the log does not give the time of the whole run, or if the
+    importer has already reported that this time and the epochs disagree.
     """
     whole_run = run_rate(record)
-    is_said_by_check = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
-    if whole_run is not None and not is_said_by_check:
-        off = value / whole_run.images_per_s - 1
-        if abs(off) > WARM_UP_SHARE:
-            message = (
-                f"the figure, {six_digits(value)}, is {off:+.1%} off the whole run's: {whole_run.text}, warm-up "
-                "included"
-            )
-            yield warning("ways_disagree", message, record, last_line)
+    is_reported_by_importer = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
+    if whole_run is None or is_reported_by_importer:
+        return
+    gap = value / whole_run.images_per_s - 1
+    if abs(gap) > MOST_WARM_UP_GAP:
+        message = (
+            f"the figure, {six_digits(value)}, is {gap:+.1%} off the whole run's: {whole_run.text}, warm-up included"
+        )
+        yield warning("ways_disagree", message, record, last_line)
 
 
-def _warn_if_closing_figure_disagrees(record: Record, value: float, figure_of_lines: str) -> Iterator[Verdict]:
-    """Warn where a figure lies off the images/s that the log closes with by more than SUMMARY_SHARE.
+def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
+    """Yield a warning if a figure differs by more than MOST_SUMMARY_GAP from the images/s that the log closes with.
 
-    `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
-    where the log closes with no figure, or with that of one device.
+    `message_start` is such as "the figure, of lines 12 to 480, is". There is no warning if the log closes with no
+    images/s, or with those of one device.
     """
-    if record.summary_rate is not None and record.rate_scope == "global":
-        off = value / record.summary_rate - 1
-        if abs(off) > SUMMARY_SHARE:
-            message = (
-                f"{figure_of_lines} {off:+.1%} off the log's own summary {six_digits(record.summary_rate)}, which has "
-                "a rule of its own: see the protocol summary"
-            )
-            yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
+    if record.summary_rate is None or record.rate_scope != "global":
+        return
+    gap = value / record.summary_rate - 1
+    if abs(gap) > MOST_SUMMARY_GAP:
+        message = (
+            f"{message_start} {gap:+.1%} off the log's own summary {six_digits(record.summary_rate)}, which has "
+            "a rule of its own: see the protocol summary"
+        )
+        yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
 
 
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
-    """Return the images/s of the rows after line `first_line` up to line `last_line`, by the rows' own times.
+    """Return the images/s of the rows after `first_line` up to `last_line`, by the times that the rows themselves give.
 
-    The row of the first line is not among them: a figure between two stamps begins at its end. The rate is all steps
-    times the batch, over all seconds. It is that of all devices, or of one where the log prints rates of one and does
-    not say how many devices there are. Returns None where a row does not tell its steps and time, where there is no
-    row, or where the log does not say the batch.
+    The rate is steps * batch / seconds, summed over the rows. It is the rate of all devices. If the log prints rates of
+    one device and does not give the number of devices, it is the rate of one device.
+
+    Returns None if a row lacks its steps or its time, if there are no rows, or if the batch is unknown.
     """
     batch = record.global_batch
     if not batch and record.rate_scope == "device":
@@ -115,6 +126,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
     steps = 0
     seconds = 0.0
     for window in record.windows:
+        # A figure between two time stamps begins at the end of the first line's row, so that row is left out.
         is_in_range = first_line < window.line <= last_line
         if not is_in_range:
             continue
@@ -130,34 +142,46 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
 
 def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
-    """Warn of a figure whose 95 % interval reaches more than 2 % of it to each side."""
+    """Yield a warning if half the width of a figure's 95 % interval is over MOST_HALF_WIDTH of the figure.
+
+    There is no warning without an interval.
+    """
     if interval is None:
         return
     low, high = interval
-    half_width = (high - low) / 2 / value  # as a share of the figure
-    if half_width > UNSTEADY_SHARE:
-        share = percent_above(half_width, UNSTEADY_SHARE)
-        message = (
-            f"half the width of the 95 % interval is {share} of the figure (over {percent(UNSTEADY_SHARE, decimals=0)})"
-        )
+    half_width_share = (high - low) / 2 / value
+    if half_width_share > MOST_HALF_WIDTH:
+        share = percent_above(half_width_share, MOST_HALF_WIDTH)
+        limit = percent(MOST_HALF_WIDTH, decimals=0)
+        message = f"half the width of the 95 % interval is {share} of the figure (over {limit})"
         yield warning("wide_interval", message)
 
 
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
-    """Warn of an efficiency over 1 by more than clocks differ: a device that does more among many than among few."""
-    if efficiency <= 1 + CLOCK_AGREES:
+    """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than clocks differ.
+
+    Above 1, one device of many would do more than one device of few. Above MAX_PLAUSIBLE_RATIO the message adds
+    that the caller shows no efficiency.
+    """
+    if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
     message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
     message += " is another than it seems"
-    if efficiency > REFUSED:
+    if efficiency > MAX_PLAUSIBLE_RATIO:
         message += "; no efficiency is given, as it is 1 at most"
     yield warning("over_linear", message)
 
 
 def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
-    """Warn of what the importer of a log found: text that it could not read, contradictions, and TF32 called FP32."""
-    for problem in record.problems[:3]:
-        yield warning("option_contradicts_log" if "the options" in problem else "log_problem", problem, record)
+    """Yield the warnings about what the importer found in a log, in this order:
+
+    - text that it could not read, or that contradicts an option: the first MOST_PROBLEMS of these problems,
+    - facts that the log gives in two ways, and the two do not agree,
+    - FP32 that was computed in TF32.
+    """
+    for problem in record.problems[:MOST_PROBLEMS]:
+        contradicts_option = "the options" in problem
+        yield warning("option_contradicts_log" if contradicts_option else "log_problem", problem, record)
     for check in record.checks:
         if not check.agree and not check.one_sided:
             yield warning("ways_disagree", str(check), record)
@@ -167,46 +191,57 @@ def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
 
 
 def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
-    """Warn of the run that does not belong to the others by Grubbs' test, if it is over 1 % off the median too."""
+    """Yield a warning if one run is an outlier among the others.
+
+    The run must be an outlier by Grubbs' test, and differ from the median by over LEAST_OUTLIER_DISTANCE of it.
+
+    `values` are the figures of the `records`, in `unit`. Infinite figures are left out.
+    """
     finite = [(record, value) for record, value in zip(records, values, strict=True) if math.isfinite(value)]
     index = outlier([value for _, value in finite])
     if index is None:
         return
     record, value = finite[index]
-    middle = statistics.median(value for _, value in finite)
-    if abs(value - middle) > OUTLIER_SHARE * abs(middle):
-        message = f"{six_digits(value)} {unit} lies far from the median {six_digits(middle)} of the runs"
+    median = statistics.median(value for _, value in finite)
+    if abs(value - median) > LEAST_OUTLIER_DISTANCE * abs(median):
+        message = f"{six_digits(value)} {unit} lies far from the median {six_digits(median)} of the runs"
         yield warning("outlying_run", message, record)
 
 
 def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
-    """Warn that runs are put together of which nothing says that they ran on one machine."""
-    silent = [record for record in records if record.machine is None]
-    if len(records) < 2 or not silent:
+    """Yield a warning if there are several runs and some logs do not name their machine.
+
+    Such runs may be of different machines. The warning points to the first log that names none.
+    """
+    silent_records = [record for record in records if record.machine is None]
+    if len(records) < 2 or not silent_records:
         return
 
     message = (
-        f"{len(silent)} of {len(records)} logs do not say their hardware, so the runs may be of different machines; "
-        "if they are of one, name it by `score --system NAME`"
+        f"{len(silent_records)} of {len(records)} logs do not say their hardware, so the runs may be of different "
+        "machines; if they are of one, name it by `score --system NAME`"
     )
-    yield warning("system_unsaid", message, silent[0])
+    yield warning("system_unsaid", message, silent_records[0])
 
 
 def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Warn of a mean of runs' rates that lies above their images over their time by more than 0.1 %."""
-    gap = statistics.fmean(rates) * statistics.fmean(1 / rate for rate in rates) - 1
-    if gap > RATE_GAP_SHARE:
-        yield warning(
-            "rates_averaged",
-            f"the mean of the runs' rates is {percent(gap, decimals=2)} above their images over their time",
-        )
+    """Yield a warning if the mean of the runs' rates is too far above their images over their time.
+
+    The two are equal if all runs have the same rate. The limit is MOST_RATE_GAP. `rates` are the images/s of the runs.
+    """
+    mean_rate = statistics.fmean(rates)
+    mean_time_per_image = statistics.fmean(1 / rate for rate in rates)
+    gap = mean_rate * mean_time_per_image - 1
+    if gap > MOST_RATE_GAP:
+        message = f"the mean of the runs' rates is {percent(gap, decimals=2)} above their images over their time"
+        yield warning("rates_averaged", message)
 
 
 def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
-    """Warn of runs set side by side that differ in model, batch, precision, math mode or software.
+    """Yield a warning for each setting in which runs differ: model, batch, precision, math mode, then software.
 
-    A run whose log does not say one of them is taken to agree. The precision is an exception: see `_different_values`.
-    Of different software the first MOST_PACKAGES packages are named.
+    A log that does not give a setting is taken to agree. Precision is an exception: see `_different_values`. The
+    warning about software names at most MOST_PACKAGES packages.
     """
     for rule, name, field in (
         ("mixed_model", "model", "model"),
@@ -218,39 +253,41 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
         if len(values) > 1:
             yield warning(rule, f"{name} differs: {', '.join(values)}")
 
-    different = []
-    for name, versions in sorted(_versions(records).items()):
+    different_packages = []
+    for package, versions in sorted(_versions_by_package(records).items()):
         if len(versions) > 1:
-            different.append(f"{name} {' and '.join(sorted(versions))}")
-    if different:
-        yield warning("mixed_software", f"software differs: {'; '.join(different[:MOST_PACKAGES])}")
+            different_packages.append(f"{package} {' and '.join(sorted(versions))}")
+    if different_packages:
+        yield warning("mixed_software", f"software differs: {'; '.join(different_packages[:MOST_PACKAGES])}")
 
 
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
-    """Return the different values that the records have in a field, sorted, as text; empty where none says it.
+    """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    Values that differ in case or punctuation alone are one, such as `ResNet-50` and `resnet50`; the last of them is
-    returned. A log that does not say its precision may be of FP32: beside logs of half precision alone it counts as a
-    value of its own, `not said`.
+    Values that differ only in case or punctuation count as one: of `ResNet-50` and then `resnet50`, the last is
+    returned.
+
+    A missing precision may stand for FP32. So if some logs lack their precision, and the others have values but never
+    `fp32`, the text `not said` is added to the values.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
-    by_letters = {}  # {its letters and digits: a value}
+    value_by_letters = {}  # by its letters and digits in lower case
     for value in values:
         letters = "".join(character for character in str(value).lower() if character.isalnum())
-        by_letters[letters] = value
-    some_say_nothing = len(values) < len(records)
-    if field == "precision" and values and some_say_nothing and "fp32" not in values:
-        by_letters["unsaid"] = "not said"
-    return [str(value) for value in sorted(by_letters.values())]
+        value_by_letters[letters] = value
+    some_logs_lack_it = len(values) < len(records)
+    if field == "precision" and values and some_logs_lack_it and "fp32" not in values:
+        value_by_letters["unsaid"] = "not said"
+    return [str(value) for value in sorted(value_by_letters.values())]
 
 
-def _versions(records: Sequence[Record]) -> dict[str, set[str]]:
-    """Return the versions of each package that the records name, the framework among them."""
+def _versions_by_package(records: Sequence[Record]) -> dict[str, set[str]]:
+    """Return the versions of each package that the records name, including the framework."""
     versions: dict[str, set[str]] = {}
     for record in records:
-        name, _, version = (record.framework or "").rpartition(" ")
-        if name:
-            versions.setdefault(name, set()).add(version)
-        for package, text in record.software.items():
-            versions.setdefault(package, set()).add(text)
+        framework, _, framework_version = (record.framework or "").rpartition(" ")
+        if framework:
+            versions.setdefault(framework, set()).add(framework_version)
+        for package, version in record.software.items():
+            versions.setdefault(package, set()).add(version)
     return versions

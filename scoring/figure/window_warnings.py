@@ -3,79 +3,92 @@
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from runlog.digits import percent, percent_above, significant
 from runlog.verdict import Verdict
-from scoring.figure.warnings import OUTLIER_SHARE, RATE_GAP_SHARE, warning
+from scoring.figure.stragglers import warn_of_slow_rank
+from scoring.figure.warnings import MOST_RATE_GAP, warning
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.record import Record, Window
 
-# A split is searched over the whole series: its strength must pass what noise alone reaches (about
-# sqrt(2 ln n), 3.7 for a thousand windows) by a margin, and the levels must differ by what a user cares for.
-CHANGE_STRENGTH = 6.0
-WARM_UP_SHARE = 0.01
-THROTTLE_SHARE = 0.03
-DRIFT_SHARE = 0.02
-STALL_SHARE = 0.05
-OUTLIER_SCORE = 3.5  # median absolute deviations: Iglewicz and Hoaglin's modified z-score
+# A level change is sought over the whole series. Noise alone reaches a strength of about sqrt(2 ln n), which is 3.7 for
+# a thousand windows; a change must exceed that by a margin.
+LEAST_CHANGE_STRENGTH = 6.0
+WARM_UP_SLOWDOWN = 0.01  # of the first windows, over the rest
+THROTTLING_SLOWDOWN = 0.03  # of the windows after a sudden change, over those before
+LEAST_DRIFT = 0.02  # of the median time, from the first third of the windows to the last
+MOST_WAITING_SHARE = 0.05  # of the time, spent waiting for data
+OUTLIER_DEVIATIONS = 3.5  # from the median: the limit of Iglewicz and Hoaglin's modified z-score
+OUTLIER_DISTANCE_SHARE = 0.2  # from the median, as a share of it
+MOST_OUTLIERS_SHARE = 0.1  # of the windows
+MOST_MEAN_SHIFT = 0.01  # of the mean time by its outliers
 DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826  # standard deviations of normal values, in their median absolute distances
-OUTLYING_WINDOW_SHARE = 0.2
-MOST_DEVIATIONS = 8  # a value farther from the median is clipped to it before a change of level is sought
+CLIP_DEVIATIONS = 8  # a value farther from the median is clipped to it before a level change is sought
 NORMAL_QUANTILE_99 = 2.576  # of a normal value's distance from its mean, in deviations
 MOST_FOR_TREND = 200  # a longer series is thinned out to 200 to 399 values, as the test for a trend compares all pairs
-SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; that of independent values is about 2
-DYING_CHANGES = 3  # the first changes of running averages are over so many times the last ones
-LEAST_FOR_LEVELS = 6  # windows in which a change of level or an outlier is sought
+MOST_SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; that of independent values is about 2
+LEAST_DECAY_RATIO = 3  # of the first changes of running averages to the last ones
+LEAST_FOR_LEVELS = 6  # windows in which a level change or an outlier is sought
 LEAST_FOR_RUNNING_AVERAGES = 20
-SWING = 1.25  # of the 95 % quantile of the step times to the 5 % one
-STRAGGLER_SHARE = 0.03  # of a window's time, over the median rank
-STRAGGLER_CHANCE = 0.01  # that a run of ranks that are alike has such a warning
-STRAGGLER_WINDOWS = 4  # windows that are worth one of independent ones: (1 + r) / (1 - r) at a correlation r of 0.6
+MOST_SWING_RATIO = 1.25  # of the 95 % quantile of the times to the 5 % one
 
 
 def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
-    """Warn of what the measured windows of one run show: a log that ends early, uneven times, waits for data or a rank.
+    """Yield the warnings about the measured windows of one run, in this order:
 
-    `averages_rates` says that the figure is a mean of the windows' rates, for which running averages and windows of
-    unequal speed are a fault. Times are looked at only where all windows have them.
+    - The log ends before its run does.
+    - The printed rates are running averages, and the figure is their mean.
+    - The times of the windows are uneven. This is checked if there are two windows or more and all have a time.
+    - Waiting for data takes more than MOST_WAITING_SHARE of the time.
+    - One rank waits longer for its input than the others, or computes longer.
+
+    `averages_rates` is True if the run's figure is the mean of its windows' rates.
     """
     if record.truncated:
         message = "the log ends before its run does: the figure is of the part that is there"
-        yield warning("truncated", message, record, record.segment[1] if record.segment else record.lines)
+        last_line = record.segment[1] if record.segment else record.lines  # a segment is one run of a file with several
+        yield warning("truncated", message, record, last_line)
     if record.cumulative and averages_rates:
         message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
         yield warning("cumulative_windows", message, record)
     times = comparable_times(windows)
-    if len(times) == len(windows) > 1:
+    all_have_times = len(times) == len(windows)
+    if all_have_times and len(times) > 1:
         yield from _warn_of_uneven_times(record, windows, times, averages_rates)
     share = waiting_share(windows)
-    if share is not None and share > STALL_SHARE:
-        waiting = percent_above(share, STALL_SHARE)
-        message = f"{waiting} of the step time is waiting for data (over {percent(STALL_SHARE, decimals=0)})"
+    if share is not None and share > MOST_WAITING_SHARE:
+        waiting = percent_above(share, MOST_WAITING_SHARE)
+        message = f"{waiting} of the step time is waiting for data (over {percent(MOST_WAITING_SHARE, decimals=0)})"
         yield warning("data_stall", message, record)
-    for kind, does in (("data_wait", "waits for its input"), ("compute", "computes")):
-        yield from _warn_of_slow_rank(record, windows, kind, does)
+    yield from warn_of_slow_rank(record, windows, "data_wait", action="waits for its input")
+    yield from warn_of_slow_rank(record, windows, "compute", action="computes")
 
 
 def waiting_share(windows: Sequence[Window]) -> float | None:
-    """Return the share of the windows' time that rank 0 waited for input; None where none of them says it."""
-    waited = 0.0
-    total = 0.0
+    """Return the share of the time that rank 0 waited for input.
+
+    Only windows whose row has both times count. Returns None if there are none.
+    """
+    waited_s = 0.0
+    total_s = 0.0
     for window in windows:
         if window.data_wait_s is not None and window.seconds:
-            waited += window.data_wait_s
-            total += window.seconds
-    return waited / total if total else None
+            waited_s += window.data_wait_s
+            total_s += window.seconds
+    return waited_s / total_s if total_s else None
 
 
 def comparable_times(windows: Iterable[Window]) -> list[float]:
-    """Return the seconds of a step in each window; windows whose rows do not tell a time are left out.
+    """Return a time for each window that can be compared with the times of the other windows.
 
-    Where a row does not say its steps, the time is that of an image instead. Where it prints a rate alone, it is one
-    over that rate. Only the ratios of such times mean something.
+    - A row with its seconds and images, but without a number of steps: the seconds of one image.
+    - A row that gives the time of a step: the seconds of one step.
+    - A row with only a printed rate: 1 / rate.
+    - Any other window is left out of the result.
+
+    Use only ratios of these times, because their unit depends on what the log prints.
     """
     times = []
     for window in windows:
@@ -91,79 +104,102 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 def _warn_of_uneven_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
-    """Warn of uneven step times: running averages, a change of level or a few outliers, a wide swing, unequal rates.
+    """Yield the warnings about uneven times of a run's windows, in this order:
 
-    `times` are the seconds of a step in each window. A level is a stretch of the run in which they lie around one
-    value. Changes of level are sought in LEAST_FOR_LEVELS windows or more, and outliers where there is no change.
-    `averages_rates` says that the figure is a mean of rates: it lies above images over time where the windows are of
-    unequal speed.
+    - The times look like running averages, and the log's format is not known to print such averages.
+    - The times change to another level, or else a few of them are outliers. This needs LEAST_FOR_LEVELS windows.
+    - The slow windows take much longer than the fast ones.
+    - The figure is a mean of rates (`averages_rates`), and this mean is too high.
+
+    `times` has one value for each window, as `comparable_times` returns them.
     """
     if not record.cumulative and _look_like_running_averages(times):
         message = "the windows look like running averages: ever smaller changes from row to row"
         yield warning("cumulative_windows", message, record)
     if len(times) >= LEAST_FOR_LEVELS:
-        found = _warning_of_level_change(record, windows, times) or _warning_of_outlying_windows(record, windows, times)
-        if found is not None:
-            yield found
+        level_change = _warning_of_level_change(record, windows, times)
+        level_change_or_outliers = level_change or _warning_of_outlying_windows(record, windows, times)
+        if level_change_or_outliers is not None:
+            yield level_change_or_outliers
+    yield from _warn_if_times_swing(record, times)
+    if averages_rates:
+        yield from _warn_if_mean_of_rates_is_high(record, windows, times)
 
+
+def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Verdict]:
+    """Yield a warning if the 95 % quantile of the times is more than MOST_SWING_RATIO times the 5 % quantile."""
     ordered = sorted(times)
-    fast = ordered[int(0.05 * len(times))]  # 5 % of the windows are faster
-    slow = ordered[int(0.95 * len(times))]  # 5 % of them are as slow, or slower
-    if slow > SWING * fast:
+    fast = ordered[int(0.05 * len(times))]
+    slow = ordered[int(0.95 * len(times))]
+    if slow > MOST_SWING_RATIO * fast:
         times_as_long = significant(slow / fast, digits=3)
         message = f"the slow windows take {times_as_long} times as long as the fast ones, 5 to 95 % of them"
         yield warning("unsteady", message, record)
 
+
+def _warn_if_mean_of_rates_is_high(
+    record: Record, windows: Sequence[Window], times: Sequence[float]
+) -> Iterator[Verdict]:
+    """Yield a warning if the mean of the windows' rates is too far above all images over all time.
+
+    The two are equal if all windows have the same speed. Otherwise the mean of rates is the higher one. The warning
+    comes if it is higher by more than MOST_RATE_GAP.
+    """
     mean_rate = statistics.fmean(1 / time for time in times)
     mean_time = weighted_mean(times, steps_as_weights(windows))
-    gap = mean_rate * mean_time - 1  # 0 where all windows are of one speed
-    if averages_rates and gap > RATE_GAP_SHARE:
+    gap = mean_rate * mean_time - 1  # 1 / mean_time is the rate over all time
+    if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
 
 
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning of a few windows far from the median step time that move the mean by over 1 %; None without.
+    """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
 
-    Far is more than OUTLIER_SCORE deviations, and more than OUTLYING_WINDOW_SHARE of the median. More than a tenth of
-    the windows are not a few: then the whole run is uneven, of which another warning tells.
+    A window is an outlier if its time is far from the median time in two respects:
+
+    - by more than OUTLIER_DEVIATIONS standard deviations of the other windows, and
+    - by more than OUTLIER_DISTANCE_SHARE of the median.
+
+    If more than MOST_OUTLIERS_SHARE of the windows are outliers, the whole run is uneven. Another warning reports that.
     """
-    middle = statistics.median(times)
-    distances = [abs(time - middle) for time in times]
-    # The standard deviation of the other windows: the median distance does not grow with a few far ones.
+    median = statistics.median(times)
+    distances = [abs(time - median) for time in times]
+    # The median distance hardly changes with a few outliers, so it gives the deviation of the other windows.
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
-    limit = max(OUTLIER_SCORE * deviation, OUTLYING_WINDOW_SHARE * middle)
-    far_windows = sum(distance > limit for distance in distances)
-    if far_windows == 0 or far_windows > len(times) / 10:
+    most_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)
+    outliers = sum(distance > most_distance for distance in distances)
+    if outliers == 0 or outliers > MOST_OUTLIERS_SHARE * len(times):
         return None
 
-    # How far the mean over all windows lies from that over the near ones alone.
     weights = steps_as_weights(windows)
     near_times = []
     near_weights = []
     for time, weight, distance in zip(times, weights, distances, strict=True):
-        if distance <= limit:
+        if distance <= most_distance:
             near_times.append(time)
             near_weights.append(weight)
-    moved = weighted_mean(times, weights) / weighted_mean(near_times, near_weights) - 1
-    if abs(moved) <= OUTLIER_SHARE:
+    mean_shift = weighted_mean(times, weights) / weighted_mean(near_times, near_weights) - 1
+    if abs(mean_shift) <= MOST_MEAN_SHIFT:
         return None
 
     farthest = distances.index(max(distances))
-    longer = "longer" if moved > 0 else "shorter"
-    times_the_median = significant(times[farthest] / middle, digits=3)
+    longer = "longer" if mean_shift > 0 else "shorter"
+    times_the_median = significant(times[farthest] / median, digits=3)
     message = (
-        f"{far_windows} of {len(windows)} windows, far from the others, make the mean step time {percent(abs(moved))} "
-        f"{longer}; the farthest takes {times_the_median} times the median: see the median of the window "
-        "rates"
+        f"{outliers} of {len(windows)} windows, far from the others, make the mean step time "
+        f"{percent(abs(mean_shift))} {longer}; the farthest takes {times_the_median} times the median: see the median "
+        "of the window rates"
     )
     return warning("outlying_window", message, record, windows[farthest].line)
 
 
 def _warning_of_level_change(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning of warm-up that was not over, of throttling or of drift; None without them.
+    """Return the first of these warnings that applies; None if none does.
 
-    At most one of them explains a series, so the first one that is found is returned.
+    - The warm-up was not over at the first measured window.
+    - Throttling: the computation becomes slower and stays slow.
+    - Drift: the times rise or fall through the whole run.
     """
     return (
         _warning_of_warm_up(record, windows, times)
@@ -173,29 +209,30 @@ def _warning_of_level_change(record: Record, windows: Sequence[Window], times: S
 
 
 class LevelChange(NamedTuple):
-    """The place at which a series of values changes from one level to another."""
+    """The index at which a series of values changes from one level to another."""
 
     at: int  # index of the first value of the new level
-    before: float  # median of the values before it
-    after: float  # median of the values from it on
+    before: float  # median of the values before that index
+    after: float  # median of the values from that index on
 
 
-def change_point(values: Sequence[float], first: int, last: int) -> LevelChange | None:
-    """Return where a series changes its level, at an index from `first` to `last`; None where it does not clearly.
+def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
+    """Return where a series changes its level, at an index from `first_index` to `last_index`.
 
-    Each index splits the series in two parts, of the values before it and of those from it on. The index is taken at
-    which the means of the parts differ most, in standard errors of their difference. It counts as a change if they
-    differ by more than CHANGE_STRENGTH of these. Values far from the median are moved nearer beforehand, so that one
-    spike does not look like a level.
+    An index splits the series into the values before it and the values from it on. The strength of a split is the
+    difference of the two means, in standard errors of that difference. The split with the greatest strength is
+    returned. Returns None if that strength is not above LEAST_CHANGE_STRENGTH.
+
+    Values far from the median are first clipped to a limit, so that a single spike does not count as a level.
     """
     noise = _noise_deviation(values)
-    clipped = _clipped(values, MOST_DEVIATIONS * noise)
+    clipped = _clipped(values, CLIP_DEVIATIONS * noise)
     total = math.fsum(clipped)
-    sums_before = list(itertools.accumulate(clipped, initial=0.0))  # at an index, the sum of the values before it
+    sums_before = list(itertools.accumulate(clipped, initial=0.0))  # sums_before[i] is the sum of clipped[:i]
 
     greatest_strength = 0.0
     best_index = 0
-    for index in range(max(first, 1), min(last, len(values) - 1) + 1):
+    for index in range(max(first_index, 1), min(last_index, len(values) - 1) + 1):
         count_before = index
         count_after = len(values) - index
         mean_before = sums_before[index] / count_before
@@ -206,34 +243,37 @@ def change_point(values: Sequence[float], first: int, last: int) -> LevelChange 
             greatest_strength = strength
             best_index = index
 
-    if greatest_strength <= CHANGE_STRENGTH:
+    if greatest_strength <= LEAST_CHANGE_STRENGTH:
         return None
     return LevelChange(best_index, statistics.median(values[:best_index]), statistics.median(values[best_index:]))
 
 
-def _clipped(values: Sequence[float], most: float) -> list[float]:
-    """Return the values, those that lie farther than `most` from their median moved to that distance."""
-    middle = statistics.median(values)
-    return [min(max(value, middle - most), middle + most) for value in values]
+def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
+    """Return the values, each moved to within `most_distance` of their median."""
+    median = statistics.median(values)
+    return [min(max(value, median - most_distance), median + most_distance) for value in values]
 
 
 def _noise_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a series about its level, by how much neighbours differ at the median.
+    """Return the standard deviation of a series around its level, estimated from the differences of neighbours.
 
-    A change of level or a slow drift hardly touches it. The difference of two values has sqrt(2) times the deviation of
-    one. The result is above 0 even where printed digits hide the noise, or all values are 0.
+    A level change or a slow drift hardly affects the median difference. The difference of two values has sqrt(2) times
+    the deviation of one value. The result is always above 0, even if all values are equal or 0.
     """
     differences = [abs(after - before) for before, after in itertools.pairwise(values)]
     noise = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(differences) / math.sqrt(2)
-    middle = statistics.median(values)
-    return max(noise, 1e-4 * abs(middle), 1e-12)
+    median = statistics.median(values)
+    return max(noise, 1e-4 * abs(median), 1e-12)  # rounded values may be equal although the times were not
 
 
 def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning where the measured windows begin with a level that is slower by over 1 %; None where not."""
+    """Return a warning if the first measured windows are slower than the rest by over WARM_UP_SLOWDOWN; otherwise None.
+
+    The slow part must end in the first half of the windows.
+    """
     count = len(times)
     change = change_point(times, 1, count // 2)
-    if change is None or change.before <= change.after * (1 + WARM_UP_SHARE):
+    if change is None or change.before <= change.after * (1 + WARM_UP_SLOWDOWN):
         return None
     message = (
         f"the first {change.at} of {count} measured windows are {percent(change.before / change.after - 1)} slower "
@@ -243,31 +283,26 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
 
 
 def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning where the computation slows down by over 3 % and stays slow to the end; None where not.
+    """Return a warning if the computation suddenly slows down and stays slow to the end; otherwise None.
 
-    The wait for data is taken off the times. The change must be sudden: where the times rise slowly before or after
-    it, the run drifts, which is another warning. It is sought away from the ends of the run: a slow first tenth is
-    warm-up, and a slow last fifth may be over soon.
+    `times` has one value for each window. The share of waiting for data is taken off first. The rest must then rise by
+    over THROTTLING_SLOWDOWN. It must be nearly constant before and after that change. If it is not, the run drifts,
+    which is another warning.
+
+    The change is not sought at the ends of the run: a slow first tenth is warm-up, and a slow last fifth may be brief.
     """
     count = len(times)
-    compute_times = []  # of a step in each window, as `times` are
-    for window, time in zip(windows, times, strict=True):
-        waiting = 0.0  # as a share of the window's time
-        if window.data_wait_s and window.seconds:
-            waiting = min(window.data_wait_s / window.seconds, 1.0)
-        compute_times.append(time * (1 - waiting))
-    first = max(1, count // 10)
-    last = count - max(3, count // 5)
-    change = change_point(compute_times, first, last)
-    if change is None:
+    compute_times = _times_without_waiting(windows, times)
+    change = change_point(compute_times, max(1, count // 10), count - max(3, count // 5))
+    if change is None or change.before <= 0:  # 0: all of the time before the change was waiting
         return None
 
-    steepest_ramp = max(
-        _change_between_halves(compute_times[: change.at]), _change_between_halves(compute_times[change.at :])
-    )
-    is_step = steepest_ramp < THROTTLE_SHARE / 2  # flat on both sides, beside the change, which is over THROTTLE_SHARE
-    is_slower = change.after > change.before * (1 + THROTTLE_SHARE) > 0  # 0: all of the time before was waiting
-    if not (is_step and is_slower):
+    drift_before = _change_between_halves(compute_times[: change.at])
+    drift_after = _change_between_halves(compute_times[change.at :])
+    most_drift = THROTTLING_SLOWDOWN / 2
+    is_sudden = max(drift_before, drift_after) < most_drift
+    is_slower = change.after > change.before * (1 + THROTTLING_SLOWDOWN)
+    if not (is_sudden and is_slower):
         return None
     message = (
         f"from window {change.at + 1} of {count} on steps take {percent(change.after / change.before - 1)} longer, to "
@@ -276,21 +311,42 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
     return warning("throttling", message, record, windows[change.at].line)
 
 
+def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
+    """Return each window's time less the share that rank 0 waited for data.
+
+    A window that does not give its waiting time keeps its whole time.
+    """
+    compute_times = []
+    for window, time in zip(windows, times, strict=True):
+        waiting_share_of_window = 0.0
+        if window.data_wait_s and window.seconds:
+            waiting_share_of_window = min(window.data_wait_s / window.seconds, 1.0)
+        compute_times.append(time * (1 - waiting_share_of_window))
+    return compute_times
+
+
 def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning where step times rise or fall through the whole run by over 2 %; None where they do not."""
+    """Return a warning if the times rise or fall through the whole run by over LEAST_DRIFT; otherwise None.
+
+    The drift is the change of the median time from the first third of the windows to the last third.
+    """
     third = len(times) // 3
-    first = statistics.median(times[:third])
-    last = statistics.median(times[-third:])
-    if abs(last / first - 1) <= DRIFT_SHARE or not _has_trend(times):
+    median_of_first_third = statistics.median(times[:third])
+    median_of_last_third = statistics.median(times[-third:])
+    drift = median_of_last_third / median_of_first_third - 1
+    if abs(drift) <= LEAST_DRIFT or not _has_trend(times):
         return None
-    message = f"step time drifts by {last / first - 1:+.1%} from the first to the last third of the run"
+    message = f"step time drifts by {drift:+.1%} from the first to the last third of the run"
     return warning("drift", message, record, windows[len(times) - third].line)
 
 
 def _change_between_halves(values: Sequence[float]) -> float:
-    """Return how much the median of the second half of a stretch differs from that of the first, as a share of it."""
+    """Return how much the median changes from the first half of a series to the second, as a share of the first.
+
+    Returns 0 for fewer than two values, or if the first median is 0.
+    """
     half = len(values) // 2
-    if not half:
+    if half == 0:
         return 0.0
     first = statistics.median(values[:half])
     second = statistics.median(values[half:])
@@ -298,13 +354,12 @@ def _change_between_halves(values: Sequence[float]) -> float:
 
 
 def _has_trend(values: Sequence[float]) -> bool:
-    """Tell whether values rise or fall through a series, by the test of Mann and Kendall at 1 %.
+    """Tell whether values rise or fall through a series, by the Mann-Kendall test at a significance of 1 %.
 
-    The test compares each value with each later one. In a series without a trend as many of these pairs rise as fall,
-    but for a difference of about `deviation` (Kendall, Rank Correlation Methods, 1955). Of a long series every n-th
-    value is taken, as the pairs would be too many.
+    The test compares each value with each later one. Without a trend, about as many of these pairs rise as fall. The
+    difference of the two counts then has a known standard deviation (Kendall, Rank Correlation Methods, 1955).
     """
-    stride = max(1, len(values) // MOST_FOR_TREND)
+    stride = max(1, len(values) // MOST_FOR_TREND)  # a long series is thinned out: it has too many pairs
     chosen = values[::stride]
     rising_pairs = 0
     falling_pairs = 0
@@ -315,16 +370,19 @@ def _has_trend(values: Sequence[float]) -> bool:
             falling_pairs += 1
 
     count = len(chosen)
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)  # of the difference, without a trend
     return abs(rising_pairs - falling_pairs) > NORMAL_QUANTILE_99 * deviation
 
 
 def _look_like_running_averages(times: Sequence[float]) -> bool:
-    """Tell whether the step times look like running averages rather than like times of separate windows.
+    """Tell whether times look like running averages, rather than like the times of separate windows.
 
-    Running averages have two marks. They change ever less: their last changes are small beside their first. And they
-    are smooth: neighbours differ little beside the whole range. The ratio of von Neumann tells that, which is the mean
-    square of the changes over the variance. Fewer than LEAST_FOR_RUNNING_AVERAGES times do not show it.
+    Running averages have two marks, and both are required:
+
+    - They are smooth: the von Neumann ratio, mean squared change / variance, is below MOST_SMOOTH_RATIO.
+    - Their changes die out: the first quarter's are over LEAST_DECAY_RATIO times the last quarter's.
+
+    Returns False for fewer than LEAST_FOR_RUNNING_AVERAGES times, which are too few to show the marks.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
@@ -337,95 +395,18 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
         return False
 
     von_neumann_ratio = statistics.fmean([change * change for change in changes]) / variance
-    is_smooth = von_neumann_ratio < SMOOTH_RATIO
-    changes_die_out = late_change < early_change / DYING_CHANGES
+    is_smooth = von_neumann_ratio < MOST_SMOOTH_RATIO
+    changes_die_out = late_change < early_change / LEAST_DECAY_RATIO
     return is_smooth and changes_die_out
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:
-    """Return the median power before the window `index` and from it on, in words; empty where it is not known."""
+    """Return the median power before and after a change, as ` (power 300 W before, 250 W after)`.
+
+    `index` is the first window after the change. Returns an empty text if no window before, or none after, has a power.
+    """
     before = [window.power_w for window in windows[:index] if window.power_w is not None]
     after = [window.power_w for window in windows[index:] if window.power_w is not None]
     if not before or not after:
         return ""
     return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"
-
-
-def _warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: str) -> Iterator[Verdict]:
-    """Warn of a rank that all others wait for: slower than the median rank by over 3 % of the time, again and again.
-
-    `kind` is the time that is looked at, `compute` or `data_wait`; `does` says it in words, for the message. Some rank
-    is always the slowest, so the rank must be the slowest in more windows than chance gives among ranks that are alike.
-    There is no warning for a single device, nor where no window has the ranks' times.
-    """
-    slowest_of_windows = slowest_ranks(windows, kind)
-    if not slowest_of_windows or not record.devices or record.devices < 2:
-        return
-
-    windows_as_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_of_windows)
-    [((rank, host), count)] = windows_as_slowest.most_common(1)
-    chance = _chance_of_slowest(count, len(slowest_of_windows), record.devices)
-    of_this_rank = [slowest for slowest in slowest_of_windows if slowest.rank == rank]
-    share = statistics.median(slowest.lag_share for slowest in of_this_rank)
-    if chance < STRAGGLER_CHANCE and share > STRAGGLER_SHARE:
-        message = (
-            f"rank {rank} on {host} {does} {percent(share)} of the time longer than the median rank, and is the "
-            f"slowest in {count} of {len(slowest_of_windows)} windows: all others wait for it"
-        )
-        yield warning("straggler", message, record, of_this_rank[0].line)
-
-
-class SlowestRank(NamedTuple):
-    """The rank that took longest in one window."""
-
-    rank: int | None
-    host: str | None
-    lag_share: float  # how much longer than the median rank, as a share of the window's time
-    line: int  # of the window
-
-
-def slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
-    """Return the slowest rank of each window that has the ranks' times of a kind: `compute` or `data_wait`.
-
-    The fields of a window's `rank_times` are named by the kind, such as `compute_rank`.
-    """
-    slowest = []
-    for window in windows:
-        share = slowest_rank_lag(window, kind)
-        if share is not None:
-            rank = getattr(window.rank_times, f"{kind}_rank")
-            host = getattr(window.rank_times, f"{kind}_host")
-            slowest.append(SlowestRank(rank=rank, host=host, lag_share=share, line=window.line))
-    return slowest
-
-
-def _chance_of_slowest(count: int, windows: int, ranks: int) -> float:
-    """Return an upper bound of the chance that one of `ranks` that are alike is the slowest in `count` of `windows`.
-
-    Each of R ranks is the slowest of a window with probability 1/R. By Chernoff's bound, the chance that any of them is
-    it in a share s of n windows is at most R exp(-n D). D is the Kullback-Leibler divergence of s from 1/R. Windows are
-    correlated, so that n is only a fourth of them. For a share that is not above 1/R the bound is 1.
-    """
-    share = count / windows
-    expected_share = 1 / ranks
-    if share <= expected_share:
-        return 1.0
-    divergence = share * math.log(share / expected_share)
-    if share < 1:  # at 1 this part is 0, but log(0) is not defined
-        divergence += (1 - share) * math.log((1 - share) / (1 - expected_share))
-    return ranks * math.exp(-windows / STRAGGLER_WINDOWS * divergence)
-
-
-def slowest_rank_lag(window: Window, kind: str) -> float | None:
-    """Return how much longer the slowest rank of a window takes than the median one, as a share of the window's time.
-
-    `kind` is the time that is compared: `compute` or `data_wait`. Returns None where the log does not say the ranks'
-    times of that kind, or the window's own time.
-    """
-    if window.rank_times is None or not window.seconds:
-        return None
-    slowest_s = getattr(window.rank_times, f"{kind}_most_s")
-    median_s = getattr(window.rank_times, f"{kind}_median_s")
-    if slowest_s is None or median_s is None:
-        return None
-    return float((slowest_s - median_s) / window.seconds)

@@ -1,6 +1,6 @@
 """Reads anyone's training log into a record: `read_record`, and `python -m scoring import`.
 
-The format is recognised from the text, never from the path. One module a family of tools.
+The format is recognised from the text, never from the path. Each family of tools has a module of its own.
 """
 
 import argparse
@@ -17,19 +17,20 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from runlog.digits import six_digits
 from runlog.reader import open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines, Span
-from scoring.importers.table import Table
-from scoring.record import FACTS, Check, InputError, Record
+from scoring.importers.show import record_lines
+from scoring.importers.table import FormatReader
+from scoring.record import Check, InputError, Record
 
-MOST = 10**9  # no number of devices, images or runs lies beyond
+MOST = 10**9  # no number of devices, images or runs is this large
+MOST_RUNS_SHOWN = 6  # in an error about the runs of a log
 _FIELDS = {field.name for field in dataclasses.fields(Record)}
 
-FORMATS: dict[str, type[Table]] = {
+FORMATS: dict[str, type[FormatReader]] = {
     "mllog": mllog.MLLog,
     "paddleclas_static": paddleclas.Static,
     "paddleclas_dygraph": paddleclas.Dygraph,
@@ -59,37 +60,37 @@ class Fingerprint(NamedTuple):
 def recognise(path: str | os.PathLike[str]) -> str:
     """Return the name in FORMATS of the format of the log at `path`.
 
-    It is the format whose rows the log holds: the lines that a program prints of its training steps. All lines are
-    read, as the log may hold rows of a second format. Raises InputError where it does, and where it holds no row of a
-    known format.
+    A log has a format if it holds a row of that format: a line that a program prints of its training steps. All lines
+    are read, because rows of a second format may follow. Raises InputError if the log holds rows of no known format, or
+    of more than one.
     """
-    first_lines: dict[str, int] = {}  # the line of the first row, by the format's name
-    number = 0
+    first_rows: dict[str, int] = {}  # the line of the first row, by the format's name
+    line = 0
     with _open_unpacked(path) as stream:
-        for number, text in enumerate(Lines(stream).texts(), 1):
-            for name, table in FORMATS.items():
-                if name in first_lines:
+        for line, text in enumerate(Lines(stream).texts(), 1):
+            for name, reader in FORMATS.items():
+                if name in first_rows:
                     continue
-                text_in_each_row = table.clue or table.marker  # sought first: that is faster than the row's pattern
-                row_pattern = table.recognised_by or table.row
+                text_in_each_row = reader.row_clue or reader.row_marker  # sought first, because the pattern is slow
+                row_pattern = reader.recognised_by or reader.row_pattern
                 if text_in_each_row in text and row_pattern.search(text) is not None:
-                    first_lines[name] = number
+                    first_rows[name] = line
 
-    if not first_lines:
-        raise InputError(f"{path}: no line of a known format in {number} lines; known are {', '.join(FORMATS)}")
-    if len(first_lines) > 1:
-        where = ", ".join(f"{name} (line {line})" for name, line in first_lines.items())
+    if not first_rows:
+        raise InputError(f"{path}: no line of a known format in {line} lines; known are {', '.join(FORMATS)}")
+    if len(first_rows) > 1:
+        where = ", ".join(f"{name} (line {first_row})" for name, first_row in first_rows.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
-    [name] = first_lines
+    [name] = first_rows
     return name
 
 
 @contextlib.contextmanager
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open the log at `path` and yield a stream of its bytes, which unpacks it if its first bytes are those of gzip.
+    """Open the log at `path` and yield a stream of its bytes. A gzip file is unpacked while the stream is read.
 
-    Raises InputError where the log is no file that can be read. A broken gzip file is found as the stream is read, so
-    that InputError may come from the body of the `with` too.
+    gzip is recognised by the first two bytes, not by the name. Raises InputError if the log cannot be opened. A broken
+    gzip file is noticed only while it is read, so InputError may also come out of the body of the `with`.
     """
     try:
         raw = open_log(path)
@@ -111,18 +112,17 @@ def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
     """Return the SHA-256 and the number of lines of a log's text after unpacking.
 
-    A last line that does not end with a newline counts as a line.
+    A last line without a newline counts as a line.
     """
     digest = hashlib.sha256()
-    newlines = 0
+    lines = 0
     last_byte = b"\n"
     with _open_unpacked(path) as stream:
         while data := stream.read(1 << 17):
             digest.update(data)
-            newlines += data.count(b"\n")
+            lines += data.count(b"\n")
             last_byte = data[-1:]
 
-    lines = newlines
     if last_byte != b"\n":
         lines += 1
     return Fingerprint(digest.hexdigest(), lines)
@@ -136,147 +136,182 @@ def read_record(
     batch_per_device: int | None = None,
     segment: int | None = None,
 ) -> Record:
-    """Return the run that the log at `path` tells of. The log is streamed: only its rows are held in memory.
+    """Return the record of the run that the log at `path` tells of.
 
-    `devices` and `batch_per_device` stand in for what the log does not say; where it says otherwise they win,
-    and the record tells so. Raises InputError for a log of no known format, without any row, of anything but images,
-    or of several runs where `segment` does not say which of them, from 1.
+    The log is streamed, and only its rows are held in memory. `format` is a name in FORMATS; None recognises it.
+    `devices` and `batch_per_device` replace what the log says, and the record notes a contradiction. `segment` picks
+    one of several runs in the log, counted from 1.
+
+    Raises InputError if the log has no known format or no row, if its samples are not images, or if it holds several
+    runs and `segment` is None.
     """
     name = format or recognise(path)
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
 
     whole: Span = (1, None)
-    table = _read(path, name, whole)
+    reader = _read(path, name, whole)
     fingerprint = _fingerprint(path)
-    span = _one_run(path, table.lines.runs(table.restarts), fingerprint.lines, segment)
+    runs = reader.lines.runs(reader.restarts)
+    span = _span_of_segment(path, runs, fingerprint.lines, segment)
     if span != whole:
-        table = _read(path, name, span)
+        reader = _read(path, name, span)  # again, but only the lines of this run
 
-    given = _override_by_options(table, {"devices": devices, "batch_per_device": batch_per_device})
-    _derive_devices_or_batch(table)
-    facts = {field: fact for field, fact in table.said.items() if field in _FIELDS}
+    changed_fields = _override_by_options(reader, {"devices": devices, "batch_per_device": batch_per_device})
+    _derive_devices_or_batch(reader)
+    facts = {field: fact for field, fact in reader.facts_by_name.items() if field in _FIELDS}
     record = Record(
         file=os.fspath(path),
         sha256=fingerprint.sha256,
         lines=fingerprint.lines,
         segment=None if span == whole else (span[0], span[1] or fingerprint.lines),
         format=name,
-        windows=tuple(table.windows),
-        epochs=tuple(table.epochs),
-        quality=tuple(table.qualities),
-        evaluations=tuple(table.evaluation_spans),
-        truncated=table.truncated,
-        software=table.software,
+        windows=tuple(reader.windows),
+        epochs=tuple(reader.epochs),
+        quality=tuple(reader.qualities),
+        evaluations=tuple(reader.evaluation_spans),
+        truncated=reader.truncated,
+        software=reader.software,
         field_lines={field: fact.line for field, fact in facts.items() if fact.line},
-        from_options=given,
-        checks=tuple(table.checks),
-        header=table.header,
+        from_options=changed_fields,
+        checks=tuple(reader.checks),
+        header=reader.header,
         **{field: fact.value for field, fact in facts.items()},
     )
     _complete_windows(record)
-    if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is one, the worst
+    has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
+    if not record.windows and not has_begun:
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return dataclasses.replace(
         record,
-        checks=(*table.checks, *checks.of_record(record)),
-        problems=(*table.problems, *checks.problems(record)),
+        checks=(*reader.checks, *checks.of_record(record)),
+        problems=(*reader.problems, *checks.problems(record)),
     )
 
 
-def _read(path: str | os.PathLike[str], name: str, span: Span) -> Table:
-    """Return the reader of the format `name` after it has read the lines of `span`."""
-    with _open_unpacked(path) as raw:
-        table = FORMATS[name](Lines(raw, span))
+def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
+    """Read the lines of `span` as the format `name`, and return the reader that holds what they say.
+
+    Raises InputError, with the path before its text, if the reader raises it.
+    """
+    with _open_unpacked(path) as stream:
+        reader = FORMATS[name](Lines(stream, span))
         try:
-            table.read()
+            reader.read()
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-    return table
+    return reader
 
 
-def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
-    """Return the lines of the run that `segment` says, or of the only one. Raises InputError where it is not clear."""
-    spans = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
+def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
+    """Return the first and the last line of the run that `segment` picks, counted from 1, or of the only run.
+
+    `runs` are the spans of all runs, and `lines` counts the lines of the log. Raises InputError if there is no such
+    run, or if there are several and `segment` is None.
+    """
+    in_words = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
+    shown = "; ".join(in_words[:MOST_RUNS_SHOWN])
     if segment is None and len(runs) > 1:
-        more = f", and {len(runs) - 6} more; of several ranks' rows, keep one rank's" if len(runs) > 6 else ""
-        raise InputError(
-            f"{path}: {len(runs)} runs in one log ({'; '.join(spans[:6])}{more}): score one of them with --segment N"
-        )
+        more = ""
+        if len(runs) > MOST_RUNS_SHOWN:
+            more = f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
+        raise InputError(f"{path}: {len(runs)} runs in one log ({shown}{more}): score one of them with --segment N")
     if segment is not None and segment > len(runs):
-        raise InputError(f"{path}: no run {segment}: the log holds {len(runs)} ({'; '.join(spans[:6])})")
-    return runs[(segment or 1) - 1]
+        raise InputError(f"{path}: no run {segment}: the log holds {len(runs)} ({shown})")
+
+    run_number = segment or 1  # without `segment` there is only one run
+    return runs[run_number - 1]
 
 
-def _override_by_options(table: Table, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Put the values of the command line's options in the place of what the log says, and return the changed fields.
+def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
+    """Replace facts of the log by the values of command-line options, and return the names of the changed fields.
 
-    `options` holds the value by the name of the record's field; None where the option is not given. An option that
-    says the same as the log changes nothing. One that contradicts the log is noted in `table.problems` too.
+    `options` maps a field of the record to its value:
+
+    - None: the option is not given, and nothing changes.
+    - The value that the log states: nothing changes.
+    - Another value than the log states: it replaces that value, and a problem is added to the reader's list.
+    - A value of which the log says nothing: it is set.
     """
     changed = []
     for field, value in options.items():
-        if value is None:
+        logged = reader.facts_by_name.get(field)
+        if value is None or (logged is not None and logged.value == value):
             continue
-        logged = table.said.get(field)
-        if logged is not None and logged.value == value:
-            continue
-        if logged is not None:  # put first: of many problems only the first are shown
-            table.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
-        table.said[field] = Fact(value, 0)  # no line of the log states it
+
+        if logged is not None:
+            problem = f"line {logged.line}: the log says {field} {logged.value}, the options {value}"
+            reader.problems.insert(0, problem)  # in front: if there are many problems, only the first are shown
+        reader.facts_by_name[field] = Fact(value, line=0)  # no line of the log states it
         changed.append(field)
     return tuple(changed)
 
 
-def _derive_devices_or_batch(table: Table) -> None:
-    """Work out devices or batch_per_device where the log says only the other one, and the batch of all devices.
+def _derive_devices_or_batch(reader: FormatReader) -> None:
+    """Derive the number of devices, or the batch of one device, from the batch over all devices.
 
-    The batch of all devices is divided by the one that is known, which gives the other; nothing is set where that
-    leaves a remainder. Where the log says all three, a check of whether they agree is added to `table.checks`.
+    What happens depends on what the log states beside the batch over all devices:
+
+    - both: nothing is derived, and a check is added that records whether the three agree;
+    - devices only: batch_per_device = batch_of_all / devices;
+    - batch_per_device only: devices = batch_of_all / batch_per_device.
+
+    A division that leaves a remainder sets nothing.
     """
-    batch_of_all = table.value("batch_of_all")
-    devices = table.value("devices")
-    batch = table.value("batch_per_device")
+    batch_of_all = reader.value("batch_of_all")
     if not batch_of_all:
         return
 
-    line = table.said["batch_of_all"].line
+    devices = reader.value("devices")
+    batch = reader.value("batch_per_device")
+    line = reader.facts_by_name["batch_of_all"].line
     if devices and batch:
-        lines = sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")})  # it may be one line
+        fact_lines = {str(reader.facts_by_name[name].line) for name in ("devices", "batch_per_device")}
         of_all = f"line {line}: {batch_of_all} over all devices"
-        of_each = f"line {' and '.join(lines)}: {devices} devices x {batch}"
-        table.checks.append(Check(what="batch", ways=(of_all, of_each), agree=devices * batch == batch_of_all))
+        of_each = f"line {' and '.join(sorted(fact_lines))}: {devices} devices x {batch}"
+        reader.checks.append(Check(what="batch", ways=(of_all, of_each), agree=devices * batch == batch_of_all))
     elif devices and batch_of_all % devices == 0:
-        table.set_once("batch_per_device", batch_of_all // devices, line)
+        reader.set_if_unset("batch_per_device", batch_of_all // devices, line)
     elif batch and batch_of_all % batch == 0:
-        table.set_once("devices", batch_of_all // batch, line)
+        reader.set_if_unset("devices", batch_of_all // batch, line)
 
 
 def _complete_windows(record: Record) -> None:
-    """Set the steps of the first row where the next row tells them, and each row's images where the batch is known."""
+    """Fill in what the rows themselves do not say, in place.
+
+    The first row gets its steps if the second row shows them. Every row gets its images if its steps and the batch are
+    known.
+    """
     if len(record.windows) > 1:
         _complete_first_window(record)
     batch = record.global_batch
+    if batch is None:
+        return
     for window in record.windows:
-        if batch is not None and window.images is None and window.steps is not None:
+        if window.images is None and window.steps is not None:
             window.images = window.steps * batch
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set steps and seconds of the first row where its counter equals the interval of the second.
+    """Set the steps and the seconds of the first row if the second row shows that the run began with the first.
 
-    The run then began with it, and it has as many steps. Its time is a mean over a step, from which seconds follow.
+    That is so if the first row's step equals the steps between the two. Example: rows at steps 10 and 20, counted from
+    1, have 10 steps each. The seconds are the printed mean step time x steps, if the log prints times.
     """
     first, second = record.windows[:2]
-    if first.steps is not None or first.step is None or first.step + 1 - record.first_step != second.steps:
+    if first.steps is not None or first.step is None:
         return
+    steps_up_to_first = first.step - record.first_step + 1
+    if second.steps is None or steps_up_to_first != second.steps:
+        return
+
     first.steps = second.steps
     if first.printed_step_time_s is not None and second.seconds is not None:
         first.seconds = first.printed_step_time_s * second.steps
 
 
 def count(text: str) -> int:
-    """Return a whole number over 0, and below any that would overflow. Raises ValueError for another text."""
+    """Return `text` as a whole number above 0 and below MOST. Raises ValueError for any other text."""
     value = int(text)
     if not 0 < value < MOST:
         raise ValueError(text)
@@ -291,7 +326,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
-    """Add the options that say what a log does not; `kind` reads the numbers."""
+    """Add the options for what a log may not say. `kind` converts the texts of --devices and --batch."""
     parser.add_argument("--devices", type=kind, help="devices of the run, where the log does not say")
     parser.add_argument("--batch", type=kind, help="images a step of one device, where the log does not say")
     parser.add_argument("--segment", type=count, metavar="N", help="of a log that holds several runs, the Nth")
@@ -299,7 +334,7 @@ def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] 
 
 
 def read_records(args: argparse.Namespace) -> list[Record]:
-    """Return the record of each of the command line's logs, as its options say."""
+    """Return the record of each log on the command line, read by the options of `add_log_options`."""
     records = []
     for path in args.logs:
         record = read_record(
@@ -310,7 +345,7 @@ def read_records(args: argparse.Namespace) -> list[Record]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what each log says, as JSON or in lines. Returns 0."""
+    """Print the record of each log, as JSON or as lines of text. Returns the exit code 0."""
     records = read_records(args)
     if args.json:
         sys.stdout.writelines(_json_text(records))
@@ -321,10 +356,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
-    """Yield the records as one JSON list in many pieces of text, so that no text of the whole has to be held in memory.
+    """Yield the records as one JSON list, in many pieces of text.
 
-    A log may have a million rows, its windows. So a record is put together by hand: its other fields come first as one
-    piece without the closing brace, then the list `windows` with a piece and a line for each window.
+    A log may have a million windows, so the text of a whole record is never held in memory. Each record is put together
+    by hand: first its other fields without the closing brace, then the list `windows` with one piece per window.
     """
     yield "["
     for record_index, record in enumerate(records):
@@ -341,7 +376,10 @@ def _json_text(records: Sequence[Record]) -> Iterator[str]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return `value` with numbers that JSON does not have (NaN, infinity) as text, and dataclasses as tables."""
+    """Return `value` in types that JSON has.
+
+    NaN and infinity become text, dataclasses become tables of their fields, keys become text, and tuples become lists.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -351,67 +389,3 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
     return value
-
-
-def record_lines(record: Record) -> list[str]:
-    """Return a record as lines to print, each with a name and a fact: `  devices          8  (line 12)`.
-
-    What is not in the record has no line, but for the facts of FACTS and the status, which are then `not said`. Control
-    characters that come from the log are escaped.
-    """
-    lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
-
-    def show(name: str, text: str) -> None:
-        lines.append(f"  {name:17}{text}")
-
-    if record.segment is not None:
-        first_line, last_line = record.segment
-        show("this run", f"lines {first_line} to {last_line}")
-    for name in (*FACTS, "status"):
-        show(name, _fact_text(record, name))
-    show("windows", _windows_text(record))
-    if record.run_time_s is not None:
-        show("run time", f"{record.run_time_s / 60:.3f} min")
-    if record.quality:
-        last = record.quality[-1]
-        show("quality", f"{last.name} {six_digits(last.value)}  (line {last.line})")
-    for check in record.checks:
-        show(_check_word(check), str(check))
-    if record.truncated:
-        show("truncated", "the log ends before its run does")
-    for problem in record.problems:
-        show("problem", f"{problem!a}")
-    return lines
-
-
-def _fact_text(record: Record, name: str) -> str:
-    """Return the field `name` of a record as text with where it comes from: `8  (line 12)`, or `not said`.
-
-    It comes from the options of the command line, from a line of the log, or else from what the log's format implies.
-    """
-    value = getattr(record, name)
-    if value is None:
-        return "not said"
-    where = "by its format"
-    if name in record.from_options:
-        where = "from the options"
-    elif name in record.field_lines:
-        where = f"line {record.field_lines[name]}"
-    in_quotes = ascii(str(value))  # control characters are escaped, as in Python's own form
-    without_quotes = in_quotes[1:-1]
-    return f"{without_quotes}  ({where})"
-
-
-def _windows_text(record: Record) -> str:
-    """Return how many windows there are, on which lines, what their rates are over, and of how many devices."""
-    span = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
-    kind = "running averages of the epoch" if record.cumulative else "each of its own steps"
-    scope = "one device" if record.rate_scope == "device" else "all devices"
-    return f"{len(record.windows)}{span}; {kind}; rates of {scope}"
-
-
-def _check_word(check: Check) -> str:
-    """Return the word for how a check came out."""
-    if check.one_sided:
-        return "NOT CHECKED"
-    return "checked" if check.agree else "DISAGREE"

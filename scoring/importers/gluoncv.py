@@ -4,43 +4,46 @@
 The rate is that of all devices, over the window; batches count from 0 in each epoch. An epoch closes with
 [Epoch 0] speed: 1524 samples/sec\ttime cost: 852.235297 (without its evaluation), and
 [Epoch 0] validation: err-top1=0.904516 err-top5=..
-MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise: those are no rows of this format.
+MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise: those are not rows of this format.
 """
 
 import re
 
-from scoring.importers.table import EpochTable
+from scoring.importers.table import EpochFormatReader
 from scoring.importers.text import NUMBER, RowPattern, field, integer
 
 
-class GluonCV(EpochTable):
+class GluonCV(EpochFormatReader):
     """Rows, and the command's arguments: `Namespace(batch_norm=False, batch_size=128, ..)`."""
 
-    marker = "Epoch["
-    clue = "\tSpeed: "
-    tool = "poch"
-    row = RowPattern(
+    row_marker = "Epoch["
+    row_clue = "\tSpeed: "
+    tool_marker = "poch"
+    row_pattern = RowPattern(
         re.compile(r"\bEpoch\[(\d{1,9})\] Batch \[(\d{1,9})\]"),
         (field(r"\tSpeed: ", r" samples/sec\t"), field(r"\tlr=")),
     )
     columns = "epoch step rate learning_rate"
-    needs = "rate"
+    required_column = "rate"
     first_step = 0
     rate_scope = "global"
-    facts = re.compile(
+    fact_pattern = re.compile(
         r"\bbatch_size=(?P<batch_per_device>\d{1,9})\b|\bnum_gpus=(?P<devices>\d{1,9})\b"
         r"|\bnum_epochs=(?P<epochs_wanted>\d{1,9})\b|\bmodel='(?P<model>[^']+)'|\bdtype='(?P<precision>\w+)'"
     )
     framework = "MXNet"
     precisions = (("float32", "fp32"), ("float16", "fp16"))
-    evaluation = re.compile(r"\[Epoch (?P<epoch>\d{1,9})\] validation: (?P<name>err-top1)=(?P<value>[\d.]+)")
-    epoch_end = re.compile(
+    evaluation_pattern = re.compile(r"\[Epoch (?P<epoch>\d{1,9})\] validation: (?P<name>err-top1)=(?P<value>[\d.]+)")
+    epoch_end_pattern = re.compile(
         rf"\[Epoch (?P<epoch>\d{{1,9}})\] speed: (?P<rate>{NUMBER}) samples/sec\ttime cost: (?P<seconds>{NUMBER})"
     )
 
-    def finish(self) -> None:
-        """Set whether the log is truncated: whether fewer epochs close than the arguments ask for."""
-        super().finish()
+    def finish_facts(self) -> None:
+        """Convert the facts, and set whether the log is truncated: if fewer epochs closed than the arguments ask for.
+
+        If the arguments do not say how many epochs are wanted, `truncated` is None.
+        """
+        super().finish_facts()
         epochs_wanted = integer(self.value("epochs_wanted"))
-        closed = max((epoch.epoch or 0 for epoch in self.epochs), default=-1) + 1
-        self.truncated = None if epochs_wanted is None else closed < epochs_wanted
+        closed_epochs = 1 + max((epoch.epoch or 0 for epoch in self.epochs), default=-1)  # epochs count from 0
+        self.truncated = None if epochs_wanted is None else closed_epochs < epochs_wanted

@@ -9,17 +9,17 @@ the last line has the Unix time of each row. Language models print the same rows
 import re
 
 from scoring.importers.evidence import Fact
-from scoring.importers.table import At, Columns, RowTime, Table
+from scoring.importers.table import Columns, FormatReader, RowPosition, RowTime
 from scoring.importers.text import NUMBER, RowPattern, field, integer, moment_s, positive
 
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
 
 
-class Keras(Table):
-    """Rows that say between which steps they lie, and in what time."""
+class Keras(FormatReader):
+    """Rows that state between which steps they lie, and the seconds of these steps."""
 
-    marker = clue = tool = "keras_utils.py"
-    row = RowPattern(
+    row_marker = row_clue = tool_marker = "keras_utils.py"
+    row_pattern = RowPattern(
         re.compile(rf"TimeHistory: {NUMBER} seconds,"),
         (
             field(" ", " examples/second"),
@@ -28,12 +28,12 @@ class Keras(Table):
         ),
     )
     columns = "window_s rate from step"
-    needs = "window_s"
+    required_column = "window_s"
     rate_scope = "global"
-    facts = re.compile(
+    fact_pattern = re.compile(
         r"'num_gpus': (?P<gpus>\d{1,9})\b|'worker_hosts': (?P<hosts>None|'[^']*')|'(?P<part>train|validation)_dataset'"
         r"|'batch_size': (?P<batch>\d{1,9})\b|'dtype': '(?P<precision>\w+)'"
-        r"|'use_per_replica_batch_size': (?P<each>True|False)"
+        r"|'use_per_replica_batch_size': (?P<is_batch_per_device>True|False)"
     )
     framework = "TensorFlow"
     precisions = (
@@ -41,38 +41,47 @@ class Keras(Table):
         ("float16", "amp"),
         ("bfloat16", "amp"),
     )  # set_mixed_precision_policy takes this dtype
-    closing = ("step_timestamp_log",)
-    evaluation = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
-    summary = re.compile(r"'avg_exp_per_second': ([\d.]+)")
-    _part = ""
+    closing_words = ("step_timestamp_log",)
+    evaluation_pattern = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
+    summary_pattern = re.compile(r"'avg_exp_per_second': ([\d.]+)")
+    _part = ""  # the data set whose section is read: "train" or "validation"
 
-    def take_stated(self, name: str, value: object, line: int) -> None:
-        """Take the last value that is printed; of the data sets' values only those of the training one."""
+    def take_fact(self, name: str, value: object, line: int) -> None:
+        """Set the fact `name`, replacing an earlier value: the configuration is printed again with the options applied.
+
+        Facts of a data set count only in the section of the training data set. `part` says that a section begins.
+        """
         if name == "part":
             self._part = str(value)
         if self._part == "train" or name in ("gpus", "hosts"):
-            self.said[name] = Fact(value, line)
+            self.facts_by_name[name] = Fact(value, line)
 
-    def read_behind_first_row(self, line: int, text: str) -> None:
-        """Read the closing line, which has the time of each row."""
-        super().read_behind_first_row(line, text)
+    def read_after_first_row(self, line: int, text: str) -> None:
+        """Read a line after the first row. The closing line states the time of each row, which the windows then get."""
+        super().read_after_first_row(line, text)
         stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
         if stamps:
             for window in self.windows:
                 window.end_s = stamps.get(window.step or 0)
 
-    def finish(self) -> None:
-        """Set devices and nodes, where the hosts are stated, and the batch as that of one device or of all."""
+    def finish_facts(self) -> None:
+        """Set devices, nodes and batch, and convert the facts.
+
+        Nodes are the hosts, and devices = GPUs of a node x nodes. Nothing is set if the log does not state both GPUs
+        and hosts. The stated batch is that of one device or of all devices, as `use_per_replica_batch_size` says.
+        """
         gpus = integer(self.value("gpus"))
         hosts = self.value("hosts")
         if gpus and hosts is not None:
-            nodes = hosts.count(",") + 1  # `None` is one host
-            self.derive("nodes", "gpus", nodes)
-            self.derive("devices", "gpus", gpus * nodes)
-        if "each" in self.said:
-            self.derive("batch_per_device" if self.value("each") == "True" else "batch_of_all", "batch")
-        super().finish()
+            nodes = hosts.count(",") + 1  # the text `None` is one host
+            self.set_from_fact("nodes", "gpus", nodes)
+            self.set_from_fact("devices", "gpus", gpus * nodes)
+        if "is_batch_per_device" in self.facts_by_name:
+            is_per_device = self.value("is_batch_per_device") == "True"
+            self.set_from_fact("batch_per_device" if is_per_device else "batch_of_all", "batch")
+        super().finish_facts()
 
-    def time_of_row(self, at: At, row: Columns) -> RowTime:
-        """Return the steps between the two that a row names, and the seconds that it prints."""
-        return RowTime(max(0, at.step - int(row["from"] or 0)), positive(row["window_s"]), None)
+    def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
+        """Return the number of steps between the two that a row names, and the seconds that it prints."""
+        steps = position.step - int(row["from"] or 0)
+        return RowTime(max(0, steps), positive(row["window_s"]), None)

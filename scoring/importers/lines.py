@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 MAX_LINE_BYTES = 1 << 16  # only the start of a longer line is read
-_BLOCK_LINES = 1_000  # the first block of lines with a row shows which ranks print rows
+_BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
 _CUT = "\x03"  # stands after a line whose end is missing: a number right before it may be half of one
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
 _RANK_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
-# Words that every start of a tool prints exactly once: the second of them tells that the first start came to nothing.
-_ONCE = (
+# Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
+_ONCE_PER_START = (
     "powered by PaddlePaddle",
     "Environment Information",
     "Environment info:",
@@ -24,8 +24,8 @@ _ONCE = (
     "Namespace(batch_",
 )
 # Words that tools print as they start.
-STARTS = (
-    *_ONCE,
+START_WORDS = (
+    *_ONCE_PER_START,
     "--  Configuration ",
     " - PARAMETER ",
     '"PARAMETER"',
@@ -39,7 +39,7 @@ Span = tuple[int, "int | None"]  # first and last line of a run; None: to the en
 
 
 class TaggedLine(NamedTuple):
-    """A line without its mpirun prefix, and the rank that the prefix named."""
+    """A line without its mpirun tags, and the rank that the tag before it named."""
 
     number: int
     text: str
@@ -49,49 +49,61 @@ class TaggedLine(NamedTuple):
 class Lines:
     """The lines of a stream, and where the runs in it begin.
 
-    The reader of a format calls `look_for_start` for each line that is no row and `note_row` for each line that is one.
-    From these calls `runs` tells how many runs the log holds.
+    A row is a line that a program prints of its training steps. The reader of a format calls `confirm_run` for each
+    row and `note_if_start` for each other line. From these calls `runs` works out which runs the log holds.
     """
 
     def __init__(self, stream: BinaryIO, span: Span = (1, None)) -> None:
         self.stream = stream
         self.span = span
-        self.ranks: dict[int, int] = {}  # rank of each prefix, and the first line that has it
-        self._first_lines: list[int] = []  # first line of each run that has a row
-        self._possible_start = span[0]  # first line of the next run, should a row follow
-        self._has_row = False  # whether a row was met since then
-        self._start_words: set[str] = set()  # words of STARTS met since then
+        self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
+        self._first_lines: list[int] = []  # of each run that has a row
+        self._possible_start = span[0]  # the last noted start; a run if a row follows
+        self._has_row = False  # whether a row came since that start
+        self._start_words: set[str] = set()  # the START_WORDS that came since that start
 
-    def look_for_start(self, number: int, text: str) -> None:
-        """Take note of line `number` if its text is what a tool prints as it starts."""
+    def note_if_start(self, number: int, text: str) -> None:
+        """Note that a run may begin on line `number` if its text is one that a tool prints as it starts.
+
+        Some of these texts are printed once per start. If one of them comes again before a row, the earlier start came
+        to nothing, and the run begins at the new one.
+        """
         word = _start_word(text)
         if word is None:
             return
 
-        repeated = word in _ONCE and word in self._start_words
-        self.begin_run(number, anew=repeated)
+        is_second_start = word in _ONCE_PER_START and word in self._start_words
+        self.begin_run(number, drop_earlier_start=is_second_start)
         self._start_words.add(word)
 
-    def begin_run(self, number: int, *, anew: bool = False) -> None:
-        """Let a run begin on line `number` if a row was met since the last start, or if `anew` is set."""
-        if self._has_row or anew:
+    def begin_run(self, number: int, *, drop_earlier_start: bool = False) -> None:
+        """Note that a run may begin on line `number`. It counts as a run only once `confirm_run` is called.
+
+        Nothing happens if an earlier start is still without a row: the run then begins at that start. With
+        `drop_earlier_start` it begins on line `number` nevertheless.
+        """
+        if self._has_row or drop_earlier_start:
             self._possible_start = number
             self._has_row = False
             self._start_words = set()
 
-    def note_row(self, number: int) -> None:
-        """Take note that line `number` is a row: the start before it is the start of a run."""
+    def confirm_run(self, number: int) -> None:
+        """Note that line `number` is a row, which makes the last noted start the start of a run."""
         if not self._has_row:
             self._first_lines.append(self._possible_start)
             self._has_row = True
 
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
-        """Return the first and the last line of each run of the log, in order; the span that was read if it has no run.
+        """Return the first and the last line of each run of the log, in order. Call this after all lines are read.
 
-        A run begins where a tool printed that it starts, if rows follow. It begins too where the step counters go back:
-        `restarts` has the lines of the row before and of the row after each such place. The row after begins a run
-        unless a tool's start between the two rows already did. The last line is None for a run that goes on to the end
-        of the log.
+        A run begins in two ways:
+
+        - A tool prints that it starts, and rows follow.
+        - The step counter goes back from one row to the next. `restarts` has the lines of these two rows. The run
+          begins on the second row's line, unless a start that a tool prints lies between the two.
+
+        The last line of the last run is that of the span that was read: None for a span to the end of the log. If the
+        log has no run, the span itself is returned.
         """
         first_lines = list(self._first_lines)
         for line_before, line_after in restarts:
@@ -102,17 +114,18 @@ class Lines:
             return [self.span]
 
         first_lines.sort()
-        spans: list[Span] = []
-        for first, next_first in itertools.zip_longest(first_lines, first_lines[1:]):
-            last = self.span[1] if next_first is None else next_first - 1
-            spans.append((first, last))
-        return spans
+        last_line_of_span = self.span[1]
+        last_lines = [next_first - 1 for next_first in first_lines[1:]]
+        return list(zip(first_lines, [*last_lines, last_line_of_span], strict=True))
 
     def texts(self) -> Iterator[str]:
-        """Yield each line of the stream with its prefix, without colours and NUL bytes."""
+        """Yield the text of each line of the stream, without colours and NUL bytes. mpirun's prefixes stay in it.
+
+        Of a line longer than MAX_LINE_BYTES only the start is kept. A text whose end is missing ends with _CUT.
+        """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             rest = raw
-            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):  # the rest of a long line is dropped
+            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):  # skip the rest of a long line
                 rest = self.stream.readline(MAX_LINE_BYTES)
 
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
@@ -121,19 +134,20 @@ class Lines:
     def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
 
-        mpirun can put before each line the rank that wrote it. Where every rank prints the same rows, those of one rank
-        are enough, which is the lowest rank that prints any:
+        mpirun can put before each line the rank that wrote it. If all ranks print the same rows, only those of the
+        lowest rank that prints any are yielded:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
 
-        A row is a line that holds the text `marker`, such as `loss`. A line that a tool prints as it starts is left out
-        of the other ranks too. Every other line is yielded, whatever its rank.
+        A row is a line that holds the text `marker`, such as `loss`. Lines that a tool prints as it starts are also
+        left out for the other ranks. Every other line is yielded, whatever its rank.
         """
-        rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
+        rank_of_rows: int | None = None  # the lowest rank that prints rows; None while no row was seen
         for block in self._blocks_of_lines():
             if rank_of_rows is None:
+                # A block is long enough to hold a row of each rank, so the first block with a row shows the lowest.
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
                 is_of_another_rank = line.rank is not None and rank_of_rows is not None and line.rank != rank_of_rows
@@ -149,33 +163,38 @@ class Lines:
             yield [self._untagged(number, text) for number, text in block]
 
     def _untagged(self, number: int, text: str) -> TaggedLine:
-        """Return a line without the tags by which mpirun says which rank wrote it, and that rank.
+        """Return a line without mpirun's tags, which say which rank wrote it, and the rank of its first tag.
 
-        `[1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3, and a line without a tag is of rank None. So is a line
-        whose first tag stands behind _PREFIX_CHARS characters: another process wrote a piece of text into it. The first
-        line with a tag of a rank is noted in `ranks`.
+        - `[1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. A short text before the tag, such as a time, is dropped.
+        - A line without a tag has the rank None.
+        - A first tag behind more than _PREFIX_CHARS characters is no prefix: another process wrote into the line. The
+          text before the tag is kept, and the rank is None.
+
+        The first line with a tag of a rank is noted in `ranks`.
         """
-        match = _RANK_TAG.search(text) if "]<std" in text else None
+        may_have_tag = "]<std" in text  # faster than the pattern
+        match = _RANK_TAG.search(text) if may_have_tag else None
         if match is None:
             return TaggedLine(number, text, None)
 
         rank = int(match[1])
         self.ranks.setdefault(rank, number)
-        if match.start() > _PREFIX_CHARS:
+        is_inside_line = match.start() > _PREFIX_CHARS
+        if is_inside_line:
             return TaggedLine(number, _RANK_TAG.sub("", text), None)
         text_after_tag = text[match.end() :].removeprefix(" ")
         return TaggedLine(number, _RANK_TAG.sub("", text_after_tag), rank)
 
 
 def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
-    """Return the lowest rank that prints a line with `marker`; None where no rank does."""
+    """Return the lowest rank that prints a line with `marker`, or None if no rank does."""
     ranks = [line.rank for line in lines if line.rank is not None and marker in line.text]
     return min(ranks, default=None)
 
 
 def _start_word(text: str) -> str | None:
-    """Return the first word of STARTS that the line holds; None where it holds none."""
-    for word in STARTS:
+    """Return the first of START_WORDS that the line holds, or None if it holds none."""
+    for word in START_WORDS:
         if word in text:
             return word
     return None

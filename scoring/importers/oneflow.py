@@ -6,7 +6,7 @@ The rate is that of all devices, over the window; the Unix time stamp is optiona
 
 import re
 
-from scoring.importers.table import At, EpochTable
+from scoring.importers.table import EpochFormatReader, RowPosition
 from scoring.importers.text import RowPattern, field, integer
 
 # A rate has three digits behind the point: with fewer it was cut.
@@ -14,42 +14,43 @@ _RATE = re.compile(r" samples/s: (\d+\.\d{3}(?![\d.eE])|\d\.\d+[eE][-+]\d+|nan|i
 _IS = r"\b['\"]?\s*[=:]\s*['\"]?"
 
 
-class OneFlow(EpochTable):
+class OneFlow(EpochFormatReader):
     """Rows, and the script's arguments as it prints them: `batch_size_per_device = 128`."""
 
-    marker = "train: epoch "
-    clue = "samples/s: "
-    tool = "epoch "
-    row = RowPattern(
+    row_marker = "train: epoch "
+    row_clue = "samples/s: "
+    tool_marker = "epoch "
+    row_pattern = RowPattern(
         re.compile(r"train: epoch (\d{1,9}), iter (\d{1,9}),"),
         (_RATE,),
         (field(" loss: "), re.compile(r" samples/s: \S+\s+\[?(\d{9,}\.\d*)\]?")),
     )
     columns = "epoch step rate loss stamp"
-    needs = "rate"  # newer scripts print -1, which is no rate
+    required_column = "rate"  # newer scripts print -1, which is no rate
     rate_scope = "global"
-    facts = re.compile(
+    fact_pattern = re.compile(
         rf"\bbatch_size_per_device{_IS}(?P<batch_per_device>\w+)|\b(?:gpu|device)_num_per_node{_IS}(?P<gpus>\w+)"
         rf"|\bnum_nodes{_IS}(?P<nodes>\w+)|\bmodel{_IS}(?P<model>\w+)|\buse_fp16{_IS}(?P<precision>\w+)"
     )
     framework = "OneFlow"
     precisions = (("True", "amp"), ("1", "amp"), ("False", "fp32"), ("0", "fp32"))
-    evaluation = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
-    quality = "top_1"
+    evaluation_pattern = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
+    quality_name = "top_1"
 
-    def finish(self) -> None:
-        """Set the devices of all nodes, where the arguments state both nodes and devices of a node."""
-        super().finish()
-        gpus = integer(self.value("gpus"))
+    def finish_facts(self) -> None:
+        """Convert the facts, and set devices = nodes x devices of a node if the arguments state both."""
+        super().finish_facts()
+        gpus_per_node = integer(self.value("gpus"))
         nodes = self.value("nodes")
-        if gpus and nodes:
-            self.derive("devices", "gpus", nodes * gpus)
+        if gpus_per_node and nodes:
+            self.set_from_fact("devices", "gpus", nodes * gpus_per_node)
 
-    def steps_of_row(self, at: At) -> int | None:
-        """Return the steps since the last row.
+    def steps_of_row(self, position: RowPosition) -> int | None:
+        """Return the steps since the last row, or None for the first row.
 
-        The last row of an epoch may hold more steps than the others. A row that starts anew at 0 has the usual number.
+        The counter starts anew in each epoch. If it starts at step 0, the row has the usual number of steps. The last
+        row of an epoch may have more steps than the others.
         """
-        if self.last_row is None:
+        if self.last_position is None:
             return None
-        return super().steps_of_row(at) or self.usual_steps
+        return super().steps_of_row(position) or self.usual_steps_per_row

@@ -14,18 +14,18 @@ PaddleSeg: paddleseg/core/train.py
 import re
 
 from scoring.importers.evidence import Fact
-from scoring.importers.table import EpochTable, Table
+from scoring.importers.table import EpochFormatReader, FormatReader
 from scoring.importers.text import RowPattern, field, integer
 
 TF32_CAPABILITY = 8  # CUDA's libraries compute FP32 products as TF32 from this compute capability on
 
 
-class Launch(Table):
-    """Gathers devices, nodes, versions and the math mode from the lines before training starts."""
+class Launch(FormatReader):
+    """The base of Paddle's formats: reads devices, nodes, versions and the math mode from the lines before training."""
 
     framework = "PaddlePaddle"
     # paddle/distributed/launch (context/args, controllers), fleet/launch_utils.py, phi/backends/gpu/gpu_resources.cc
-    facts_around = re.compile(
+    launcher_fact_pattern = re.compile(
         r"PADDLE_TRAINERS_NUM\s+(?P<trainers>\d{1,9})"
         r"|\bnnodes: (?P<nodes>\d{1,9})(?:\s|$)"
         r"|replicas (?P<replicas>\d{1,9}), status "
@@ -39,53 +39,60 @@ class Launch(Table):
         r"|NVIDIA_TF32_OVERRIDE\W+(?P<tf32>[01])\b"
     )
 
-    def finish(self) -> None:
-        """Set devices, versions and the math mode by what launcher and runtime print."""
-        self.set_where_agreed("devices", self._device_counts())
-        self._versions()
-        super().finish()
-        self._math_mode()
+    def finish_facts(self) -> None:
+        """Set devices, versions and the math mode by what the launcher and the runtime print, and convert the facts."""
+        self.set_if_places_agree("devices", self._device_counts())
+        self._set_versions()
+        super().finish_facts()
+        self._set_math_mode()  # last: it uses the converted precision
 
     def _device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices by each place that prints one."""
+        """Return the number of devices, with its line, by the name of each place in the log that states one.
+
+        A number of 0 becomes None, except for `replicas x nnodes`.
+        """
         counts: dict[str, Fact] = {}
-        pods = self.said.get("replicas")  # processes of one node
+        replicas = self.facts_by_name.get("replicas")  # processes of one node, each with a device
         nodes = integer(self.value("nodes"))
-        if pods and nodes is not None:
-            counts["replicas x nnodes"] = Fact(int(pods.value) * nodes, pods.line)
+        if replicas and nodes is not None:
+            counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
         for place, name in (("PADDLE_TRAINERS_NUM", "trainers"), ("NCCL's nranks", "nranks"), ("GPUs used", "gpus")):
-            if name in self.said:
-                counts[place] = Fact(int(self.value(name)) or None, self.said[name].line)
+            if name in self.facts_by_name:
+                counts[place] = Fact(int(self.value(name)) or None, self.facts_by_name[name].line)
         return counts
 
-    def _versions(self) -> None:
-        """Set the versions of Paddle, cuDNN and CUDA."""
-        name = "paddle" if "paddle" in self.said else "trained_with"
+    def _set_versions(self) -> None:
+        """Set the versions of Paddle, cuDNN and CUDA, and the framework with its version, as far as they are printed.
+
+        Paddle's version is the one in its list of versions, or else the one that it says it trains with.
+        """
+        name = "paddle" if "paddle" in self.facts_by_name else "trained_with"
         version = self.value(name)
         if version:
             self.software["paddlepaddle"] = version
-            self.derive("framework", name, f"PaddlePaddle {version}")
+            self.set_from_fact("framework", name, f"PaddlePaddle {version}")
         for library in ("cudnn", "cuda"):
             if self.value(library):
                 self.software[library] = self.value(library)
 
-    def _math_mode(self) -> None:
-        """Set how FP32 products are computed, where the log states FP32 and the GPU's compute capability.
+    def _set_math_mode(self) -> None:
+        """Set how the GPU computes FP32 products, if the log states FP32 and the GPU's compute capability.
 
-        From TF32_CAPABILITY on that is TF32, unless NVIDIA_TF32_OVERRIDE=0.
+        - TF32 from the compute capability TF32_CAPABILITY on, unless NVIDIA_TF32_OVERRIDE=0 is printed.
+        - FP32 otherwise.
         """
         capability = self.value("capability")
         if capability and self.value("precision") == "fp32":
             as_tf32 = int(capability) >= TF32_CAPABILITY and self.value("tf32") != "0"
-            self.derive("math_mode", "capability", "tf32" if as_tf32 else "fp32")
+            self.set_from_fact("math_mode", "capability", "tf32" if as_tf32 else "fp32")
 
 
-class Paddle18(Launch, EpochTable):
+class Paddle18(Launch, EpochFormatReader):
     """Rows of single batches."""
 
-    marker = "train batch "
-    tool = "[Pass "
-    row = RowPattern(
+    row_marker = "train batch "
+    tool_marker = "[Pass "
+    row_pattern = RowPattern(
         re.compile(
             r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
             r"\[Pass (\d{1,9}), train batch (\d{1,9})\]"
@@ -95,18 +102,18 @@ class Paddle18(Launch, EpochTable):
     )
     columns = "stamp epoch step time loss"
     first_step = 0
-    facts = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
+    fact_pattern = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
     precisions = (("True", "amp"), ("False", "fp32"))
-    evaluation = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
-    quality = "acc1"
+    evaluation_pattern = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
+    quality_name = "acc1"
 
 
 class PaddleSeg(Launch):
     """Rows, the launcher's lines, the configuration, and the command line, which overrides it."""
 
-    marker = "[TRAIN] epoch"
-    tool = "[INFO]"
-    row = RowPattern(
+    row_marker = "[TRAIN] epoch"
+    tool_marker = "[INFO]"
+    row_pattern = RowPattern(
         re.compile(
             r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?"
             r"\[TRAIN\] epoch[:=] ?(\d{1,9}), iter[:=] ?(\d{1,9})/(\d{1,9})"
@@ -120,35 +127,44 @@ class PaddleSeg(Launch):
         ),
     )
     columns = "stamp epoch step of time cut wait loss rate unit"
-    needs = "time"
-    mean_time = True
-    rows_tell_batch = True
+    required_column = "time"
+    prints_mean_times = True
+    rows_imply_batch = True
     segmentation = True
-    facts = re.compile(
-        r"(?<![\w.])batch_size: (?P<in_file>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
+    fact_pattern = re.compile(
+        r"(?<![\w.])batch_size: (?P<batch_of_config>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
         r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
     )
-    evaluation = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
-    quality = "mIoU"
-    _section = ""
+    evaluation_pattern = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
+    quality_name = "mIoU"
+    _section = ""  # the first line of the configuration's section that is read
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line of the configuration: `type` is the model's in its section, the backbone's one step deeper."""
+        """Read a line before the first row, also as a line of the indented configuration.
+
+        In the section `model:`, `type` states the network if it is indented by 2 spaces, and the backbone if by 4.
+        """
         super().read_before_rows(line, text)
-        if text[:1] not in (" ", ""):
+        begins_section = text[:1] not in (" ", "")
+        if begins_section:
             self._section = text
             return
 
         kind = re.match(r"(  |    )type: (.*)", text) if self._section.startswith("model:") else None
         if kind:
             name = "network" if kind[1] == "  " else "backbone"
-            self.take_stated(name, kind[2].strip(), line)
+            self.take_fact(name, kind[2].strip(), line)
 
-    def finish(self) -> None:
-        """Set precision by the command line's words, and the model by its network and backbone."""
+    def finish_facts(self) -> None:
+        """Set the precision, the model and the batch, and convert the facts.
+
+        - The precision is that of the command line. `fp16` means AMP, with its level if one is stated.
+        - The model is the network and its backbone: `HRNet_W48` with a network `FCN` is `FCN HRNet_W48`.
+        - The batch is that of the command line, or else that of the configuration.
+        """
         level = self.value("level")
         self.precisions = (("fp32", "fp32"), ("fp16", f"amp_{level.lower()}" if level else "amp"))
         names = [self.value(part) for part in ("network", "backbone") if self.value(part)]
-        self.derive("model", "network", " ".join(names))
-        self.derive("batch_per_device", "in_file")
-        super().finish()
+        self.set_from_fact("model", "network", " ".join(names))
+        self.set_from_fact("batch_per_device", "batch_of_config")
+        super().finish_facts()

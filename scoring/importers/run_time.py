@@ -1,4 +1,4 @@
-"""Images/s by the time that a log's epochs took as a whole, with evaluations or without them."""
+"""Images/s by the time that a log's epochs took as a whole, with or without evaluations."""
 
 import bisect
 from collections.abc import Sequence
@@ -8,8 +8,12 @@ from runlog.digits import six_digits
 from scoring.importers.text import lines_in_words, total
 from scoring.record import Record, Span, Window
 
-STARTS_AND_ENDS = 1.1  # so many times its epochs' time a run may take with its start and its end, as public ones do
-LONGEST_EVALUATION = 10  # times that an image is evaluated at most as long as trained: of few, start-up is most
+# A run with its start and end may take so many times the time of its epochs, as public runs do.
+MAX_RATIO_BY_STARTUP = 1.1
+# Evaluating an image takes at most so many times as long as training it: start-up dominates a short evaluation.
+MAX_EVALUATION_RATIO = 10
+RUN_SPAN = "run_start to run_stop"  # the two spans of time, as texts name them
+EPOCHS_SPAN = "first to last epoch"
 
 
 class RunRate(NamedTuple):
@@ -20,10 +24,14 @@ class RunRate(NamedTuple):
 
 
 def rows_of_epochs(record: Record) -> list[Window]:
-    """Return the rows of a log each of whose rows is a whole epoch; an empty list for any other log.
+    """Return the rows of a log in which each row is a whole epoch, or an empty list for any other log.
 
-    Such a log says how many images an epoch has, and its epochs are in order, each of them once. It has two rows or
-    more, all with images, time and a time stamp.
+    Such a log meets all of these conditions:
+
+    - It states how many images an epoch has.
+    - It has at least two rows.
+    - Every row has an epoch and no step, and has images, seconds and a time stamp.
+    - The epochs are in ascending order, each of them once.
     """
     rows = []
     for window in record.windows:
@@ -31,73 +39,78 @@ def rows_of_epochs(record: Record) -> list[Window]:
         if is_epoch and window.images and window.end_s and window.seconds:
             rows.append(window)
 
-    epochs = [row.epoch or 0 for row in rows]
-    each_once_in_order = epochs == sorted(set(epochs))
     has_other_rows = len(rows) < len(record.windows)
-    if not record.train_samples or len(rows) < 2 or has_other_rows or not each_once_in_order:
+    epochs = [row.epoch or 0 for row in rows]
+    is_ascending = epochs == sorted(set(epochs))
+    if not record.train_samples or len(rows) < 2 or has_other_rows or not is_ascending:
         return []
     return rows
 
 
 def run_rate(record: Record) -> RunRate | None:
-    """Return the images/s that a run's time makes, evaluations included, with that time in words.
+    """Return the images/s over the time of the whole run, evaluations included.
 
-    The time is that from run_start to run_stop, or from the first epoch to the last one where the log lacks the two.
-    Returns None for logs whose rows are not whole epochs, and where the clock was set.
+    The time is that from run_start to run_stop. If the log lacks one of the two, it is that from the first epoch to the
+    last one. Returns None if the rows are not whole epochs, or if the time is not positive because the clock was set.
     """
     rows = rows_of_epochs(record)
     if not rows:
         return None
     run = record.run_span
     if run is not None:
-        return _rate_over(record, rows, "run_start to run_stop", run.seconds)
-    return _rate_over(record, rows, "first to last epoch", _span_of_rows(rows).seconds)
+        return _rate_over(record, rows, RUN_SPAN, run.seconds)
+    return _rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows).seconds)
 
 
-def rate_of_whole_time(record: Record, rows: Sequence[Window], own_rate: float) -> RunRate | None:
-    """Return the images/s of epochs by the time that they took as a whole, without evaluations.
+def rate_of_whole_time(record: Record, rows: Sequence[Window], rate_by_durations: float) -> RunRate | None:
+    """Return the images/s of the epochs in `rows` by the log's clock, without evaluations.
 
-    `rows` are the epochs, `own_rate` the images/s by the epochs' own times. The whole time is that from the first epoch
-    to the last one. But where run_start to run_stop make a rate that is lower than `own_rate` by more than a factor of
-    STARTS_AND_ENDS, which the run's start and end do not explain, it is the time between these two. Returns None where
-    the clock was set.
+    `rate_by_durations` is the images/s by the epochs' own durations. The clock's time is one of two:
+
+    - from run_start to run_stop, if rate_by_durations / (rate over this time) > MAX_RATIO_BY_STARTUP. The start and the
+      end of the run do not explain such a ratio, so the epochs' stamps are wrong;
+    - otherwise from the first epoch to the last one.
+
+    Returns None if no positive time is left, because the clock was set.
     """
     run = record.run_span
     if run is not None:
-        by_run = _rate_of_training(record, rows, "run_start to run_stop", run)
-        if by_run is None:
+        rate_of_run = _rate_of_training(record, rows, RUN_SPAN, run)
+        if rate_of_run is None:
             return None
-        if own_rate / by_run.images_per_s > STARTS_AND_ENDS:
-            return by_run
-    return _rate_of_training(record, rows, "first to last epoch", _span_of_rows(rows))
+        if rate_by_durations / rate_of_run.images_per_s > MAX_RATIO_BY_STARTUP:
+            return rate_of_run
+    return _rate_of_training(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
 
 
-def _rate_of_training(record: Record, rows: Sequence[Window], what: str, span: Span) -> RunRate | None:
-    """Return the images/s of a span, less its evaluations as far as the log tells them; None where the clock was set.
+def _rate_of_training(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
+    """Return the images/s of the epochs in `rows` over the time of `span` less its evaluations.
 
-    `rows` are the epochs in the span, and `what` names it in the text. Evaluations that the log marks stay in where it
-    does not say how many images they have: then no line tells how much of their time is training that they waited for.
-    The text says so, and what to do.
+    The text of the result names the span by `span_name` and says what happened to evaluations. If the log marks
+    evaluations but does not state their number of images, they stay in: an evaluation may wait for training to end, and
+    only its images show how much of its time is waiting. The text then says what to log.
+
+    Returns None if no positive time is left, because the clock was set.
     """
     evaluated_s = _evaluated_s(record, rows, span)
-    left_out = " without evaluations" if evaluated_s else ""
+    evaluations_in_words = " without evaluations" if evaluated_s else ""
     if record.evaluations and not record.eval_samples:
-        left_out = (
+        evaluations_in_words = (
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
             "log it, or score the time to train with --protocol mlperf)"
         )
-    return _rate_over(record, rows, what + left_out, span.seconds - evaluated_s)
+    return _rate_over(record, rows, span_name + evaluations_in_words, span.seconds - evaluated_s)
 
 
 def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
-    """Return how many seconds of a span are evaluations by the log's marks; 0 where it does not say their images.
+    """Return how many seconds of a span are evaluations, by the evaluations that the log marks.
 
-    Evaluations that begin within a row's own time are not counted. Where the program runs ahead of the devices, an
-    evaluation waits for the training before it. So none counts for more than LONGEST_EVALUATION times what its images
-    take at the rows' own rate.
+    An evaluation counts if it begins in the span and outside of the rows' own times. If the program runs ahead of the
+    devices, an evaluation also waits for training to end. So each evaluation counts for at most MAX_EVALUATION_RATIO x
+    the time in which its images would be trained. If the log does not state the images of an evaluation, 0 is returned.
     """
-    images_evaluated = record.eval_samples or 0
-    longest_s = LONGEST_EVALUATION * images_evaluated * total(rows, "seconds") / total(rows, "images")
+    images_evaluated = record.eval_samples or 0  # 0 if not stated: no evaluation counts for any time
+    longest_s = MAX_EVALUATION_RATIO * images_evaluated * total(rows, "seconds") / total(rows, "images")
     ends_s = [row.end_s or 0.0 for row in rows]
     evaluated_s = 0.0
     for evaluation in record.evaluations:
@@ -108,16 +121,20 @@ def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
 
 
 def _is_within_a_row(moment_s: float, rows: Sequence[Window], ends_s: Sequence[float]) -> bool:
-    """Tell whether a moment lies within the own time of one of the rows, whose ends in order are `ends_s`."""
+    """Return whether a moment lies within the own time of one of the rows. `ends_s` are their ends, in order."""
     first_ending_later = bisect.bisect(ends_s, moment_s)
     return first_ending_later < len(rows) and _begin_s(rows[first_ending_later]) < moment_s
 
 
-def _rate_over(record: Record, rows: Sequence[Window], what: str, seconds: float) -> RunRate | None:
-    """Return the images/s of the epochs from the first row to the last one over `seconds`, which `what` names.
+def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:
+    """Return the images/s of the epochs from the first row to the last one over `seconds`.
 
-    The epochs are counted by their numbers: a row may be of several epochs, and epochs between two rows may have none.
-    Returns None where `seconds` are not above 0: the clock was set, which has its own message.
+    `time_name` says in the text what the seconds are. The images are
+
+        images of the first row + (last epoch - first epoch) * images of an epoch
+
+    The epochs are counted by their numbers, because a row may cover several epochs and some epochs may have no row.
+    Returns None if `seconds` are not positive, because the clock was set; another message reports that.
     """
     if seconds <= 0:
         return None
@@ -125,7 +142,7 @@ def _rate_over(record: Record, rows: Sequence[Window], what: str, seconds: float
     epochs_after_first = (last.epoch or 0) - (first.epoch or 0)
     images = epochs_after_first * (record.train_samples or 0) + (first.images or 0.0)
     rate = images / seconds
-    text = f"{lines_in_words(rows)}: {what}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s"
+    text = f"{lines_in_words(rows)}: {time_name}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s"
     return RunRate(text, rate)
 
 
@@ -135,5 +152,5 @@ def _span_of_rows(rows: Sequence[Window]) -> Span:
 
 
 def _begin_s(row: Window) -> float:
-    """Return when an epoch began."""
+    """Return when the epoch of a row began, in seconds since the origin of the time stamps."""
     return (row.end_s or 0.0) - (row.seconds or 0.0)

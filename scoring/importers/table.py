@@ -1,6 +1,7 @@
-"""One reader for every format of printed rows: a format is a `Table` that says where its rows are and what they hold.
+"""One reader for every format of printed rows.
 
-Read `Paddle18` in `paddle.py` first: it is the smallest.
+A format is a subclass of `FormatReader` that says how its rows and the lines around them look. Read `Paddle18` in
+`paddle.py` first: it is the smallest.
 """
 
 import re
@@ -18,62 +19,65 @@ Columns = dict[str, "str | None"]  # a row's values by column, as printed
 MAX_ROWS = 1_000_000  # of a run, about 300 MB; public logs have some thousand
 MAX_PROBLEMS = 20
 MAX_RESTARTS = 1_000
-WATCHED_ROWS = 100  # the first rows, which are searched for what their samples are
-_IMAGES = re.compile(r"(?:images?|imgs?|samples?)\Z")  # units whose rate may be one of images
-_COUNTS = ("devices", "nodes", "batch_per_device", "batch_of_all")  # fields that hold whole numbers
+WATCHED_ROWS = 100  # so many first rows are searched for what the samples are
+_IMAGE_UNIT = re.compile(r"(?:images?|imgs?|samples?)\Z")  # units of a rate that may count images
+_COUNT_FIELDS = ("devices", "nodes", "batch_per_device", "batch_of_all")  # facts that are whole numbers
 
 
-class At(NamedTuple):
-    """The place of a row: its epoch and its step, as printed."""
+class RowPosition(NamedTuple):
+    """The epoch and the step of a row, as printed."""
 
     epoch: int | None
     step: int
 
 
 class RowTime(NamedTuple):
-    """The steps of a row, the seconds that they took, and how long they waited for input; None where not known."""
+    """The steps that a row covers, their seconds, and how long they waited for input. None: not known."""
 
     steps: int | None
     seconds: float | None
     wait_s: float | None
 
 
-class Table:
-    """A format, and what is read of one log of it.
+class FormatReader:
+    """The base of all formats: a subclass describes a format, an object reads one log of it.
 
-    Columns are `step`, and of these what is printed: epoch, of (the last step of the run), stamp, rate, unit (of the
-    rate, less `/s`), time and wait (s), loss, memory (MiB). More are a format's own. Groups of `facts` are fields of
-    the record, whose first value counts, or words of the format's own for `finish`.
+    A row is a line that a program prints of its training steps. Its columns are `step` and what else is printed:
+    epoch, of (the last step of the run), stamp, rate, unit (of the rate, without `/s`), time and wait (s), loss,
+    memory (MiB). A format may add columns of its own.
+
+    A fact is a value that the log states once. The groups of `fact_pattern` name facts. A fact is a field of the
+    record, or a word of the format from which its `finish_facts` sets fields.
     """
 
     # The rows
-    marker: str  # stands in every row
-    clue: str = ""  # stands in every row and in little else; default: the marker
-    tool: str  # stands in every line of the tool's
-    row: RowPattern
-    recognised_by: RowPattern | None = None  # default: the row; where that has two lines, the one with the clue
-    columns: str  # names of the row's groups, in their order; of two groups of one name the first that took part
-    needs: str | None = None  # the column without which a row is none: a rate or a time above 0
+    row_marker: str  # stands in every row
+    row_clue: str = ""  # stands in every row and in little else; empty: use the marker
+    tool_marker: str  # stands in every line that the tool prints
+    row_pattern: RowPattern
+    recognised_by: RowPattern | None = None  # recognises the format; None: use `row_pattern`
+    columns: str  # names of the row's groups, in order; of two groups with one name the first that matched counts
+    required_column: str | None = None  # rows without a positive figure in this column are skipped
     first_step = 1  # the number of an epoch's first step
-    mean_time = False  # whether the time of a row is the mean over its own steps; else it is that of the last step
-    rate_scope: str | None = "device"  # whose images/s a row has; the other one is "global"
+    prints_mean_times = False  # the time of a row is the mean over its steps; else it is that of its last step
+    rate_scope: str | None = "device"  # whose images/s a row has: "device" or "global"
     cumulative = False  # rates are running averages
-    rows_tell_batch = False  # the rate is that of one device, over the row's mean time
-    segmentation = False  # the program trains segmentation networks alone
+    rows_imply_batch = False  # rate x time is the batch: the rate is of one device, over the row's mean time
+    segmentation = False  # the program trains only segmentation networks
     # The lines around them
-    facts: re.Pattern[str] | None = None  # of lines before the first row
-    facts_around: re.Pattern[str] | None = None  # of lines before the first row that a launcher or runtime prints
-    evaluation: re.Pattern[str] | None = None  # groups: `value`, and `epoch`, `step` or `name` where they are printed
-    quality = ""  # name of that value
-    epoch_end: re.Pattern[str] | None = None  # groups of an epoch's summary: `epoch`, `rate`, `seconds`
-    summary: re.Pattern[str] | None = None  # its group is the log's own closing figure
-    closing: tuple[str, ...] = ()  # words of the log's last line; a log without them is truncated
+    fact_pattern: re.Pattern[str] | None = None  # facts in lines before the first row
+    launcher_fact_pattern: re.Pattern[str] | None = None  # facts that a launcher or runtime prints before the first row
+    evaluation_pattern: re.Pattern[str] | None = None  # group `value`; also `epoch`, `step`, `name` if printed
+    quality_name = ""  # name of an evaluation's value, if the line prints none
+    epoch_end_pattern: re.Pattern[str] | None = None  # groups of an epoch's summary: `epoch`, `rate`, `seconds`
+    summary_pattern: re.Pattern[str] | None = None  # its group is the log's own closing figure
+    closing_words: tuple[str, ...] = ()  # one of them is in the last line of a complete log
     framework: str | None = None
-    precisions: tuple[tuple[str, str], ...] = ()  # a word of the log, and the record's; any other word says nothing
+    precisions: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; other words are ignored
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
-        self.said: dict[str, Fact] = {}  # by the field of the record, or by the format's own word
+        self.facts_by_name: dict[str, Fact] = {}  # by name: a field of the record, or a word of the format
         self.windows: list[Window] = []
         self.epochs: list[Window] = []
         self.qualities: list[Quality] = []
@@ -82,72 +86,78 @@ class Table:
         self.header: JsonObject = {}
         self.problems: list[str] = []
         self.checks: list[Check] = []
-        self.restarts: list[tuple[int, int]] = []  # lines of two rows between which the counters go back
-        self.truncated = True if self.closing else None
-        self.usual_steps: int | None = None  # steps of the first row that says how many it has
-        self.last_row: At | None = None  # epoch and step of the last row so far
-        self.row_batch = RowBatch()  # the batch of one device, by rates and times of the rows
+        self.restarts: list[tuple[int, int]] = []  # lines of two successive rows, where epoch or step goes back
+        self.truncated = True if self.closing_words else None
+        self.usual_steps_per_row: int | None = None  # steps of the first row that says how many it has
+        self.last_position: RowPosition | None = None  # of the last row so far
+        self.row_batch = RowBatch()  # the batch of one device, worked out from the rows
         self.evidence = Evidence()
 
-    def set_once(self, name: str, value: object, line: int = 0) -> None:
-        """Set the fact `name` to what the log states on `line`, unless it is set already or `value` is None."""
+    def set_if_unset(self, name: str, value: object, line: int = 0) -> None:
+        """Set the fact `name` to `value`, which the log states on `line`.
+
+        A fact that is set already keeps its value. A `value` of None sets nothing. Line 0 means that no line states it.
+        """
         if value is not None:
-            self.said.setdefault(name, Fact(value, line))
+            self.facts_by_name.setdefault(name, Fact(value, line))
 
     def value(self, name: str) -> Any:
-        """Return the value that the log states of `name`; None where it states none."""
-        return self.said[name].value if name in self.said else None
+        """Return the value of the fact `name`, or None if the log does not state it."""
+        return self.facts_by_name[name].value if name in self.facts_by_name else None
 
     def line(self, name: str) -> int | None:
-        """Return the line that states `name`; None where none does."""
-        return self.said[name].line if name in self.said else None
+        """Return the line that states the fact `name`, or None if the log does not state it."""
+        return self.facts_by_name[name].line if name in self.facts_by_name else None
 
-    def derive(self, field: str, name: str, value: object = None) -> None:
-        """Set `field` to `value`, or else to what the log states of `name`; not where the log does not state `name`.
+    def set_from_fact(self, field: str, name: str, value: object = None) -> None:
+        """Set the fact `field` from the fact `name`, with the line of `name`.
 
-        Its line is that of `name`. A field that is set already is left as it is.
+        The new fact has the given `value`, or the value of `name` if `value` is None. Nothing is set if the log does
+        not state `name`, or if `field` is set already.
         """
-        if name in self.said:
-            self.set_once(field, self.value(name) if value is None else value, self.said[name].line)
+        source = self.facts_by_name.get(name)
+        if source is not None:
+            self.set_if_unset(field, source.value if value is None else value, source.line)
 
-    def set_where_agreed(self, name: str, places: Mapping[str, Fact]) -> None:
-        """Set the fact `name` to the value that several places of the log state; remove the fact where they differ.
+    def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
+        """Set the fact `name` if all places of the log that state it agree; remove the fact if they differ.
 
-        `places` holds what each place states, by a name for the place in words; a value of None states nothing. Where
-        none states anything, the fact is left as it is. Where two or more do, a check records whether they agree.
+        `places` maps a place in words, such as `NCCL's nranks`, to what it states. A place with the value None states
+        nothing. If no place states a value, the fact stays as it is. If two or more do, a check is added that records
+        whether they agree.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
             first_fact, *_ = facts.values()
-            self.said[name] = first_fact
+            self.facts_by_name[name] = first_fact
         elif values:
-            self.said.pop(name, None)
+            self.facts_by_name.pop(name, None)
 
         if len(facts) > 1:
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
             self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
 
     def note_problem(self, text: str) -> None:
-        """Record something in the text that could not be taken as it stands."""
+        """Record a text that could not be read as it stands. Only the first MAX_PROBLEMS are kept."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append the window of one printed row to `windows`, unless it is a copy of the last one.
+        """Append the window of one printed row to `windows`, unless it is a copy of the last window.
 
-        A row is printed twice where two programs write the same log. Where the counters of epochs and steps go back,
-        the lines of both rows are noted in `restarts`: another run may begin there. Raises InputError for more than
-        MAX_ROWS rows.
+        Copies occur if two programs write the same log. If the epoch and step are smaller than those of the last row,
+        another run may begin here, so the lines of both rows are added to `restarts`. Raises InputError if the run has
+        more than MAX_ROWS rows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
-            last_counters = (last.epoch or 0, last.step)
-            counters = (window.epoch or 0, window.step)
+            last_position = (last.epoch or 0, last.step)
+            position = (window.epoch or 0, window.step)
             has_same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
-            if counters == last_counters and has_same_figures:
+            if position == last_position and has_same_figures:
                 return
-            if counters < last_counters and len(self.restarts) < MAX_RESTARTS:
+            if position < last_position and len(self.restarts) < MAX_RESTARTS:
                 self.restarts.append((last.line, window.line))
 
         if len(self.windows) == MAX_ROWS:
@@ -157,31 +167,37 @@ class Table:
         self.windows.append(window)
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row: state what the groups of `facts` and `facts_around` match in it."""
-        for pattern in (self.facts, self.facts_around):
+        """Read a line before the first row: pass each fact in it to `take_fact`.
+
+        The named groups of `fact_pattern` and `launcher_fact_pattern` are the names of the facts. Formats extend this
+        to read more.
+        """
+        for pattern in (self.fact_pattern, self.launcher_fact_pattern):
             if pattern is None:
                 continue
             for match in pattern.finditer(text):
                 for name, value in match.groupdict().items():
                     if value is not None:
-                        self.take_stated(name, value, line)
+                        self.take_fact(name, value, line)
 
-    def take_stated(self, name: str, value: object, line: int) -> None:
-        """Take a value that a line before the first row states of `name`."""
-        self.set_once(name, value, line)
+    def take_fact(self, name: str, value: object, line: int) -> None:
+        """Set a fact that a line before the first row states. Formats override this to choose among repeated values."""
+        self.set_if_unset(name, value, line)
 
     def read_first_row(self, text: str, row: Columns) -> None:
-        """Take note of the first row."""
+        """Learn what the first row says of its program. This does nothing; a format may override it."""
 
-    def read_behind_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row that is no row itself, by the format's patterns for four kinds of lines.
+    def read_after_first_row(self, line: int, text: str) -> None:
+        """Read a line after the first row that is not a row itself.
 
-        An evaluation goes to `qualities`, the summary of an epoch to `epochs`, and the figure that the log closes with
-        becomes the fact `summary_rate`. A log with one of the words `closing`, which end a whole log, is not truncated.
+        - A result that `evaluation_pattern` finds is added to `qualities`.
+        - An epoch's summary that `epoch_end_pattern` finds is added to `epochs`.
+        - A closing figure that `summary_pattern` finds becomes the fact `summary_rate`.
+        - A line with one of the `closing_words` shows that the log is complete: `truncated` becomes False.
         """
         self._read_evaluation(line, text)
 
-        epoch_end = self.epoch_end.search(text) if self.epoch_end else None
+        epoch_end = self.epoch_end_pattern.search(text) if self.epoch_end_pattern else None
         if epoch_end:
             self.epochs.append(
                 Window(
@@ -191,22 +207,25 @@ class Table:
                     seconds=positive(epoch_end["seconds"]),
                 )
             )
-        summary = self.summary.search(text) if self.summary else None
+        summary = self.summary_pattern.search(text) if self.summary_pattern else None
         if summary:
-            self.set_once("summary_rate", positive(summary[1]), line)
-        if any(word in text for word in self.closing):
+            self.set_if_unset("summary_rate", positive(summary[1]), line)
+        if any(word in text for word in self.closing_words):
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:
-        """Add the result of an evaluation to `qualities` if the line prints one, with its epoch or its step.
+        """Add an evaluation result to `qualities` if the line prints one.
 
-        Epoch and step are what the line prints. Where it prints no epoch, but the format's evaluations can have one,
-        the epoch is that of the row before. Where they cannot, the step is that of the row before, unless it is
-        printed. An evaluation before the first row is left out.
+        The result has the epoch and the step that the line prints. A missing one is filled in from the last row:
+
+        - the epoch, if `evaluation_pattern` has a group `epoch`;
+        - the step, if it does not.
+
+        A result before the first row is ignored.
         """
-        if self.evaluation is None or self.last_row is None:
+        if self.evaluation_pattern is None or self.last_position is None:
             return
-        match = self.evaluation.search(text)
+        match = self.evaluation_pattern.search(text)
         value = number(match["value"]) if match else None
         if match is None or value is None:
             return
@@ -214,143 +233,163 @@ class Table:
         groups = match.groupdict()
         epoch = integer(groups.get("epoch"))
         step = integer(groups.get("step"))
-        format_has_epoch = "epoch" in groups
-        if epoch is None and format_has_epoch:
-            epoch = self.last_row.epoch
-        if step is None and not format_has_epoch:
-            step = self.last_row.step
-        name = groups.get("name") or self.quality
+        pattern_has_epoch = "epoch" in groups  # the group may be there and yet have matched nothing
+        if pattern_has_epoch and epoch is None:
+            epoch = self.last_position.epoch
+        if not pattern_has_epoch and step is None:
+            step = self.last_position.step
+        name = groups.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
-    def finish(self) -> None:
-        """Turn the words that the log states into values of a record; this is called after the log's last line.
+    def finish_facts(self) -> None:
+        """Convert the facts from the log's words into the values of a record. Call this after the last line.
 
-        The counts (devices, nodes and batches) become whole numbers, and the precision one of the record's names, by
-        the format's `precisions`. What cannot be one is removed. The framework is set to the format's own, unless the
-        log states it. A format overrides this to set what it reads in its own way.
+        - Devices, nodes and batches become whole numbers above 0.
+        - The precision becomes the record's name for it, by the format's `precisions`.
+        - The framework becomes the format's own, unless the log states one.
+
+        A count or a precision that cannot be converted is removed. Formats extend this to set further facts.
         """
-        for field in _COUNTS:
-            stated = self.said.pop(field, None)
-            count = integer(str(stated.value)) if stated else None
-            if stated and count:
-                self.said[field] = Fact(count, stated.line)
+        for field in _COUNT_FIELDS:
+            fact = self.facts_by_name.pop(field, None)
+            count = integer(str(fact.value)) if fact else None
+            if fact and count:
+                self.facts_by_name[field] = Fact(count, fact.line)
 
-        precision = self.said.pop("precision", None)
-        if precision:
-            record_name = dict(self.precisions).get(str(precision.value))
-            self.set_once("precision", record_name, precision.line)
-        self.set_once("framework", self.framework)
+        precision = self.facts_by_name.pop("precision", None)
+        record_name = dict(self.precisions).get(str(precision.value)) if precision else None
+        if precision and record_name:
+            self.facts_by_name["precision"] = Fact(record_name, precision.line)
+        self.set_if_unset("framework", self.framework)
 
-    def steps_of_row(self, at: At) -> int | None:
-        """Return the steps since the last row, by a counter that runs through the run.
+    def steps_of_row(self, position: RowPosition) -> int | None:
+        """Return the steps since the last row, in a format whose step counter runs through the whole run.
 
-        None for the first row, and where the counter goes back.
+        Returns None for the first row, and if the counter goes back.
         """
-        if self.last_row is None or at.step < self.last_row.step:
+        if self.last_position is None or position.step < self.last_position.step:
             return None
-        return at.step - self.last_row.step
+        return position.step - self.last_position.step
 
-    def time_of_row(self, at: At, row: Columns) -> RowTime:
-        """Return how many steps a row is about, their seconds, and how long they waited for input.
+    def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
+        """Return how many steps a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        `at` is the row's epoch and step, `row` its printed columns. Steps are None where the row does not tell them,
-        and 0 for a copy of the last row. Some formats print the mean time of the row's steps (`mean_time`). Others
-        print the time of its last step alone, which tells the seconds only of a row of one step. Seconds and wait are
-        None where they are not known.
+        `row` holds the printed columns. The steps come from `steps_of_row`: None if unknown, 0 for a copy of the last
+        row. The seconds are steps x printed time if that time stands for all steps of the row:
+
+        - It does if the format prints the mean time of the steps (`prints_mean_times`).
+        - Otherwise it is the time of the last step, which is enough only if the row covers a single step.
+
+        Seconds and wait are None if they are not known.
         """
-        steps = self.steps_of_row(at)
+        steps = self.steps_of_row(position)
         step_s = positive(row.get("time"))
         step_wait_s = number(row.get("wait"))
-        is_time_of_all_steps = self.mean_time or steps == 1
-        if steps is None or step_s is None or not is_time_of_all_steps:
+        stands_for_all_steps = self.prints_mean_times or steps == 1
+        if steps is None or step_s is None or not stands_for_all_steps:
             return RowTime(steps, None, None)
 
         seconds = step_s * steps
-        waited_s = None
+        wait_s = None
         if step_wait_s is not None:
-            waited_s = wait_within(step_wait_s * steps, seconds)
-        return RowTime(steps, seconds, waited_s)
+            wait_s = wait_within(step_wait_s * steps, seconds)
+        return RowTime(steps, seconds, wait_s)
 
     def read(self) -> None:
-        """Read all lines of the log into rows, epochs, evaluations and facts.
+        """Read the whole log into the lists and facts of this reader. Call this once.
 
-        A line with a row goes to `_add_row`, any other line to `read_before_rows` or, behind the first row, to
-        `read_behind_first_row`. A row that lacks the figure which the format needs, or that repeats the counters of the
-        last row, is passed over. Where rows print the run's last step, the log is truncated if a row more would have
-        fitted. Raises InputError where the rows are of anything but images, or where nothing shows that they are of
-        images.
+        All lines are read first. Then the facts are converted, and the batch is set from the rows if they imply one.
+        Raises InputError if the samples are not images, or if no line shows that they are.
         """
-        last_step_wanted: int | None = None
-        for line, text, values in rows(self.lines, self.marker, self.tool, self.row):
-            self._search_for_evidence(line, text, is_row=values is not None)
-            if values is None:
-                if self.windows:
-                    self.read_behind_first_row(line, text)
-                else:
-                    self.read_before_rows(line, text)
-                continue
-
-            row = self._values_by_column(values)
-            at = At(integer(row.get("epoch")), int(row["step"] or 0))
-            lacks_figure = self.needs is not None and positive(row[self.needs]) is None
-            if lacks_figure or at == self.last_row:
-                continue
-            self._add_row(line, text, at, row)
-            last_step_wanted = integer(row.get("of"))
-
-        if last_step_wanted is not None and self.last_row:
-            steps_of_row = self.usual_steps or self.last_row.step  # a first row alone does not say how many it has
-            self.truncated = self.last_row.step + steps_of_row <= last_step_wanted
-        self.finish()  # first, as the next two look at the batch and the precision that it sets
-        self.row_batch.set_batch(self.said, self.checks)
+        self._read_lines()
+        self.finish_facts()  # first: the next two use the batch and the precision that it sets
+        self.row_batch.set_batch(self.facts_by_name, self.checks)
         self._forget_doubtful_precision()
         self._require_images()
-        for field in ("first_step", "rate_scope", "cumulative"):
-            self.set_once(field, getattr(self, field))
+        for field in ("first_step", "rate_scope", "cumulative"):  # attributes of the format, and fields of the record
+            self.set_if_unset(field, getattr(self, field))
+
+    def _read_lines(self) -> None:
+        """Read each line: a row as a window, any other line for facts, evaluations and summaries.
+
+        Two kinds of rows are skipped: without a positive figure in the format's `required_column`, and with the epoch
+        and step of the last row.
+        """
+        last_step_wanted: int | None = None
+        for line, text, values in rows(self.lines, self.row_marker, self.tool_marker, self.row_pattern):
+            self._search_for_evidence(line, text, is_row=values is not None)
+            if values is not None:
+                row = self._values_by_column(values)
+                position = RowPosition(integer(row.get("epoch")), int(row["step"] or 0))
+                lacks_figure = self.required_column is not None and positive(row[self.required_column]) is None
+                if not lacks_figure and position != self.last_position:
+                    self._add_row(line, text, position, row)
+                    last_step_wanted = integer(row.get("of"))
+            elif self.windows:
+                self.read_after_first_row(line, text)
+            else:
+                self.read_before_rows(line, text)
+        self._set_truncated(last_step_wanted)
+
+    def _set_truncated(self, last_step_wanted: int | None) -> None:
+        """Set `truncated` by the run's last step: True if at least one more row would have fitted before it.
+
+        `last_step_wanted` is what the last row prints as the run's last step. If it is None, `truncated` stays as it
+        is. For example, a log with rows every 10 steps of 105 is complete at step 100 and truncated at step 90.
+        """
+        if last_step_wanted is None or self.last_position is None:
+            return
+        steps_per_row = self.usual_steps_per_row or self.last_position.step  # a single row covers the steps up to it
+        self.truncated = self.last_position.step + steps_per_row <= last_step_wanted
 
     def _search_for_evidence(self, line: int, text: str, *, is_row: bool) -> None:
-        """Search a line for what the samples are and whether half precision is on.
+        """Search a line for what the samples are, and for a switch of half precision that is on.
 
-        The lines before the first row and the first WATCHED_ROWS rows are searched for all of it, later lines for words
-        of images alone.
+        Lines before the first row and the first WATCHED_ROWS rows are searched for both. Later lines are searched only
+        for words that show images.
         """
         rows_before = len(self.windows)
-        configures = rows_before == 0
-        if is_row:
-            configures = rows_before < WATCHED_ROWS
-        self.evidence.search(line, text, configures=configures)
+        most_rows_before = WATCHED_ROWS - 1 if is_row else 0
+        may_configure = rows_before <= most_rows_before
+        self.evidence.search(line, text, configures=may_configure)
 
     def _values_by_column(self, values: Values) -> Columns:
-        """Return a row's values by the names of their columns; of two values of one name the first that is printed."""
+        """Return a row's values by the names of their columns.
+
+        A name may stand twice in `columns`, for two forms in which a figure is printed. The first value that is not
+        empty counts.
+        """
         row: Columns = {}
         for name, value in zip(self.columns.split(), values, strict=True):
             row[name] = row.get(name) or value
         return row
 
-    def _add_row(self, line: int, text: str, at: At, row: Columns) -> None:
-        """Add the window of one row, and make the row `last_row`. A row of no steps, a copy of the last one, adds none.
+    def _add_row(self, line: int, text: str, position: RowPosition, row: Columns) -> None:
+        """Add the window of one row, and remember the row as the last one.
 
-        `at` is the row's epoch and step, `row` its printed columns. Raises InputError for a rate that is not in images.
+        `row` holds the printed columns. The first row is also passed to `read_first_row`. In a format whose rate and
+        time imply the batch, each row narrows the range of possible batches. A row that covers 0 steps adds no window.
+        Raises InputError if the row prints a rate of anything but images.
         """
         unit = row.get("unit")
-        if unit and not _IMAGES.match(unit):
+        if unit and not _IMAGE_UNIT.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
-        if self.last_row is None:
-            self.read_first_row(text, row)  # some formats tell their release by the first row
-        if self.rows_tell_batch:
+        if self.last_position is None:
+            self.read_first_row(text, row)  # some formats recognise their release by the first row
+        if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row["time"])
 
-        time = self.time_of_row(at, row)  # it looks at `last_row`, which must still be the row before
-        self.last_row = at
+        time = self.time_of_row(position, row)  # uses `last_position`, which must still be that of the row before
+        self.last_position = position
         if time.steps == 0:
             return
 
-        self.usual_steps = self.usual_steps or time.steps
+        self.usual_steps_per_row = self.usual_steps_per_row or time.steps  # of the first row that says its steps
         self.add_window(
             Window(
                 line=line,
-                step=at.step,
-                epoch=at.epoch,
+                step=position.step,
+                epoch=position.epoch,
                 steps=time.steps,
                 seconds=time.seconds,
                 data_wait_s=time.wait_s,
@@ -363,27 +402,33 @@ class Table:
         )
 
     def _forget_doubtful_precision(self) -> None:
-        """Remove a precision of FP32, and the math mode, where a line of the log switches half precision on."""
+        """Remove the facts `precision` and `math_mode` if they say FP32 but a line switches half precision on."""
         if self.value("precision") == "fp32" and self.evidence.half_line is not None:
             for name in ("precision", "math_mode"):
-                self.said.pop(name, None)
+                self.facts_by_name.pop(name, None)
 
     def _require_images(self) -> None:
-        """Raise InputError for a log with rows whose lines do not show that the samples are images."""
+        """Raise InputError if the log has rows, but its lines do not show that the samples are images."""
         why_not = self.evidence.why_not_images() if self.windows else None
         if why_not is not None:
             raise InputError(why_not)
 
 
-class EpochTable(Table):
+class EpochFormatReader(FormatReader):
     """A format whose counter starts anew in each epoch."""
 
-    def steps_of_row(self, at: At) -> int | None:
-        """Return the steps since the last row; None of the log's first row, unless it has one step."""
-        last = self.last_row
+    def steps_of_row(self, position: RowPosition) -> int | None:
+        """Return the steps since the last row, in a format whose step counter starts anew in each epoch.
+
+        - The first row of the log: 1 if it has the number of an epoch's first step. Otherwise None, because the
+          rows before it may be missing. A lower number than expected lowers `first_step`.
+        - A row of the same epoch: the steps since the last row.
+        - The first row of a later epoch, or a step that goes back: the steps since the epoch began.
+        """
+        last = self.last_position
         if last is None:
-            self.first_step = min(self.first_step, at.step)
-            return 1 if at.step == self.first_step else None
-        if last.epoch == at.epoch and at.step >= last.step:
-            return at.step - last.step
-        return at.step - self.first_step + 1
+            self.first_step = min(self.first_step, position.step)
+            return 1 if position.step == self.first_step else None
+        if position.epoch == last.epoch and position.step >= last.step:
+            return position.step - last.step
+        return position.step - self.first_step + 1

@@ -13,21 +13,22 @@ from pathlib import Path
 
 from runlog.text import safe_lines
 from scoring.importers import count, jsonable
-from scoring.published.plan import Campaign, Job, plan, plan_lines, read_campaign
-from scoring.published.tables import markdown, table
+from scoring.published.plan import Campaign, Job, plan_jobs, read_campaign
+from scoring.published.plan_lines import plan_lines
+from scoring.published.tables import markdown, table_rows
 from scoring.record import InputError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the jobs of a campaign (`plan`), or write and print its table (`table`).
+    """Write and print the table of a campaign (action `table`), or print its plan (action `plan`).
 
-    With --jobs the plan is tab-separated lines of the missing trials, for launch/campaign.sh. Returns 0, or 2 with a
-    line on stderr for wrong use and for a file that cannot be read or written.
+    With --jobs the plan is a tab-separated line for each missing trial, for launch/campaign.sh. Returns 0. For wrong
+    use, or a file that cannot be read or written, returns 2 and prints the reason to stderr.
     """
     args = _parser().parse_args(argv)
     try:
         campaign = read_campaign(args.name, shrink=args.shrink, repeats=args.repeats)
-        jobs = plan(campaign, args.results, runner=args.runner)
+        jobs = plan_jobs(campaign, args.results, runner=args.runner)
         if args.action == "table":
             _write_table(campaign, jobs, args.results)
         elif args.jobs:
@@ -56,10 +57,10 @@ def _parser() -> argparse.ArgumentParser:
 def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None:
     """Write the campaign's table as Markdown and JSON into the folder `results`, and print the Markdown.
 
-    The folder is made if it is not there. The files are `<campaign>.md` and `<campaign>.json`, or those of
-    `<campaign>-shrunk`. The title names the machines that the logs of the jobs name.
+    Makes the folder if it does not exist. The files are `<campaign>.md` and `<campaign>.json`, or `<campaign>-shrunk.*`
+    for a shrunk campaign. The title names the machines that the logs of the jobs name.
     """
-    rows = table(campaign, jobs)
+    rows = table_rows(campaign, jobs)
     machines: set[str] = set()
     for job in jobs:
         machines.update(record.machine for record in job.done if record.machine)
@@ -74,11 +75,15 @@ def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None
 
 
 def _print_jobs(campaign: Campaign, jobs: Sequence[Job]) -> None:
-    """Print a tab-separated line for each missing trial. Raises InputError where the system of a node is not set."""
-    missing = [job for job in jobs if job.missing and not job.skipped]
-    if missing and not campaign.shrunk and not os.environ.get("DGXSYSTEM"):
+    """Print a tab-separated line for each trial to run: run, trial, folder, command and variables.
+
+    The jobs that this machine cannot do are left out. Raises InputError if there are trials to run but DGXSYSTEM is not
+    set. A shrunk campaign has its own DGXSYSTEM.
+    """
+    jobs_to_run = [job for job in jobs if job.missing and not job.skipped]
+    if jobs_to_run and not campaign.shrunk and not os.environ.get("DGXSYSTEM"):
         raise InputError("DGXSYSTEM is not set: name the config_<SYSTEM>.sh of a node, e.g. DGXSYSTEM=DGX1")
-    for job in missing:
+    for job in jobs_to_run:
         exports = " ".join(f"{name}={value}" for name, value in job.exports.items())
         for trial in job.missing:
             print(job.run.name, trial, job.folder / f"trial_{trial}", job.command, exports, sep="\t")

@@ -21,7 +21,7 @@ from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols
-from scoring.figure.run import devices_in_rate
+from scoring.figure.rates import devices_in_rate
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.table import Published, read_published, read_rows, select
@@ -56,8 +56,13 @@ class Rule:
     devices_unsaid: int | None  # stands in where the log does not say its devices
     batch_unsaid: int | None  # stands in where the log does not say its batch of one device
     factor: float | None  # that the publisher applied to the score
-    rule: str  # "published", or "assumed": as in the publisher's other logs, for it does not say
+    rule: str  # "published", or "assumed": as in the publisher's other logs, because it does not say
     line: int
+
+    @property
+    def is_assumed(self) -> bool:
+        """Return whether the publisher does not say its rule, so that the one of its other logs is taken."""
+        return self.rule == "assumed"
 
 
 class Judgement(NamedTuple):
@@ -85,10 +90,11 @@ class Reproduction(NamedTuple):
 
 
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
-    """Return the rule by which a log's publisher scored it; None where no rule knows the log.
+    """Return the rule by which a log's publisher scored it; None if no rule knows the log.
 
-    A rule that lists the log's SHA-256 comes first. Else the log's path must end in one of a rule's names. Of several
-    rules the one whose name has the most folders counts: `8gpu/log.txt` before `log.txt`.
+    1. A rule that lists the log's SHA-256 is taken.
+    2. Else a rule is taken if the log's path ends in one of its names. If several match, the name with the most folders
+       wins: `8gpu/log.txt` before `log.txt`.
     """
     for rule in rules:
         if sha256 in rule.sha256:
@@ -106,7 +112,7 @@ def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
-    """Return the figure behind which a rule's logs stand. Raises InputError where there is not exactly one."""
+    """Return the published figure that a rule's logs belong to. Raises InputError unless there is exactly one."""
     conditions = {name: getattr(rule, name) for name in ("table", "metric", "devices", "accelerator", "precision")}
     figures = [row for row in select(rows, **conditions) if row.framework.startswith(rule.framework)]
     if len(figures) != 1:
@@ -115,20 +121,23 @@ def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
 
 
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
-    """Return a published figure beside what its logs give under the publisher's rule, as an entry of the JSON.
+    """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
-    A figure is borne out where its logs give the same one, or nearly so. Where they cannot be scored, `recomputed` is
-    None and `notes` say why. `as_recorded` tells whether the logs were scored and published.csv already notes that
-    they give another figure. `difference` is a share of the published figure.
+    - `verdict`: see `_judge`
+    - `recomputed`: the figure that the logs give; None if they cannot be scored, and then `notes` say why
+    - `difference`: of the two figures, as a share of the published one
+    - `as_recorded`: whether the logs were scored and published.csv already notes that they give another figure
     """
     notes: list[str] = []
-    if rule.rule == "assumed":
+    if rule.is_assumed:
         notes.append("the publisher does not say how many windows it dropped: as in its other logs")
-    recomputed = _recomputed(rule, paths, published)
+    recomputed = _recompute(rule, paths, published)
     notes += recomputed.notes
     difference: float | None = None
+    is_mismatch_noted = False
     if recomputed.figure is not None:
         difference = recomputed.figure / published.value - 1
+        is_mismatch_noted = published.log_note is not None
 
     return {
         "logs": [str(path) for path in paths],
@@ -142,70 +151,72 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "recomputed": recomputed.figure,
         "difference": difference,
         "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
-        "as_recorded": recomputed.figure is not None and published.log_note is not None,
+        "as_recorded": is_mismatch_noted,
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
     }
 
 
-def _recomputed(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
-    """Return the figure that logs give by their publisher's rule, and the verdict on the published one.
+def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
+    """Score logs by their publisher's rule, and return their figure with the verdict on the published one.
 
-    Where the logs cannot be scored there is no figure, the verdict is NOT_RECOMPUTED, and a note says why.
+    If the logs cannot be scored, there is no figure, the verdict is NOT_RECOMPUTED, and a note says why.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
         is_verified = published.metric == "time_to_train"  # these figures are results that MLCommons verified
         footnotes = result.notes(next_to_verified=is_verified)
-        judged = _judged(rule, result, records, published)
+        judged = _judge(rule, result, records, published)
     except (InputError, TooFewRunsError) as error:
-        return Recomputation(NOT_RECOMPUTED, None, [str(error)], [])
+        return Recomputation(NOT_RECOMPUTED, figure=None, notes=[str(error)], footnotes=[])
     return Recomputation(judged.verdict, judged.recomputed, judged.notes, footnotes)
 
 
-def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
-    """Return the verdict on a published figure, the figure that its logs give, and notes on how they differ.
+def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
+    """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
 
-    The logs give the figure of the publisher's rule. They must have run under the conditions that the report states.
-    The published figure is then borne out if the logs' figure is within TOLERANCE of it, or is the same at its printed
-    digits. Where the two are not within TOLERANCE, a log that closes with the published figure bears it out too, and
-    its closing figure counts as the logs' figure.
+    The logs' figure is `result`, their score by the publisher's rule. If that is not within TOLERANCE of the published
+    figure, but the log itself closes with the published figure, the closing figure is taken instead.
 
-    No further rule is tried: one of 20 rules would bear out many a wrong figure. Where the report does not say its
-    rule, and it is "assumed", a figure that is not borne out is not decided, unless the conditions differ.
+    - BORNE_OUT: the logs ran under the report's conditions, and the figures are within TOLERANCE or equal at the
+      printed digits.
+    - NOT_DECIDED: the conditions agree, the figures do not, and the report does not say its rule (it is assumed).
+    - NOT_BORNE_OUT: any other case.
+
+    No other rule is tried: among many rules, one would match almost any wrong figure.
     """
     notes = []
     recomputed = result.value * (rule.factor or 1.0)
-    is_exact = _rounds_to_published(recomputed, published)
-    is_near = abs(recomputed / published.value - 1) <= TOLERANCE
-    if not is_near:
+    agrees_in_all_digits = _rounds_to_published(recomputed, published)
+    is_within_tolerance = abs(recomputed / published.value - 1) <= TOLERANCE
+    if not is_within_tolerance:
         closing_figure = _closing_figure_if_published(records, published)
         if closing_figure is not None:
             recomputed = closing_figure
-            is_exact = True
+            agrees_in_all_digits = True
             notes.append("the log's own closing line")
 
     notes += _notes_on_score(rule, result, records)
-    other_conditions = _conditions_that_differ(records, published)
-    notes += other_conditions
-    is_borne_out = not other_conditions and (is_exact or is_near)
-    if is_borne_out and not is_exact:
+    differing_conditions = _conditions_that_differ(records, published)
+    notes += differing_conditions
+    figures_agree = agrees_in_all_digits or is_within_tolerance
+    if figures_agree and not agrees_in_all_digits and not differing_conditions:
         notes.append(f"within {percent(TOLERANCE, decimals=2)}, not to all digits")
     if published.log_note:
         notes.append(f"known: {published.log_note}")
 
-    if is_borne_out:
+    if differing_conditions:
+        return Judgement(NOT_BORNE_OUT, recomputed, notes)
+    if figures_agree:
         return Judgement(BORNE_OUT, recomputed, notes)
-    if rule.rule == "assumed" and not other_conditions:
-        return Judgement(NOT_DECIDED, recomputed, notes)
-    return Judgement(NOT_BORNE_OUT, recomputed, notes)
+    return Judgement(NOT_DECIDED if rule.is_assumed else NOT_BORNE_OUT, recomputed, notes)
 
 
 def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:
-    """Return the images/s that a log itself closes with, if they are the published figure at its printed digits.
+    """Return the images/s in the closing line of a log, if they equal the published figure at its printed digits.
 
-    Returns None where they are not, where the log closes with no figure, and for several logs.
+    Returns None for several logs, for a log without a closing figure, or if the two figures are not equal.
     """
     if len(records) != 1 or records[0].summary_rate is None:
         return None
@@ -214,9 +225,9 @@ def _closing_figure_if_published(records: Sequence[Record], published: Published
 
 
 def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> list[str]:
-    """Return notes on the score of the logs: what they do not say themselves, a factor, and the score's warnings.
+    """Return notes on how the logs were scored: values from the report, the publisher's factor, warnings of the score.
 
-    Too few runs are no warning here, as a single log stands behind many a published figure.
+    The warning of too few runs is left out, because many published figures come from a single log.
     """
     notes = _notes_on_logs(rule, records)
     if rule.factor:
@@ -228,7 +239,7 @@ def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> lis
 
 
 def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
-    """Return notes on what the logs do not say themselves, and on logs that are known by their names alone."""
+    """Return notes on values that come from the report, not from the logs, and on logs with an unknown SHA-256."""
     notes = []
     unsaid: set[str] = set()
     for record in records:
@@ -241,7 +252,7 @@ def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
 
 
 def _read_log(path: Path, rule: Rule) -> Record:
-    """Return the record of a log; the rule's devices and batch stand in where the log does not say its own."""
+    """Read a log. The rule's devices and batch are taken if the log does not say its own."""
     record = read_record(path)
     devices = rule.devices_unsaid if record.devices is None else None
     batch = rule.batch_unsaid if record.batch_per_device is None else None
@@ -251,15 +262,18 @@ def _read_log(path: Path, rule: Rule) -> Record:
 
 
 def _rounds_to_published(value: float, published: Published) -> bool:
-    """Tell whether a figure is the published one at its printed digits: rounded, or cut off as 243.578 to 243."""
+    """Return whether a figure equals the published one at its printed digits.
+
+    It may be rounded, or cut off as 243.578 to 243.
+    """
     cut = math.floor(value * 10**published.digits) / 10**published.digits
     return published.value in (round(value, published.digits), cut)
 
 
 def _conditions_that_differ(records: Sequence[Record], published: Published) -> list[str]:
-    """Return a text for each condition that a log and its report state differently, each once and in order.
+    """Return a text for each condition that a log and its report state differently, each once, sorted.
 
-    A condition that only one of the two states is no difference.
+    A condition that only one of the two states does not count.
     """
     texts = set()
     for record in records:
@@ -274,11 +288,11 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _conditions_to_compare(record: Record, published: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    These are always the devices and the batch of one device, and one more by the precision of the two:
+    These are the devices, the batch per device, and one more by the precisions of the two:
 
-    - Both say FP32 or TF32: `math_mode`, which tells these apart.
-    - One is of half precision and the other is not: `precision`.
-    - Else: nothing more. Two half precisions are not told apart, as a report says AMP whichever of its levels it used.
+    - Both say FP32 or TF32: `math_mode`, which distinguishes the two.
+    - Only one is half precision: `precision`.
+    - Else nothing more. Two half precisions count as equal, because reports say AMP for each of its levels.
     """
     names = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")
@@ -290,22 +304,24 @@ def _conditions_to_compare(record: Record, published: Published) -> list[str]:
 
 
 def _is_half_precision(precision: str | None) -> bool:
-    """Tell whether a precision is half precision, be it mixed (`amp_o1`) or pure (`fp16`)."""
+    """Return whether a precision is half precision, mixed (`amp_o1`) or pure (`fp16`)."""
     return str(precision).startswith(("amp", "fp16"))
 
 
 def speedups(rows: Sequence[Published]) -> list[JsonObject]:
-    """Return every speedup that a report prints beside the quotient of the report's own averages, as plain values.
+    """Check each published speedup against the throughputs in the same report, and return rows of plain values.
 
-    The quotient is the images/s that the report prints for so many devices over those for one device. `follows` tells
-    whether the printed speedup is the quotient rounded to two decimals, of which a last 0 need not be printed. `note`
-    is what published.csv says of one that does not follow.
+    - `printed`: the speedup as the report prints it
+    - `recomputed`: images/s on that number of devices divided by the images/s on one device
+    - `follows`: whether the printed speedup is the recomputed one, rounded to two decimals
+    - `note`: what published.csv says of a speedup that does not follow; empty for one that does
     """
     judged = []
     for row in select(rows, metric="speedup"):
         same_system = {"table": row.table, "framework": row.framework, "batch_per_device": row.batch_per_device}
-        averages = {figure.devices: figure.value for figure in select(rows, metric="throughput", **same_system)}
-        quotient = averages[row.devices] / averages[1]  # a report that prints speedups prints both of these too
+        throughputs = select(rows, metric="throughput", **same_system)
+        rate_by_devices = {throughput.devices: throughput.value for throughput in throughputs}
+        quotient = rate_by_devices[row.devices] / rate_by_devices[1]  # a report with speedups prints both of these too
         follows = round(quotient, 2) == row.value
         judged.append(
             {
@@ -332,11 +348,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print each published figure, what its logs give and the verdict; then the printed speedups, and unknown files.
+    """Print each published figure beside that of its logs, with the verdict; then the speedups and unknown files.
 
-    Returns 1 where something is found that published.csv does not record: logs that do not bear their figure out,
-    without a `log_note` on that, or logs that could not be scored. Else it returns 0, for files of which no figure is
-    known too. Raises InputError where the folder holds no files.
+    Returns 1 if logs could not be scored, or if they do not bear their figure out and published.csv has no note on it.
+    Returns 0 otherwise, even if some files belong to no published figure. Raises InputError if the folder has no files.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -350,20 +365,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _is_unrecorded_fault(figure: JsonObject) -> bool:
-    """Tell whether a figure has a bad verdict that published.csv does not note yet.
-
-    A figure that could not be recomputed has no note (`reproduction_of`), so that it always is one.
-    """
+    """Return whether a figure is not borne out and published.csv does not note that, or could not be recomputed."""
+    # `as_recorded` is always False for a figure that could not be recomputed.
     return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
 
 
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
-    """Return each published figure of which the folder has logs, recomputed, and the files that no rule knows.
+    """Recompute the published figures whose logs are in a folder or below it, and list the files that no rule knows.
 
-    All files below the folder are looked at. A rule says which published figure a log stands behind. Under a protocol
-    of several runs all logs of a rule make one figure; else each log is judged by itself.
+    A rule says which published figure a log belongs to. If its protocol takes several runs, all its logs make one
+    figure. Otherwise each log makes a figure of its own.
     """
-    logs: dict[Rule, list[Path]] = {}
+    paths_by_rule: dict[Rule, list[Path]] = {}
     unknown = []
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
@@ -371,23 +384,24 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         rule = find_rule(rules, path, sha256)
         if rule:
-            logs.setdefault(rule, []).append(path)
+            paths_by_rule.setdefault(rule, []).append(path)
         else:
             unknown.append(str(path))
 
     figures = []
-    for rule, paths in logs.items():
-        is_of_several_runs = protocols.find(rule.protocol).runs > 1
-        groups = [[path] for path in paths]
-        if is_of_several_runs:
-            groups = [paths]
-        for group in groups:
-            figures.append(reproduction_of(rule, group, published_of(rule, rows)))
+    for rule, paths in paths_by_rule.items():
+        takes_several_runs = protocols.find(rule.protocol).runs > 1
+        paths_of_figures = [paths] if takes_several_runs else [[path] for path in paths]
+        for paths_of_figure in paths_of_figures:
+            figures.append(reproduction_of(rule, paths_of_figure, published_of(rule, rows)))
     return Reproduction(figures, unknown)
 
 
 def verdict_lines(results: JsonObject) -> Iterator[str]:
-    """Yield what `reproduce` found as lines for a reader: figures, speedups, unknown files, footnotes and counts."""
+    """Yield the results as lines to print: figures, speedups, unknown files, footnotes and counts.
+
+    `results` has the `figures` and `unknown` files of `reproduce`, and the `speedups`.
+    """
     for figure in results["figures"]:
         yield from _figure_lines(figure)
 
@@ -410,17 +424,18 @@ def verdict_lines(results: JsonObject) -> Iterator[str]:
 
 
 def _figure_lines(figure: JsonObject) -> Iterator[str]:
-    """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and a line a note.
+    """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and each note.
 
-    Where the logs could not be scored a dash stands for their figure. One of an MLPerf result is marked as unverified.
+    A dash stands for the figure of logs that could not be scored. A recomputed MLPerf result is marked as unverified.
     """
-    recomputed = "-"
+    recomputed_text = "-"
     if figure["recomputed"] is not None:
-        recomputed = "{recomputed:.4f} ({difference:+.3%})".format(**figure)
-        if figure["footnotes"]:
-            recomputed += f" {UNVERIFIED}"
-    yield "{verdict}: {source}, {framework}, {place}".format(**figure)
-    yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(recomputed, **figure)
+        recomputed_text = f"{figure['recomputed']:.4f} ({figure['difference']:+.3%})"
+        if figure["footnotes"]:  # only MLPerf results have them
+            recomputed_text += f" {UNVERIFIED}"
+    yield f"{figure['verdict']}: {figure['source']}, {figure['framework']}, {figure['place']}"
+    published_text = f"published {figure['published'].printed} {figure['unit']}"
+    yield f"    {published_text}, recomputed {recomputed_text}, protocol {figure['protocol']}"
     yield f"    {', '.join(figure['logs'])}"
     for note in figure["notes"]:
         yield f"    {note}"

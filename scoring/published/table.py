@@ -92,11 +92,11 @@ class Published:
 
 
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
-    """Return the rows of a CSV file as objects of the dataclass `kind`, which has a field for each column.
+    """Read a CSV file, and return its rows as objects of the dataclass `kind`.
 
-    Each cell becomes a value of its field's type. An empty cell becomes None, and the items of a tuple are separated by
-    `;`. The field `line` of `kind` is no column: it is the line of the row in the file. Raises InputError, with the
-    file and line, where the columns are others, or where a cell does not suit its field.
+    `kind` has a field for each column, and a field `line` for the number of the row's line. Each cell becomes a value
+    of its field's type: see `_value_of_cell`. Raises InputError, with the file and line, if the file has other columns
+    or a cell does not suit its field.
     """
     types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
@@ -117,11 +117,14 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
-    """Return the text of a cell as a value of the type of its field, which is called `name`.
+    """Convert the text of a cell to the type of its field.
 
-    With `int` the text `8` becomes 8, and an empty one is refused. With `int | None` an empty one becomes None. With a
-    tuple `a;b` becomes ("a", "b"), and an empty text (). Raises ValueError for an empty text that is refused, and for
-    one of which the type cannot be made.
+    - A tuple: `a;b` -> ("a", "b"), and an empty text -> ().
+    - `int` or `int | None`: `8` -> 8, and in the same way for other types.
+    - `int | None`: an empty text -> None.
+
+    `name` is the field's name, for the error. Raises ValueError for an empty text if the field cannot be None, and for
+    a text that cannot be converted.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
@@ -141,7 +144,7 @@ def read_published() -> list[Published]:
 
 
 def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
-    """Return rows whose fields equal every one of `conditions`, e.g. `select(rows, table="oneflow", devices=8)`."""
+    """Return the rows that meet all conditions, e.g. `select(rows, table="oneflow", devices=8)`."""
     selected = []
     for row in rows:
         if all(getattr(row, name) == value for name, value in conditions.items()):
@@ -150,10 +153,10 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 
 
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
-    """Return the throughput row whose batch of one device is nearest to `batch`; None where there is no row.
+    """Return the throughput row whose batch per device is nearest to `batch`; None if there is no such row.
 
-    Of several such rows it is the one whose number of devices is nearest to `devices`. Of several of these it is the
-    one with the least throughput for each device. Rows that do not say their batch or devices are left out.
+    Ties go to the row whose number of devices is nearest to `devices`, and then to the one with the least throughput
+    per device. Rows that do not say their batch or devices are left out.
     """
     nearest_row: Published | None = None
     least_distance: tuple[float, ...] = ()
@@ -162,7 +165,7 @@ def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published
             continue
         off_batch = abs(row.batch_per_device - batch)
         off_devices = abs(row.devices - devices)
-        distance = (off_batch, off_devices, row.value / row.devices)  # compared one after the other
+        distance = (off_batch, off_devices, row.value / row.devices)  # tuples are compared item by item
         if nearest_row is None or distance < least_distance:
             nearest_row = row
             least_distance = distance
@@ -182,11 +185,11 @@ class _System(NamedTuple):
 
 
 def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
-    """Return the throughput rows of each published system, a list for each, in the order of their devices.
+    """Return a list for each published system: its throughput rows by ascending number of devices.
 
-    A system is what a table measured on growing numbers of devices, all else equal: the rows that agree in the columns
-    of `_System`. Figures that a report copied from another one are left out. Of several rows with the same number of
-    devices the first one is kept.
+    Rows are of one system if they agree in the columns of `_System`, so that only the number of devices differs. Left
+    out are figures that a report copied from another one. If several rows have the same number of devices, the first
+    one is kept.
     """
     rows_by_devices: dict[_System, dict[int, Published]] = {}
     for row in rows:
@@ -201,13 +204,13 @@ def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
                 batch_per_device=row.batch_per_device,
                 model=row.model,
             )
-            rows_by_devices.setdefault(system, {}).setdefault(row.devices, row)
-    return [_in_order(rows_of_system) for rows_of_system in rows_by_devices.values()]
+            rows_by_devices.setdefault(system, {}).setdefault(row.devices, row)  # keeps the first of several
+    return [_sorted_by_devices(rows_of_system) for rows_of_system in rows_by_devices.values()]
 
 
-def _in_order(rows: Mapping[int, Published]) -> list[Published]:
-    """Return rows in the order of their devices, by which they are given."""
-    return [rows[devices] for devices in sorted(rows)]
+def _sorted_by_devices(row_by_devices: Mapping[int, Published]) -> list[Published]:
+    """Return the rows by ascending number of devices, which are the keys of `row_by_devices`."""
+    return [row_by_devices[devices] for devices in sorted(row_by_devices)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,12 +231,12 @@ class Card:
 
     @property
     def float16(self) -> float:
-        """Return the FLOP/s of the tensor cores in FP16, by the same figures as the checker's."""
+        """Return the FLOP/s of the tensor cores in FP16, by the figures that the compliance check uses too."""
         return 1e12 * peaks()[self.name]
 
     @property
     def on_chip_bytes(self) -> int:
-        """Return how many bytes the chip itself holds, which a kernel need not read again."""
+        """Return how many bytes the chip itself holds, so that a kernel need not read them from memory again."""
         return self.on_chip_kib * 1024
 
     @property
@@ -246,11 +249,11 @@ class Card:
         return peaks_of_card
 
     def peak(self, precision: str | None) -> float | None:
-        """Return the peak FLOP/s at a precision; None for an unknown one, or where the card has no such arithmetic."""
+        """Return the peak FLOP/s at a precision; None if it is unknown or the card does not have its arithmetic."""
         return self.flops_per_s.get(ARITHMETIC.get(precision or "", ""))
 
     def peaks(self, arithmetics: Iterable[str]) -> dict[str, Any]:
-        """Return the peaks of these arithmetics, for JSON."""
+        """Return the card as plain values for JSON, with the peaks of these arithmetics."""
         names = ("name", "memory_gib", "memory_bytes_per_s", "on_chip_bytes", "link_bytes_per_s", "source")
         fields = {name: getattr(self, name) for name in names}
         return fields | {"flops_per_s": {kind: self.flops_per_s[kind] for kind in arithmetics}}
@@ -263,27 +266,31 @@ def read_cards() -> list[Card]:
 
 
 def card_of(name: str | None, memory_gib: float | None) -> Card | None:
-    """Return the card that NVIDIA's driver calls `name`, as `NVIDIA A100-SXM4-40GB`; None where cards.csv has none.
+    """Return the card of cards.csv that a GPU is, by its name and memory; None if there is no such card.
 
-    Its memory must be that of the card, but for what the driver keeps; None is returned where it is not known, too. The
-    slower cards with PCIe links are not in the table; nor is V100S, which has a name of its own.
+    `name` is what NVIDIA's driver calls the GPU, such as `NVIDIA A100-SXM4-40GB`. The memory may differ by NAMED_GIB,
+    because the driver keeps some of it. If the name or the memory is not known, None is returned. GPUs with PCIe links
+    are slower and not in the table, and neither is V100S, which has a name of its own.
     """
     words = re.split(r"\W", (name or "").upper())
     if "PCIE" in words:
         return None
     for card in read_cards():
         is_named = card.name in words
-        has_its_memory = abs(card.memory_gib - (memory_gib or 0)) <= NAMED_GIB
+        has_its_memory = memory_gib is not None and abs(card.memory_gib - memory_gib) <= NAMED_GIB
         if is_named and has_its_memory:
             return card
     return None
 
 
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
-    """Return the published throughput of a model by Paddle on the same card at the same precision.
+    """Return the published throughputs of a model with Paddle on this card at this precision.
 
-    A row that does not say the card's memory or the level of AMP suits any of them. A row that leaves the model's
-    version open is taken for the version that UNVERSIONED names.
+    Rows that leave something open are included:
+
+    - the memory of the card
+    - the level of AMP: `amp` suits amp_o1 and amp_o2
+    - the version of the model, if UNVERSIONED says that it is this model
     """
     precisions = {precision}
     if precision in ("amp_o1", "amp_o2"):
@@ -299,7 +306,7 @@ def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
 
 
 def _model_with_version(model: str) -> str:
-    """Return the version that a published model is taken for; its own name where it says its version."""
+    """Return the version that UNVERSIONED assumes for a published model; the model itself if it says its version."""
     if model not in UNVERSIONED:
         return model
     version, _ = UNVERSIONED[model]
@@ -307,7 +314,7 @@ def _model_with_version(model: str) -> str:
 
 
 def note(figure: Published) -> str:
-    """Return the caveats of a figure; empty where there is none."""
+    """Return the caveats of a figure in one text; empty if there are none."""
     caveats = [figure.note] if figure.note else []
     if figure.model in UNVERSIONED:
         _, unsaid = UNVERSIONED[figure.model]

@@ -29,23 +29,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", metavar="FILE", help="one row a run; - prints it")
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parser.add_argument("--findings", metavar="FILE", help="what `python -m compliance check --json` printed")
-    add_score_options(parser, counts, without="window, over the runs given; mlperf for MLPerf logs without windows")
+    add_score_options(
+        parser, counts, default_in_words="window, over the runs given; mlperf for MLPerf logs without windows"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the report in each form that was asked for: CSV, JSON, HTML, Markdown. By default Markdown is printed.
+    """Write the report in each requested form: CSV, JSON, HTML, Markdown. By default Markdown is printed.
 
-    Returns the exit status. It is 1 where a group of runs has no figure, or not the one that the protocol asks for; why
-    is printed to standard error. Else it is 0.
+    Returns the exit status. It is 1 if a group of runs has no figure, or not the one that the protocol asks for, and
+    the reason is printed to stderr. Otherwise it is 0.
     """
-    report = _report_of(args)
+    report = _build_report(args)
     if args.csv:
         _write(args.csv, as_csv(report))
     if args.json:
         print(json.dumps(jsonable(values(report)), indent=1))
     is_default = not (args.html or args.markdown or args.csv or args.json)
     if args.html or args.markdown or is_default:
-        page = render.page(report, args_of(args))
+        page = render.page(report, command_words(args))
         if args.html:
             _write(args.html, render.html(page))
         if args.markdown or is_default:
@@ -57,32 +59,43 @@ def main(args: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _report_of(args: argparse.Namespace) -> Report:
+def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return their report.
 
-    Raises InputError for --runs without --protocol, and for a form that would be written over a run's log.
+    Raises InputError if an output file (--html, --markdown, --csv) is the log of a run, or for --runs without
+    --protocol.
     """
     records: list[Record] = []
-    folders: dict[str, str] = {}  # the folder that was given in a run's place, by the run's file
-    for given, records_of_given in read_systems(args, args.logs):  # each word given is a log or a folder of logs
-        records += records_of_given
-        if Path(given).is_dir():
-            folders.update({record.file: given for record in records_of_given})
+    folder_by_file: dict[str, str] = {}  # {log: the folder on the command line that it was found in}
+    for log_or_folder, records_of_it in read_systems(args, args.logs):
+        records += records_of_it
+        if Path(log_or_folder).is_dir():
+            folder_by_file.update({record.file: log_or_folder for record in records_of_it})
 
-    logs = {os.path.realpath(record.file) for record in records}
+    log_paths = {os.path.realpath(record.file) for record in records}
     for output in (args.html, args.markdown, args.csv):
-        if output and os.path.realpath(output) in logs:
+        if output and os.path.realpath(output) in log_paths:
             raise InputError(f"{output} is one of the runs: give another file to write to")
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
 
     protocol = None if args.protocol is None else protocol_of(args)
     findings = read_findings(args.findings, records) if args.findings else {}
-    return build(records, protocol, skip=args.skip, findings=findings, logs={}, folders=folders)
+    return build(
+        records,
+        protocol,
+        skip=args.skip,
+        findings_by_file=findings,
+        path_by_file={},  # each log is at the path by which it was given
+        folder_by_file=folder_by_file,
+    )
 
 
-def args_of(args: argparse.Namespace) -> list[str]:
-    """Return the words of the command line, as the report's own commands repeat them."""
+def command_words(args: argparse.Namespace) -> list[str]:
+    """Return the words of the command line that asked for this report, so that the page can repeat the command.
+
+    --json is left out, because it does not change the page.
+    """
     words = list(args.logs)
     for name, value in vars(args).items():
         if name in ("logs", "json", "command", "main") or value is None:
@@ -95,18 +108,21 @@ def args_of(args: argparse.Namespace) -> list[str]:
 
 
 def _write(file: str, text: str) -> None:
-    """Write a form of the report to a file; `-` is standard output.
+    """Write the text of a report to a file.
 
-    A file is written under another name first, so that it is never there in part, even if the writing is broken off. A
-    pipe or a device cannot be replaced so, and is written to directly. Raises InputError where the file's folder is not
-    there.
+    - `-`: to standard output.
+    - A pipe or a device: directly, because it cannot be replaced.
+    - Any other file: under another name first, so that an interrupted write never leaves half a file.
+
+    Raises InputError if the file's folder does not exist.
     """
     if file == "-":
         sys.stdout.write(text)
         return
     refuse_missing_folder(Path(file))
     path = Path(file).resolve()
-    if path.exists() and not path.is_file():
+    is_pipe_or_device = path.exists() and not path.is_file()
+    if is_pipe_or_device:
         path.write_text(text, encoding="utf-8", newline="")
     else:
         unfinished = path.with_name(f".{path.name}.half")
@@ -118,9 +134,9 @@ def _write(file: str, text: str) -> None:
 
 
 def values(report: Report) -> JsonObject:
-    """Return all of a report as JSON values, as `report --json` prints them; what is not known is null.
+    """Return all of a report as JSON values, as `report --json` prints them; null stands for what is not known.
 
-    `headline` is the index of the group whose figure stands first.
+    `headline` is the index of the group whose figure the page shows first.
     """
     checks = [check.as_dict() for check in report.checks]
     return {
@@ -135,11 +151,11 @@ def values(report: Report) -> JsonObject:
 
 
 def _scaling_values(rows: Sequence[ScalingRow]) -> list[JsonObject]:
-    """Return the device counts of one system as JSON values."""
+    """Return the scaling table of one system as JSON values, a row for each number of devices."""
     shown = []
     for row in rows:
         fields = dict(vars(row))
-        del fields["group"]
+        del fields["group"]  # the JSON has all groups in a list of their own
         shown.append(fields)
     return shown
 
@@ -153,7 +169,7 @@ def _curve_values(curve: Curve) -> JsonObject:
 def _group_values(group: Group) -> JsonObject:
     """Return a group of repeated runs as JSON values: its figure, the parts of a step, and each run.
 
-    Where there is no figure, `score` is null and `problem` says why.
+    Without a figure `score` is null. `problem` says why it is missing, or is not the one that the protocol asks for.
     """
     step_time = None
     if group.step_time is not None:
@@ -168,16 +184,17 @@ def _group_values(group: Group) -> JsonObject:
 
 
 def _run_values(run: ReportedRun) -> JsonObject:
-    """Return a run as JSON values: its record's facts, its figure, how it ended, and what the compliance check said.
+    """Return a run as JSON values; null stands for what is not known.
 
-    What is not known is null. Beside the figure and the final quality stand the lines of the log that they come from.
+    They are the facts of its record, its figure, how it ended, its final quality, memory and power, its seed, and the
+    verdict of the compliance check. The figure and the quality come with the lines of the log that say them.
     """
     record = run.record
     values: JsonObject = {"run": run.number}
     for name in ("file", "sha256", "format", *FACTS):
         values[name] = getattr(record, name)
     for name in ("value", "windows", "first_line", "last_line"):
-        values[name] = getattr(run.figure, name, None)  # None of a run without a figure
+        values[name] = getattr(run.figure, name, None)  # None if the run has no figure
     values["run_time_s"] = record.run_time_s
     values["status"] = record.status
 
@@ -196,7 +213,7 @@ def _run_values(run: ReportedRun) -> JsonObject:
 
 
 def as_csv(report: Report) -> str:
-    """Return one row for each run; an empty cell is what the log does not say."""
+    """Return the report as CSV: a row for each run, in the order given. A cell is empty if the log does not say it."""
     rows = []
     for group in report.groups:
         unit = group.score.unit if group.score else None
@@ -207,5 +224,5 @@ def as_csv(report: Report) -> str:
 
 
 def _run_number(row: JsonObject) -> int:
-    """Return the number of a row's run, by which rows are sorted."""
+    """Return the number of a row's run, to sort rows by."""
     return int(row["run"])

@@ -22,7 +22,7 @@ class Text:
 
     @property
     def target(self) -> str | None:
-        """Return the id that a link leads to; None where the text is no link."""
+        """Return where the text links to: a run, a quoted line of a run's log, or `href`; None if it is no link."""
         if self.run is None:
             return self.href
         if self.line is None:
@@ -62,18 +62,21 @@ class Cell(NamedTuple):
 
 
 def table(caption: str, rows: Sequence[Sequence[Cell]], id: str | None = None) -> Table:
-    """Return a table of one row or more, whose cells name the heads of their columns."""
-    first = rows[0]
+    """Return a table of the rows, of which there must be at least one.
+
+    Its heads and flush-right columns are those of the first row's cells. `id` is what links on the page lead to.
+    """
+    first_row = rows[0]
     return Table(
         caption=caption,
-        head=[cell.head for cell in first],
-        rows=[_values(row) for row in rows],
-        numeric=[at for at, cell in enumerate(first) if cell.numeric],
+        head=[cell.head for cell in first_row],
+        rows=[_values_of_cells(row) for row in rows],
+        numeric=[index for index, cell in enumerate(first_row) if cell.numeric],
         id=id,
     )
 
 
-def _values(row: Sequence[Cell]) -> list[Inline]:
+def _values_of_cells(row: Sequence[Cell]) -> list[Inline]:
     """Return what the cells of a row show."""
     return [cell.value for cell in row]
 
@@ -144,7 +147,10 @@ class QuotedLine(NamedTuple):
 
 
 def link_to_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
-    """Return `shown` (or the line's number) as a link to the quoted line; plain text where no line is known."""
+    """Return the text `shown` as a link to a line of a run's log, which the page quotes.
+
+    If `shown` is None, the text is `line 12`. If no line is known, `shown` is returned as plain text.
+    """
     if line is None or not 1 <= line <= run.record.lines:
         return shown or ""
     if shown is None:
@@ -153,14 +159,14 @@ def link_to_line(run: ReportedRun, line: int | None, shown: str | None = None) -
 
 
 def links_to_figure_lines(run: ReportedRun) -> Inline:
-    """Return links to the first and the last line that a run's figure comes from; empty without a figure."""
+    """Return links to the first and the last line that a run's figure comes from; empty if it has no figure."""
     if run.figure is None:
         return ""
     return links_to_lines(run, run.figure.first_line, run.figure.last_line)
 
 
 def links_to_lines(run: ReportedRun, first: int, last: int) -> Inline:
-    """Return links to the first and the last of several lines; one link where they are one line."""
+    """Return links to the first and the last of several lines, `12–40`; one link if both are the same line."""
     start = link_to_line(run, first, f"{first}")
     if first == last:
         return start
@@ -173,11 +179,14 @@ def run_link(run: ReportedRun) -> Text:
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
-    """Return a field of a run's record as text for the page, and where its value comes from.
+    """Return the field `name` of a run's record as text for the page, with the source of its value.
 
-    `name` is an attribute of the record, and `shown` the text to show; without it that is the value. The text is a link
-    to the line of the log that says the value, as far as one is known. A value from the command line, or from a
-    description of the system beside the log, has a note that says so. A field without a value is the text "not said".
+    - No value: the text "not said".
+    - From the command line: the text, and a note that says so.
+    - From a description of the system beside the log: the text, and a note that names the description.
+    - From the log: the text as a link to its line, if the line is known.
+
+    The text is `shown`, or the value itself if that is None.
     """
     record = run.record
     value = getattr(record, name)
@@ -193,7 +202,10 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
 
 
 def linked_lines(block: object) -> Iterator[QuotedLine]:
-    """Yield each log line that a block of the page links to, or any block within it, within a list of blocks too."""
+    """Yield each log line that a part of the page links to.
+
+    `block` is a block, a list of blocks, or anything inside one. Parts of a block are searched too.
+    """
     if isinstance(block, Text):
         if block.run is not None and block.line is not None:
             yield QuotedLine(block.run, block.line)

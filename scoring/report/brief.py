@@ -24,7 +24,7 @@ STATUSES[NO_STATUS] = ("–", "not applicable")
 
 
 def first_ones_in_words(texts: Sequence[str]) -> str:
-    """Return the texts of the first systems in one, and how many more there are."""
+    """Join the texts of the first MOST_NAMED systems, and say how many more there are: `a; b; and 2 more`."""
     named = list(texts[:MOST_NAMED])
     if len(texts) > MOST_NAMED:
         named.append(f"and {len(texts) - MOST_NAMED} more")
@@ -32,21 +32,25 @@ def first_ones_in_words(texts: Sequence[str]) -> str:
 
 
 def figure_of(group: Group) -> str:
-    """Return a group's figure with its unit, which says "unverified" for an MLPerf result."""
+    """Return a group's figure with its unit, or "no figure". The unit of an MLPerf result says "unverified"."""
     if group.score is None:
         return "no figure"
     return _with_unit(group.score.value, group.score.shown_unit)
 
 
 def _with_unit(value: float, unit: str) -> str:
-    """Return a figure with its unit; without one where it is in words, as it is not finite."""
+    """Return a figure with its unit. An infinite figure is words, such as "did not converge", and has no unit."""
     if not math.isfinite(value):
         return number(value)
     return f"{number(value)} {unit}"
 
 
 def link_to_runs(group: Group, text: str) -> Inline:
-    """Return a number of a group's runs as a link to its source: the lines of one run, or the table of several."""
+    """Return a text about a group's runs as a link to its source.
+
+    - Several runs: the table of runs.
+    - One run: the first line that its figure comes from. Without a figure the text is not a link.
+    """
     if len(group.runs) > 1:
         return Text(text=text, href="runs")
     run = group.runs[0]
@@ -59,16 +63,16 @@ def link_to_runs(group: Group, text: str) -> Inline:
 
 
 def facts(report: Report) -> list[tuple[str, Inline]]:
-    """Return what ran, when and where, as the names and values that stand on top of the page.
+    """Return what ran, when and where, as the (name, value) pairs on top of the page.
 
-    Organisation, commit and framework are those of the first run of the headline, the group whose figure stands first.
-    Where that figure is in the form of MLPerf, what the rules of MLPerf let it be called and its data set come before
-    all.
+    Organisation, commit and framework are those of the first run of the headline: the group whose figure the page shows
+    first. If its logs are in the form of MLPerf, the list begins with the name that the rules of MLPerf allow for the
+    result, and its data set.
     """
     run = report.headline.runs[0]
     mlperf_facts: list[tuple[str, Inline]] = []
     run_counts = [len(group.runs) for group in report.groups]
-    standing = report.headline.score.standing if report.headline.score else None  # whether it is an MLPerf result
+    standing = report.headline.score.standing if report.headline.score else None  # None for logs of other forms
     if standing is not None:
         mlperf_facts = [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
@@ -83,20 +87,21 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
 
 
 def _systems(groups: Sequence[Group]) -> Inline:
-    """Return the hardware of each group, every machine once."""
-    systems: dict[object, Inline] = {}  # by their text; the last link to a text stands
+    """Return the hardware of the groups, each machine once; "not said" if no log says it."""
+    machine_by_text: dict[object, Inline] = {}  # of several links with the same text the last one is kept
     for group in groups:
         machine = hardware(group.runs[0])
         if machine:
-            systems[getattr(machine, "text", machine)] = machine
-    return _joined(list(systems.values()), "; ") or NOT_SAID
+            text = getattr(machine, "text", machine)  # a machine may be plain text instead of a link
+            machine_by_text[text] = machine
+    return _joined(list(machine_by_text.values()), "; ") or NOT_SAID
 
 
 def _dates(runs: Sequence[ReportedRun]) -> Inline:
-    """Return the day on which the runs began, or the first and the last of several: "2024-05-01 to 2024-05-03".
+    """Return the day on which the runs began, or the first and last day: "2024-05-01 to 2024-05-03".
 
-    Each day is a link to the line that says it, in the log of the run that began last on that day. Days are in UTC.
-    Where no log says when its run began, the text is "not said".
+    Days are in UTC. Each is a link to the line that says it, in the log of the run that began last on that day. The
+    text is "not said" if no log says when its run began.
     """
     starts = []
     for run in runs:
@@ -111,7 +116,7 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
         link_of_day[day] = link_to_line(start_of_run.run, start_of_run.line, day)
     links = list(link_of_day.values())
     if len(links) > 2:
-        links = [links[0], links[-1]]  # the first and the last day, which are all where there are two or fewer
+        links = [links[0], links[-1]]
     return _joined(links, " to ") or NOT_SAID
 
 
@@ -124,12 +129,12 @@ class _Start(NamedTuple):
 
 
 def _time_and_line(start: _Start) -> tuple[float, int]:
-    """Return the key by which starts are sorted."""
+    """Return the key to sort starts by."""
     return start.unix_s, start.line
 
 
 def _organisation(run: ReportedRun) -> Inline:
-    """Return the organisation that the log names."""
+    """Return the organisation that the log names, as a link to its line, or "not said"."""
     organisation = run.preamble.get("submission_org", NOT_LOGGED)
     if not organisation.value:
         return NOT_SAID
@@ -137,7 +142,7 @@ def _organisation(run: ReportedRun) -> Inline:
 
 
 def _commit(run: ReportedRun) -> Inline:
-    """Return the commit of the run's source tree, and whether the tree had changes that it does not hold."""
+    """Return the commit of the run's source tree, with a note if the tree had uncommitted changes; or "not said"."""
     source = section(run.record, "source")
     if not source.get("commit"):
         return NOT_SAID
@@ -147,18 +152,18 @@ def _commit(run: ReportedRun) -> Inline:
     return link_to_line(run, run.header_lines.get("source"), commit)
 
 
-def _joined(items: Sequence[Inline], between: str) -> list[Inline]:
-    """Return the items with `between` between them."""
+def _joined(items: Sequence[Inline], separator: str) -> list[Inline]:
+    """Return the items with `separator` between them."""
     joined: list[Inline] = []
     for item in items:
         if joined:
-            joined.append(between)
+            joined.append(separator)
         joined.append(item)
     return joined
 
 
 def _day(unix_s: float) -> str:
-    """Return the day in UTC; empty for a number that is no time."""
+    """Return the day in UTC, such as 2024-05-01; empty for a number that is not a valid time."""
     try:
         return datetime.fromtimestamp(unix_s, tz=timezone.utc).strftime("%Y-%m-%d")
     except (ValueError, OverflowError, OSError):
@@ -166,7 +171,7 @@ def _day(unix_s: float) -> str:
 
 
 def hardware(run: ReportedRun) -> Inline:
-    """Return the platform that the log names, and the devices of each kind of node; empty where it says neither."""
+    """Return the platform that the log names and the devices of each kind of node; empty if it says neither."""
     platform = run.preamble.get("submission_platform", NOT_LOGGED)
     devices = run.record.machine if nodes_of(run.record) else None
     shown = "; ".join(visible(text, 160) for text in (platform.value, devices) if text)
@@ -179,7 +184,7 @@ def hardware(run: ReportedRun) -> Inline:
 
 
 class Tile(NamedTuple):
-    """A value that is set large, its unit, and what it is."""
+    """A value that the page shows large, its unit, and a text on what it is."""
 
     value: Inline
     unit: str
@@ -187,18 +192,19 @@ class Tile(NamedTuple):
 
 
 def tiles(report: Report) -> list[Tile]:
-    """Return the tiles, the few values that the page sets large, of the headline: the group whose figure stands first.
+    """Return the tiles of the page: the few values that it shows large, all of the headline group.
 
-    They are its figure, number of runs, time to train and final quality. Without a figure, one tile that says why takes
-    the place of the first two. Time and quality have no tile where the logs do not say them.
+    - Without a figure: one tile that says why.
+    - With a figure: a tile for the figure and one for the number of runs.
+    - Then a tile for the time to train and one for the final quality, if the logs say them.
     """
     group = report.headline
-    name_before_text = f"{group.name}: " if len(report.groups) > 1 else ""
+    group_name = f"{group.name}: " if len(report.groups) > 1 else ""
     shown = []
     if group.score is None:
-        shown.append(Tile("no figure", "", name_before_text + (group.problem or "")))
+        shown.append(Tile("no figure", "", group_name + (group.problem or "")))
     else:
-        shown.append(_figure_tile(group, group.score, name_before_text))
+        shown.append(_figure_tile(group, group.score, group_name))
         shown.append(_runs_tile(group, group.score))
     for tile in (_time_tile(group), _quality_tile(group)):
         if tile is not None:
@@ -206,8 +212,11 @@ def tiles(report: Report) -> list[Tile]:
     return shown
 
 
-def _figure_tile(group: Group, score: Score, name_before_text: str) -> Tile:
-    """Return the tile of a figure, with its interval."""
+def _figure_tile(group: Group, score: Score, group_name: str) -> Tile:
+    """Return the tile of a figure, with its 95 % interval and how that was made.
+
+    The text warns if a throughput rests on one clock alone. `group_name` is set before the text; it may be empty.
+    """
     bounds = score.interval_method
     if score.interval_95:
         bounds = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
@@ -215,11 +224,11 @@ def _figure_tile(group: Group, score: Score, name_before_text: str) -> Tile:
     if score.one_clock and score.protocol.figure == "throughput":
         doubt = " One clock: nothing else in the log confirms the times."
     figure = link_to_runs(group, number(score.value))
-    return Tile(figure, score.shown_unit, f"{name_before_text}95 % interval {bounds}.{doubt}")
+    return Tile(figure, score.shown_unit, f"{group_name}95 % interval {bounds}.{doubt}")
 
 
 def _runs_tile(group: Group, score: Score) -> Tile:
-    """Return the tile of a figure's number of runs, with their spread and what limits it."""
+    """Return the tile of a figure's number of runs, with their standard deviation and what limits the figure."""
     limits = list(score.limits)
     if score.spread:
         limits.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
@@ -228,33 +237,42 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
 
 def _time_tile(group: Group) -> Tile | None:
-    """Return the tile of the time to train of a group of runs, from run_start to run_stop: their median.
+    """Return the tile of the time to train of a group: the median time from run_start to run_stop.
 
-    A run counts whose log says that it ended with success, or does not say how it ended. Where other runs have such a
-    time too, the tile's text says of how many the counted ones are. None where no log says such a time, where the runs
-    measured throughput alone, or where the group's figure is that time already.
+    A run is left out if its log says that it ended without success. The tile's text then says of how many runs the
+    others are: ", median of 3 runs that ended with success, of 5".
+
+    None if the runs measured throughput alone, if the group's figure is that time already, or if no run has such a
+    time.
     """
-    figure_is_that_time = group.score is not None and group.score.unit == "minutes"
-    if group.record.mode == "throughput" or figure_is_that_time:
+    figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
+    if group.record.mode == "throughput" or figure_is_time_to_train:
         return None
-    timed = [run.record for run in group.runs if run.record.run_time_s is not None]
-    not_aborted = [record for record in timed if record.status in (None, "success")]
-    times_s = [record.run_time_s for record in not_aborted if record.run_time_s is not None]
+    times_s = []
+    failed_runs = 0
+    for run in group.runs:
+        record = run.record
+        if record.run_time_s is None:
+            continue
+        if record.status in (None, "success"):  # None: the log does not say how the run ended
+            times_s.append(record.run_time_s)
+        else:
+            failed_runs += 1
     if not times_s:
         return None
 
-    of_which_runs = ""
+    counted_runs = ""
     if len(times_s) > 1:
-        of_which_runs = f", median of {len(times_s)} runs"
-    if len(not_aborted) < len(timed):
-        of_which_runs += f" that ended with success, of {len(timed)}"
+        counted_runs = f", median of {len(times_s)} runs"
+    if failed_runs:
+        counted_runs += f" that ended with success, of {len(times_s) + failed_runs}"
     unit = plots.time_unit(max(times_s))
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
-    return Tile(median, unit.name, f"time to train: run_start to run_stop{of_which_runs}.")
+    return Tile(median, unit.name, f"time to train: run_start to run_stop{counted_runs}.")
 
 
 def _quality_tile(group: Group) -> Tile | None:
-    """Return the tile of the lowest final quality; None where no log has an evaluation."""
+    """Return the tile of the lowest final quality of a group's runs; None if no log has an evaluation."""
     evaluated = [run for run in group.runs if run.record.quality]
     if not evaluated:
         return None
@@ -273,8 +291,8 @@ def _final_quality(run: ReportedRun) -> float:
 
 
 def tables(report: Report) -> list[Table]:
-    """Return the tables of the first screen: the runs, the systems where there are several, and the warnings if any."""
-    unit_by_run: dict[int, str] = {}  # the unit of a run's figure, by the run's number; none without a figure
+    """Return the tables of the first screen: the runs, the systems if there are several, and any warnings."""
+    unit_by_run: dict[int, str] = {}  # {number of a run with a figure: the figure's unit}
     for group in report.groups:
         if group.score:
             unit_by_run.update({run.number: group.score.shown_unit for run in group.runs})
@@ -294,8 +312,7 @@ def tables(report: Report) -> list[Table]:
 def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:
     """Return the row of a run in the table of runs.
 
-    `unit` is the unit of the run's figure, such as "images/s" or "minutes"; it is not shown where the run has no
-    figure.
+    `unit` is the unit of the run's figure, such as "images/s" or "minutes". A run without a figure does not show it.
     """
     return [
         Cell("run", blocks.run_link(run)),
@@ -310,7 +327,7 @@ def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:
 
 
 def _cells_of_group(group: Group) -> list[Cell]:
-    """Return the row of a system."""
+    """Return the row of a group in the table of systems."""
     bounds = interval_in_words(group.score.interval_95) if group.score else ""
     return [
         Cell("system and shape", group.name),
@@ -322,7 +339,7 @@ def _cells_of_group(group: Group) -> list[Cell]:
 
 
 def _cells_of_warning(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) -> list[Cell]:
-    """Return the row of a warning."""
+    """Return the row of a warning in the table of warnings."""
     return [
         Cell("warning", warning.check.replace("_", " ")),
         Cell("what it means here", warning.found),
@@ -331,21 +348,24 @@ def _cells_of_warning(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) 
 
 
 def _figure(run: ReportedRun, unit: str) -> Inline:
-    """Return a run's figure with its unit, as a link to its first line."""
+    """Return a run's figure with its unit, as a link to the first line that it comes from; or "no figure"."""
     if run.figure is None:
         return "no figure"
     return link_to_line(run, run.figure.first_line, _with_unit(run.figure.value, unit))
 
 
 def _windows(run: ReportedRun) -> Inline:
-    """Return how many windows a run's figure comes from, as a link to the first of them."""
+    """Return how many windows a run's figure comes from, as a link to the first of them; or "no figure"."""
     if run.figure is None:
         return "no figure"
     return link_to_line(run, run.figure.first_line, str(run.figure.windows))
 
 
 def _where(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) -> Inline:
-    """Return links to the run and the line that a warning is about; empty where it is about no single run."""
+    """Return links to the run and the line that a warning is about.
+
+    Empty if the warning is not about a single run; the run alone if it is not about a single line.
+    """
     run = run_by_file.get(warning.figures["file"] or "")
     line = warning.figures["line"]
     if run is None:

@@ -20,7 +20,7 @@ from scoring.figure.score import RunFigure, Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import Group, Logged, Report, ReportedRun, ScalingRow, runs_of
-from scoring.report.scaling import PublishedCurves, curves, scaling_rows, with_step_times
+from scoring.report.scaling import PublishedCurves, published_curves, scaling_rows, with_step_times
 from scoring.report.text import counted
 from scoring.report.verdict import checks, overall
 
@@ -29,7 +29,7 @@ EVENTS_SHOWN = ("seed", "submission_org", "submission_platform")  # events befor
 
 
 class _System(NamedTuple):
-    """The properties that runs of one system share, whatever their number of devices."""
+    """The properties that runs of one system share, on any number of devices."""
 
     framework: str | None
     model: str | None
@@ -40,8 +40,8 @@ class _System(NamedTuple):
     devices: object  # their kinds
 
 
-class _Repeated(NamedTuple):
-    """The properties that repeats of one run share: the system, its shape, and the folder that was given for them."""
+class _RepeatKey(NamedTuple):
+    """The properties that repeats of one run share: the system, its shape, and the folder they were found in."""
 
     system: _System
     devices: int | None
@@ -49,22 +49,22 @@ class _Repeated(NamedTuple):
     batch_per_device: int | None
     global_batch: int | None
     machine: str | None
-    folder: str | None
+    folder: str | None  # on the command line; None for logs that were given one by one
 
 
 class _FigureOptions(NamedTuple):
-    """How the figures are asked for: by a protocol or without one, and with how many windows dropped."""
+    """How the user wants the figures made: by which protocol, and with how many windows dropped at the start."""
 
     protocol: Protocol | None
     skip: int | None
 
     def protocol_for(self, runs: Sequence[ReportedRun]) -> Protocol:
-        """Return the protocol; without one, `window` over as many runs as there are."""
+        """Return the protocol that the user asked for, or else `window` over all of the runs."""
         return self.protocol or replace(protocols.find("window"), runs=len(runs))
 
 
 class _Scaling(NamedTuple):
-    """The systems with two device counts or more: a table for each, and warnings of runs that differ in more."""
+    """A scaling table for each system with at least two device counts, and warnings if its runs differ in more."""
 
     tables: tuple[tuple[ScalingRow, ...], ...]
     mixture: tuple[Verdict, ...]
@@ -75,37 +75,40 @@ def build(
     protocol: Protocol | None,
     *,
     skip: int | None,
-    findings: Mapping[str, JsonObject],
-    logs: Mapping[str, os.PathLike[str]],
-    folders: Mapping[str, str],
+    findings_by_file: Mapping[str, JsonObject],
+    path_by_file: Mapping[str, os.PathLike[str]],
+    folder_by_file: Mapping[str, str],
 ) -> Report:
-    """Return the report of runs: grouped by what they repeat, scored, compared over device counts, and judged.
+    """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
     Args:
         records: One for each run, in the order in which the report numbers them.
-        protocol: How figures are made. None: the protocol `window` over as many runs as each group has, or `mlperf`
-            where the logs say a time to train and nothing else.
-        skip: How many windows to drop at the start of a run, in place of the protocol's number.
-        findings: What the compliance check found in a run, by its file.
-        logs: The path to read a run's log from, by its file; a file that is not there is read by its own path.
-        folders: The folder that the user gave in a file's place, by the file: runs of two folders are two systems.
+        protocol: How figures are made. None: `mlperf` if no log has more than a time to train, else `window` over all
+            runs of a group.
+        skip: How many windows to drop at the start of a run. None: the protocol's number.
+        findings_by_file: What the compliance check found in a run, by the run's file.
+        path_by_file: Where to read a run's log, by the run's file. Other files are read by their own paths.
+        folder_by_file: The folder on the command line that a run was found in, by the run's file. Runs of different
+            folders are not repeats of each other.
 
     Raises:
-        InputError: One log is given twice.
+        InputError: A log is given twice.
     """
     refuse_same_run_twice(records)
-    if protocol is None and all(_says_run_time_alone(record) for record in records):
+    if protocol is None and all(_has_run_time_only(record) for record in records):
         protocol = protocols.find("mlperf")
     options = _FigureOptions(protocol, skip)
     runs = []
     for number, record in enumerate(records, 1):
-        runs.append(_reported_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
+        path = path_by_file.get(record.file, record.file)
+        runs.append(_reported_run(number, record, findings_by_file.get(record.file), path))
 
-    systems = _by_system(_scored_groups(runs, options, folders))
+    systems = _groups_of_systems(_scored_groups(runs, options, folder_by_file))
     groups = list(itertools.chain.from_iterable(systems))
     scaling = _scaling(systems)
     published = _published_curves(groups)
-    shown_protocol = options.protocol_for(min((group.runs for group in groups), key=len))  # the least that it asks for
+    # The page names one protocol for all groups: the one that asks for the fewest runs.
+    shown_protocol = options.protocol_for(min((group.runs for group in groups), key=len))
     verdicts = tuple(checks(groups, shown_protocol))
     return Report(
         groups=tuple(groups),
@@ -116,50 +119,52 @@ def build(
         curves=tuple(published.curves),
         curves_note=published.note,
         mixture=scaling.mixture,
-        logs=logs,
+        path_by_file=path_by_file,
     )
 
 
-def _says_run_time_alone(record: Record) -> bool:
-    """Return whether a log is one of MLPerf with its run's start, and no window to make a throughput of."""
+def _has_run_time_only(record: Record) -> bool:
+    """Return whether an MLPerf log says when its run started, but has no windows to compute a throughput from."""
     return record.format == "mllog" and record.run_start_s is not None and not record.windows
 
 
 # ------------------------------------------------------------------------------------------------- grouping
 
 
-def _scored_groups(runs: Sequence[ReportedRun], options: _FigureOptions, folders: Mapping[str, str]) -> list[Group]:
-    """Return the runs in groups that repeat one run, each group with its figure, in the order of their devices.
+def _scored_groups(
+    runs: Sequence[ReportedRun], options: _FigureOptions, folder_by_file: Mapping[str, str]
+) -> list[Group]:
+    """Group the runs that repeat each other, and return the groups with their figures, by ascending devices.
 
-    `folders` has the folder that was given in place of a run's file, by the file. A group's name says the machine where
-    the report has runs of several machines. Groups whose names would be equal have their folder's name added.
+    `folder_by_file` has the folder on the command line that a run was found in, by the run's file. A group's name says
+    its machine if the runs are of several machines. It says the folder if two groups would have the same name.
     """
-    runs_by_shared: dict[_Repeated, list[ReportedRun]] = {}  # the runs that repeat each other, by what they share
+    repeats_by_key: dict[_RepeatKey, list[ReportedRun]] = {}
     for run in runs:
-        shared = _shared_by_repeats(run.record, folders.get(run.record.file))
-        runs_by_shared.setdefault(shared, []).append(run)
+        key = _repeat_key(run.record, folder_by_file.get(run.record.file))
+        repeats_by_key.setdefault(key, []).append(run)
     machines = {run.record.machine for run in runs}
     name_machine = len(machines) > 1
-    groups = [_scored_group(repeats, options, name_machine=name_machine) for repeats in runs_by_shared.values()]
+    groups = [_scored_group(repeats, options, name_machine=name_machine) for repeats in repeats_by_key.values()]
 
     name_counts = Counter(group.name for group in groups)
-    named = []
+    named_apart = []
     for group in groups:
-        folder = folders.get(group.record.file)
+        folder = folder_by_file.get(group.record.file)
         if name_counts[group.name] > 1 and folder:
             group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
-        named.append(group)
-    return sorted(named, key=_devices_of)
+        named_apart.append(group)
+    return sorted(named_apart, key=_devices_of)
 
 
 def _devices_of(group: Group) -> int:
-    """Return the number of devices by which groups are sorted; 0 where it is not known."""
+    """Return the number of devices to sort groups by; 0 if it is not known."""
     return group.record.devices or 0
 
 
-def _shared_by_repeats(record: Record, folder: str | None) -> _Repeated:
-    """Return what a run shares with its repeats."""
-    return _Repeated(
+def _repeat_key(record: Record, folder: str | None) -> _RepeatKey:
+    """Return what a run shares with its repeats. Runs with equal keys repeat each other."""
+    return _RepeatKey(
         system=_system_of(record),
         devices=record.devices,
         nodes=record.nodes,
@@ -171,11 +176,12 @@ def _shared_by_repeats(record: Record, folder: str | None) -> _Repeated:
 
 
 def _system_of(record: Record) -> _System:
-    """Return what a run shares with runs of the same system on other numbers of devices: framework, model and so on.
+    """Return what a run shares with runs of the same system on other numbers of devices, such as framework and model.
 
-    Batch and kind of devices are such properties too, but not in a log of another's submission to MLPerf, which is told
-    by the lack of our header. There the batch changes with the number of devices and the platform is named after it. So
-    the batch is left out, and the kind of accelerator takes the place of the platform.
+    A submission to MLPerf by others is an MLPerf log without this project's header. Two properties differ for it:
+
+    - The batch is left out, because it changes with the number of devices.
+    - The accelerator stands for the kind of devices, because the platform's name contains the number of devices.
     """
     is_submission = record.format == "mllog" and not record.header
     framework_name = None
@@ -193,10 +199,10 @@ def _system_of(record: Record) -> _System:
 
 
 def _name_of_group(record: Record, *, name_machine: bool) -> str:
-    """Return the name of a group of repeated runs, of what the record of one of them says.
+    """Return the name of a group of repeated runs, from the record of one of them.
 
-    "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp" is such a name. The machine is added where
-    `name_machine` is set. A record that says nothing of it all gives the name of the log's format.
+    For example "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp". What the record does not say is left
+    out. The machine is added if `name_machine` is set. If nothing is left, the name is that of the log's format.
     """
     parts = []
     if record.model:
@@ -217,10 +223,13 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
 
 
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
-    """Return a group of runs with its figure, or with the problem, a sentence on why there is no figure.
+    """Score the runs of a group, and return it with its figure or with a sentence on the problem.
 
-    Where there are too few runs for the protocol, the group has the problem, and the figure of those that there are if
-    the protocol makes one of them. `name_machine` adds the machine to the group's name.
+    - The runs make the figure that the protocol asks for: no problem.
+    - There are too few runs for the protocol: a problem, and the figure of the runs that there are, if they make one.
+    - The runs cannot be scored: a problem and no figure.
+
+    `name_machine` adds the machine to the group's name.
     """
     protocol = options.protocol_for(runs)
     result: Score | None = None
@@ -228,30 +237,32 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
     try:
         result = score([run.record for run in runs], protocol, skip=options.skip)
     except TooFewRunsError as error:
-        result = error.partial
+        result = error.partial  # the figure of the runs that there are; None if they make none
         problem = str(error)
     except InputError as error:
         problem = str(error)
-    if result is not None:
-        runs = _with_figures(runs, result, protocol)
+    scored_runs = runs if result is None else _with_figures(runs, result, protocol)
     name = _name_of_group(runs[0].record, name_machine=name_machine)
-    return Group(name=name, runs=tuple(runs), score=result, problem=problem)
+    return Group(name=name, runs=tuple(scored_runs), score=result, problem=problem)
 
 
 def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
-    """Return the runs with their figures; a run beyond those that MLPerf scores has none."""
-    figures = {id(record): figure for record, figure in zip(result.records, result.runs, strict=True)}
-    measured = []
+    """Return the runs with their own figures, in the same order.
+
+    A run has no figure if the score does not count it, as MLPerf scores a fixed number of runs.
+    """
+    figure_by_record = {id(record): figure for record, figure in zip(result.records, result.runs, strict=True)}
+    with_figures = []
     for run in runs:
-        figure = figures.get(id(run.record))
+        figure = figure_by_record.get(id(run.record))
         if figure:
-            run = replace(run, figure=figure, span=_span(run.record, figure, protocol))
-        measured.append(run)
-    return measured
+            run = replace(run, figure=figure, span=_span_of_figure(run.record, figure, protocol))
+        with_figures.append(run)
+    return with_figures
 
 
-def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
-    """Return the first and the last line of the log that may hold a window which a run's figure is made of."""
+def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
+    """Return the first and last line between which the windows of a run's figure stand in its log."""
     first_line = figure.first_line
     if protocol.over_steps == "between_stamps":
         first_line += 1  # the row of the first stamp ends before the measurement begins
@@ -262,78 +273,86 @@ def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, i
     return first_line, figure.last_line
 
 
-def _by_system(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups of each system, with their step times."""
-    systems: dict[_System, list[Group]] = {}
+def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
+    """Return a list for each system: its groups, with their step times."""
+    groups_by_system: dict[_System, list[Group]] = {}
     for group in groups:
-        systems.setdefault(_system_of(group.record), []).append(group)
-    return [with_step_times(members) for members in systems.values()]
+        groups_by_system.setdefault(_system_of(group.record), []).append(group)
+    return [with_step_times(groups_of_system) for groups_of_system in groups_by_system.values()]
 
 
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
-    """Return the scaling tables of the systems that have several device counts."""
+    """Return the scaling tables of the systems with several device counts, and warnings if their runs differ in more.
+
+    `systems` has a list of groups for each system.
+    """
     tables = []
     mixture: list[Verdict] = []
-    for members in systems:
-        rows = scaling_rows(members)
+    for groups in systems:
+        rows = scaling_rows(groups)
         if len(rows) > 1:
             tables.append(tuple(rows))
-            mixture += warnings.warn_of_mixed_settings([run.record for run in runs_of(members)])
+            mixture += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
     return _Scaling(tuple(tables), tuple(mixture))
 
 
 def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
-    """Return the published curves of the largest group that has any: others are smaller, or of models without any.
+    """Return the published curves to show, chosen by the last group that has any.
 
-    Where no group has any, say why the largest one has none.
+    If no group has any, the result has no curves, and its note says why the last group has none.
     """
     published = read_published()
-    for group in reversed(groups):
-        suitable = curves(group.record, published)
-        if suitable.curves:
-            return suitable
-    return curves(groups[-1].record, published)
+    for group in reversed(groups):  # of a system the last group has the most devices
+        found = published_curves(group.record, published)
+        if found.curves:
+            return found
+    return published_curves(groups[-1].record, published)
 
 
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def _reported_run(number: int, record: Record, findings: JsonObject | None, log: str | os.PathLike[str]) -> ReportedRun:
-    """Return a run of the report: its record, the check's `findings`, and what its log says before the run starts.
+def _reported_run(
+    number: int, record: Record, findings: JsonObject | None, path: str | os.PathLike[str]
+) -> ReportedRun:
+    """Return a run of the report: its number, its record, the check's `findings`, and what its log says at the start.
 
-    Of an MLPerf log these are the lines of the header's sections, the time of the first event (as `start_s`), and the
-    events of EVENTS_SHOWN, each with its line. Where an event or a section is logged twice, the first one counts. A log
-    of another format has none of them. `log` is the path to read.
+    An MLPerf log is read from `path` up to the event run_start for:
+
+    - `header_lines`: {section of the header: number of its line}
+    - `preamble`: the events of EVENTS_SHOWN by their keys, and the time of the first event as `start_s`
+
+    If something is logged twice, the first one counts. For a log of another format both are empty.
     """
     header_lines: dict[str, int] = {}
     preamble: dict[str, Logged] = {}
-    for entry in _first_entries(record, log):
+    for entry in _first_entries(record, path):
         if isinstance(entry, Header):
             header_lines.setdefault(entry.section, entry.line)
         elif isinstance(entry, Event):
             if entry.key == "run_start":
                 break
-            preamble.setdefault("start_s", Logged(entry.time_ms / 1000, entry.line))
+            preamble.setdefault("start_s", Logged(entry.time_ms / 1000, entry.line))  # kept from the first event only
             if entry.key in EVENTS_SHOWN:
                 preamble.setdefault(entry.key, Logged(entry.value, entry.line))
     return ReportedRun(number=number, record=record, header_lines=header_lines, preamble=preamble, findings=findings)
 
 
-def _first_entries(record: Record, log: str | os.PathLike[str]) -> Iterator[object]:
-    """Return the first entries of a run's part of an MLLOG log; none of another format."""
+def _first_entries(record: Record, path: str | os.PathLike[str]) -> Iterator[object]:
+    """Return the first PREAMBLE_ENTRIES entries of a run in an MLPerf log; none for a log of another format."""
     if record.format != "mllog":
         return iter(())
-    first_line = record.segment[0] if record.segment else 1
-    entries = (entry for entry in read_log(log) if entry.line >= first_line)
+    first_line = record.segment[0] if record.segment else 1  # a segment: the lines of one run in a file of several
+    entries = (entry for entry in read_log(path) if entry.line >= first_line)
     return itertools.islice(entries, PREAMBLE_ENTRIES)
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
     """Read a file that `compliance check --json` printed, and return what it found in each run, by the run's file.
 
-    The check may have been given the same logs by other names, so that files are compared by their real paths. A run
-    that was not checked is left out. Raises InputError for a file of another form, and for one that has a log which is
-    not in this report.
+    Files are compared by their real paths, because the check may have been given the same logs by other names. A run
+    that was not checked is left out. Raises InputError for a file of another form, or for one with a log that is not in
+    this report.
     """
     try:
         by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
@@ -352,7 +371,10 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]
 
 
 def _entries_by_real_path(content: Any) -> dict[str, JsonObject]:
-    """Return the entries of the check's JSON by real path. Raises KeyError or TypeError for another form."""
+    """Return the entries of the check's JSON by the real paths of the logs.
+
+    Raises KeyError or TypeError for content of another form.
+    """
     by_file = {os.path.realpath(entry["file"]): entry for entry in content["files"]}
     for entry in by_file.values():
         if entry["verdict"] not in ("pass", "fail") or not isinstance(entry["findings"], list):

@@ -12,7 +12,8 @@ from runlog.json_types import JsonObject
 from runlog.run import real
 from runlog.verdict import Verdict
 from scoring.figure.protocols import Protocol
-from scoring.figure.run import RunFigure, rate_of
+from scoring.figure.rates import rate_of
+from scoring.figure.run import RunFigure
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights
 from scoring.published.table import Published
@@ -24,7 +25,7 @@ SHOWN_POINTS = 120  # of a curve or a table of windows; neighbours of a longer r
 
 @dataclass(frozen=True)
 class Logged:
-    """A value of a log and its line; both None where the log does not say it."""
+    """A value of a log and its line; both are None if the log does not say it."""
 
     value: Any
     line: int | None
@@ -41,7 +42,7 @@ class Seed(NamedTuple):
 
 
 def values_of(windows: Iterable[Window], name: str) -> list[Any]:
-    """Return the values of a field of windows, in its unit; windows that do not say it are left out."""
+    """Return the values of the field `name` of the windows. Windows that do not say it are left out."""
     values = []
     for window in windows:
         value = getattr(window, name)
@@ -65,12 +66,16 @@ class ReportedRun:
     @property
     def measured(self) -> list[Window]:
         """Return the windows that the figure comes from."""
-        first, last = self.span
-        return [w for w in self.record.windows if first <= w.line <= last and w.phase != "warmup"]
+        first_line, last_line = self.span
+        windows = []
+        for window in self.record.windows:
+            if first_line <= window.line <= last_line and window.phase != "warmup":
+                windows.append(window)
+        return windows
 
     @property
     def seed(self) -> Seed | None:
-        """Return the run's seed and its line; None where the log has none that is a whole number."""
+        """Return the run's seed and its line; None if the log has no seed that is a whole number."""
         seed = self.preamble.get("seed", NOT_LOGGED)
         if not isinstance(seed.value, int):
             return None
@@ -78,7 +83,7 @@ class ReportedRun:
 
     @property
     def target(self) -> float | None:
-        """Return the quality that the run's recipe asks for, where its header says."""
+        """Return the quality that the run's recipe asks for; None if the log's header does not say it."""
         for name, entry in config_of(self.record).items():
             if name.startswith("RECIPE.target_"):
                 target = real(entry.get("value"))
@@ -99,7 +104,7 @@ class StepTime:
 
     @property
     def rest_s(self) -> float:
-        """Return the seconds left for computation and for all that is not known separately."""
+        """Return the seconds of a step that are left for computation and for the parts that are not known."""
         return self.total_s - (self.data_wait_s or 0.0) - (self.all_reduce_s or 0.0)
 
 
@@ -115,12 +120,12 @@ class Group:
 
     @property
     def record(self) -> Record:
-        """Return the first run's record, for what all runs of the group share."""
+        """Return the first run's record. Use it for what all runs of the group share."""
         return self.runs[0].record
 
 
 def runs_of(groups: Iterable[Group]) -> list[ReportedRun]:
-    """Return the runs of several groups, group by group."""
+    """Return the runs of all the groups, group by group."""
     return list(itertools.chain.from_iterable(group.runs for group in groups))
 
 
@@ -144,7 +149,7 @@ class Curve:
     rows: tuple[Published, ...]
 
     def efficiency(self, row: Published) -> float:
-        """Return the speedup of a row against the one device, divided by its devices."""
+        """Return the speedup of a row over one device, divided by the row's devices: 1.8 on 2 devices -> 0.9."""
         return row.value / self.rows[0].value / (row.devices or 1)
 
 
@@ -167,7 +172,7 @@ class Report:
     curves: tuple[Curve, ...]
     curves_note: str
     mixture: tuple[Verdict, ...]  # of runs that stand side by side in one scaling table
-    logs: Mapping[str, os.PathLike[str]]  # by a record's file, the path to read where that is another
+    path_by_file: Mapping[str, os.PathLike[str]]  # where to read a record's log, if not at the record's `file`
 
     @property
     def runs(self) -> list[ReportedRun]:
@@ -176,7 +181,10 @@ class Report:
 
     @property
     def folder(self) -> str:
-        """Return the folder that holds the logs given by absolute paths, with `/`; a page does not show it."""
+        """Return the folder that holds all logs given by absolute paths, ending in `/`.
+
+        Empty if there are no such logs, or if only the root holds them all. The page does not show this folder.
+        """
         files = [Path(run.record.file) for run in self.runs]
         folders = [file.parent for file in files if file.is_absolute()]
         if not folders:
@@ -188,12 +196,12 @@ class Report:
 
     @property
     def headline(self) -> Group:
-        """Return the group of the first figure: of those that have one, the group of the most devices."""
+        """Return the group whose figure the page shows first: of those that have one, the one with most devices."""
         return max(self.groups, key=_prominence)
 
     @property
     def warnings(self) -> list[Verdict]:
-        """Return the warnings of all scores and scaling tables, each once."""
+        """Return the warnings of all scores and scaling tables. Equal ones are returned once."""
         warnings: list[Verdict] = []
         for group in self.groups:
             if group.score:
@@ -204,12 +212,12 @@ class Report:
 
 
 def _number_of(run: ReportedRun) -> int:
-    """Return the number of a run, by which runs are sorted."""
+    """Return the number of a run, to sort runs by."""
     return run.number
 
 
 def _prominence(group: Group) -> tuple[bool, int]:
-    """Return the key by which the headline is chosen: a figure first, then more devices."""
+    """Return a key that is greatest for the headline: a group with a figure first, then one with more devices."""
     return group.score is not None, group.record.devices or 0
 
 
@@ -230,7 +238,7 @@ class Point:
 class Timeline(NamedTuple):
     """Throughput of a run over time, and what its axis counts: `s`, `step` or `row`.
 
-    Seconds are since run_start, or since the first window where the log has no run_start.
+    Seconds are since run_start, or since the first window if the log has no run_start.
     """
 
     points: list[Point]
@@ -238,7 +246,7 @@ class Timeline(NamedTuple):
 
 
 class _RatedWindow(NamedTuple):
-    """A window with its rate and its place on the axis."""
+    """A window with its rate, its start and end on the axis, and whether it counts for the run's figure."""
 
     window: Window
     images_per_s: float
@@ -258,11 +266,11 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw; no points where its log has no rates.
+    """Return the throughput of a run over time as points to draw. There are no points if its log has no rates.
 
-    A window is the steps that one row of the log is about, and makes a point. Where a log has more than SHOWN_POINTS
-    windows, neighbouring ones are put together, so that there are about so many points. Windows that count for the
-    run's figure (the measured ones) are never put together with others, such as those of the warm-up.
+    Each window makes a point: the steps that one row of the log is about. If there are more than SHOWN_POINTS windows,
+    neighbours are put together, so that there are about SHOWN_POINTS points. Measured windows, which count for the
+    run's figure, are never put together with others, such as those of the warm-up.
     """
     windows: list[Window] = []
     rates: list[float] = []
@@ -281,28 +289,31 @@ def timeline(run: ReportedRun) -> Timeline:
         is_measured = window.line in measured_lines
         rated_windows.append(_RatedWindow(window, rate, start, end, is_measured))
 
-    windows_of_a_point = math.ceil(len(rated_windows) / SHOWN_POINTS)
+    windows_per_point = math.ceil(len(rated_windows) / SHOWN_POINTS)
     points = []
     for stretch in stretches(rated_windows):  # successive windows, all of them measured or none
-        for first in range(0, len(stretch), windows_of_a_point):
-            points.append(_as_one_point(stretch[first : first + windows_of_a_point]))
+        for first in range(0, len(stretch), windows_per_point):
+            points.append(_as_one_point(stretch[first : first + windows_per_point]))
     return Timeline(points, axis.unit)
 
 
 def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
-    """Return windows or points, in their order, in lists of successive ones that are all measured or all not."""
-    together: list[list[_Measurable]] = []
+    """Split windows or points into lists of successive ones that are all measured or all not measured.
+
+    The order is kept: measured, measured, not, measured -> [measured, measured], [not], [measured].
+    """
+    lists: list[list[_Measurable]] = []
     for item in items:
-        if not together or together[-1][-1].measured != item.measured:
-            together.append([])
-        together[-1].append(item)
-    return together
+        if not lists or lists[-1][-1].measured != item.measured:
+            lists.append([])
+        lists[-1].append(item)
+    return lists
 
 
 def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
     """Return one point for neighbouring windows, with the mean of their rates over time.
 
-    The time of a window is taken as its steps over its rate; where not all windows say their steps, each counts as one.
+    A window takes time in proportion to its steps / its rate. If a window does not say its steps, each counts as one.
     """
     windows = tuple(rated.window for rated in neighbours)
     steps = steps_as_weights(windows)
@@ -312,11 +323,14 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return the start and the end of each window on the best axis that the log allows, and what that axis counts.
+    """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
 
-    It is the first of these that all windows say: the time at their end; how long they took, put one after the other;
-    the step at their end. Ends must not go back in time, nor all be equal, and steps must rise. Where none of them
-    will do, the windows themselves are counted.
+    The first of these is taken:
+
+    - seconds, if all windows say the time at their end, and these times neither go back nor are all equal
+    - seconds, if all windows say how long they took: they are laid end to end
+    - steps, if all windows say the step at their end, and these steps rise
+    - rows: the windows are counted
     """
     ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)
@@ -340,12 +354,16 @@ def _axis(windows: Sequence[Window], record: Record) -> _Axis:
 def _spans_of_time(
     windows: Sequence[Window], ends: Sequence[float], run_start_s: float | None
 ) -> list[tuple[float, float]]:
-    """Return start and end of each window in seconds since run_start, else since the first window began."""
+    """Return the start and end of each window in seconds since run_start.
+
+    Without a run_start they are counted from the start of the first window. A window that does not say how long it took
+    starts at its end.
+    """
     begins = [end - (window.seconds or 0.0) for end, window in zip(ends, windows, strict=True)]
     origin = begins[0] if run_start_s is None else run_start_s
     return [(begin - origin, end - origin) for begin, end in zip(begins, ends, strict=True)]
 
 
 def _spans_of_steps(windows: Sequence[Window], steps: Sequence[int]) -> list[tuple[float, float]]:
-    """Return the steps between which each window lies."""
+    """Return the step before each window and the step at its end. A window without a number of steps has them equal."""
     return [(float(step - (window.steps or 0)), float(step)) for step, window in zip(steps, windows, strict=True)]

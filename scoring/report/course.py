@@ -11,7 +11,7 @@ from scoring.figure.levels import level_in_words
 from scoring.figure.score import Score
 from scoring.figure.selection import positions
 from scoring.figure.standing import standing_of
-from scoring.figure.window_warnings import slowest_rank_lag
+from scoring.figure.stragglers import slowest_rank_lag
 from scoring.record import Record, Window
 from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
@@ -20,7 +20,7 @@ from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, val
 from scoring.report.text import four_digits, interval_in_words, number, percent, range_in_words
 
 SHOWN_VALUES = 400  # of a curve
-NAMED_TIMES = 5  # times to train in the gist
+NAMED_TIMES = 5  # times to train in a section's gist, the words beside its title
 QUANTILES = (0.05, 0.5, 0.95)  # of the step times
 
 
@@ -28,9 +28,13 @@ QUANTILES = (0.05, 0.5, 0.95)  # of the step times
 
 
 def training(report: Report) -> Section:
-    """Return loss, quality and the time from run_start to run_stop."""
+    """Return the section on loss, quality and the time from run_start to run_stop.
+
+    The table of times leaves out runs that measured throughput alone, and those of logs that do not have such a time.
+    """
     parts: list[Block] = [_loss(report), quality.figure(report)]
     trained = [run for run in report.runs if run.record.mode != "throughput"]
+    # An MLPerf log should have the time: it has a row even if the time is missing.
     timed = [run for run in trained if run.record.format == "mllog" or run.record.run_time_s is not None]
     if timed:
         rows = [_cells_of_training(run) for run in timed]
@@ -50,7 +54,7 @@ def _cells_of_training(run: ReportedRun) -> list[Cell]:
 
 
 def _time_to_train(run: ReportedRun) -> Inline:
-    """Return the time from run_start to run_stop, with links to both lines."""
+    """Return the time from run_start to run_stop, with links to both lines; or "not measured"."""
     if run.record.run_time_s is None:
         return NOT_MEASURED
     lines = run.record.field_lines
@@ -60,7 +64,7 @@ def _time_to_train(run: ReportedRun) -> Inline:
 
 
 def _run_time(record: Record) -> str:
-    """Return the time from run_start to run_stop in words."""
+    """Return the time from run_start to run_stop in words: "31.20 min"; or "not measured"."""
     if record.run_time_s is None:
         return NOT_MEASURED
     unit = plots.time_unit(record.run_time_s)
@@ -68,7 +72,10 @@ def _run_time(record: Record) -> str:
 
 
 def _training_share(run: ReportedRun) -> Inline:
-    """Return the share of a run's time that its training windows take; evaluation and set-up take the rest."""
+    """Return the share of a run's time that its training windows take. Evaluation and set-up take the rest.
+
+    The text is "not measured" unless the log has the run's time and the time of each window.
+    """
     windows = run.record.windows
     run_s = run.record.run_time_s
     seconds: list[float] = values_of(windows, "seconds")
@@ -78,7 +85,7 @@ def _training_share(run: ReportedRun) -> Inline:
 
 
 class _Curve(NamedTuple):
-    """One quantity over the windows of a run that have it."""
+    """One quantity of a run, over those of its windows that say it."""
 
     run: ReportedRun
     points: list[tuple[float, float]]  # over the steps done, or the printed rows
@@ -86,17 +93,17 @@ class _Curve(NamedTuple):
 
     @property
     def series(self) -> plots.NamedPoints:
-        """Return the values as a plot takes them, thinned."""
+        """Return the run's name and about SHOWN_VALUES of the points, at equal distances, for a plot."""
         every = max(1, len(self.points) // SHOWN_VALUES)
         return f"run {self.run.number}", self.points[::every]
 
     @property
     def values(self) -> list[float]:
-        """Return the values alone."""
+        """Return the values of the points."""
         return [value for _, value in self.points]
 
     def linked_value(self, index: int) -> Inline:
-        """Return the value at an index, from 0 or, if negative, from the end, as a link to its line."""
+        """Return the value at an index, such as 0 or -1 for the last, as a link to its line."""
         return link_to_line(self.run, self.windows[index].line, four_digits(self.values[index]))
 
 
@@ -108,12 +115,13 @@ class _Curves(NamedTuple):
 
 
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
-    """Return a curve for each run, of one quantity over the run's windows; runs without any value have none.
+    """Return a curve of one quantity over the windows of each run. Runs without any value are left out.
 
-    A window is the steps that one row of the log is about. `read` returns the quantity of a window, or None; that and
-    values that are not finite are left out. The curves are over the steps done, and the axis is "step". Where the log
-    of a run does not say all its steps, its curve is over its rows, counted from 1. The axis, which all runs share, is
-    then called "printed row".
+    A window is the steps that one row of the log is about. `read` returns the quantity of a window, or None. Windows
+    with None, or a value that is not finite, are left out.
+
+    A curve is over the steps done, and the axis is "step". If a log does not say all its steps, the run's curve is over
+    its rows, counted from 1. The axis of all runs is then called "printed row".
     """
     curves = []
     axis = "step"
@@ -136,7 +144,7 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
 def _loss(report: Report) -> Figure | Paragraph:
     """Return the plot of each run's training loss, with a table of its first and last value.
 
-    Where no log prints a loss, a sentence that says so takes the plot's place.
+    If no log prints a loss, a sentence is returned that says so.
     """
     curves, axis = _curves_over_windows(report, _loss_of)
     if not curves:
@@ -173,12 +181,12 @@ def _cells_of_loss(curve: _Curve) -> list[Cell]:
 
 
 def telemetry(report: Report) -> Section:
-    """Return the section on GPU memory, power, energy, temperature and slow ranks, as far as the logs have them.
+    """Return the section on GPU memory, power, energy, temperature and slow ranks.
 
-    It has a plot for each quantity that a log has over its windows, and a table with a row for each run.
+    It has a plot for each quantity that a log says of its windows, and a table with a row for each run.
     """
     slowest = "of the slowest rank beyond the median one"
-    figures = [  # None for a quantity that no log has
+    figures = [  # None: no log has the quantity
         _telemetry_figure(report, "memory", "GPU memory", "MiB", _memory_mib),
         _telemetry_figure(report, "power", "Power", "W", _power_w),
         _telemetry_figure(report, "compute", f"Computation {slowest}", "% of the time", _slow_compute_percent),
@@ -227,7 +235,10 @@ def _slow_wait_percent(window: Window) -> float | None:
 def _telemetry_figure(
     report: Report, name: str, title: str, unit: str, read: Callable[[Window], float | None]
 ) -> Figure | None:
-    """Return the plot of one quantity over the windows of each run; None where no log has it."""
+    """Return the plot of one quantity over the windows of each run; None if no log has it.
+
+    `name` begins the ids in the plot, and `read` returns the quantity of a window in `unit`, or None.
+    """
     curves, axis = _curves_over_windows(report, read)
     if not curves:
         return None
@@ -240,23 +251,23 @@ def _telemetry_figure(
 def _most_memory(run: ReportedRun) -> Inline:
     """Return the most GPU memory of any window in MiB, as a link to the window's line in the log.
 
-    Where several windows have as much, the link leads to the last of them. The text is "not measured" where no window
-    says its memory.
+    If several windows have the most, the link leads to the last of them. The text is "not measured" if no window says
+    its memory.
     """
     most_mib = -math.inf
-    line = None
+    line_of_most = None
     for window in run.record.windows:
         used_mib = window.gpu_memory_mib
         if used_mib is not None and used_mib >= most_mib:
             most_mib = used_mib
-            line = window.line
-    if line is None:
+            line_of_most = window.line
+    if line_of_most is None:
         return NOT_MEASURED
-    return link_to_line(run, line, f"{number(most_mib)} MiB")
+    return link_to_line(run, line_of_most, f"{number(most_mib)} MiB")
 
 
 def _mean_power(run: ReportedRun) -> Inline:
-    """Return the mean power of the measured windows."""
+    """Return the mean power of the measured windows, with links to their lines; or "not measured"."""
     watts: list[float] = values_of(run.measured, "power_w")
     if not watts:
         return NOT_MEASURED
@@ -264,7 +275,7 @@ def _mean_power(run: ReportedRun) -> Inline:
 
 
 def _temperature(run: ReportedRun) -> Inline:
-    """Return the highest temperature that any GPU had in the run."""
+    """Return the highest temperature that any GPU had in the run, as a link to its line; or "not measured"."""
     degrees_c = real(run.record.telemetry.get("peak_gpu_temperature_c"))
     if degrees_c is None:
         return NOT_MEASURED
@@ -276,13 +287,13 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 
 
 def _energy_of_an_image(run: ReportedRun) -> Inline:
-    """Return the energy of an image in J, as a link to the line of the first measured window.
+    """Return the energy per image in J, as a link to the line of the first measured window.
 
-    It is the sum of power x time over the measured windows, divided by their images. The text is "not measured" where
-    one of the windows does not say all three, or there is none. The guidelines of MLPerf on messages allow no energy
-    next to an MLPerf result: there a sentence that says so takes its place.
+    - An MLPerf result: a sentence that says why there is no energy. The guidelines for MLPerf results do not allow it.
+    - A measured window lacks power, time or images, or there are no measured windows: "not measured".
+    - Else: the sum of power x time over the measured windows, divided by their images.
     """
-    standing = standing_of([run.record])  # None for a log that is not of MLPerf
+    standing = standing_of([run.record])  # None if the log is not an MLPerf log
     if standing is not None and standing.uses_the_name:
         return NO_POWER_METRIC
     joules: list[float] = []
@@ -302,10 +313,12 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return the section with two tables of how far windows, runs and hosts differ, with a row for each group of runs.
+    """Return the section on how far windows, runs and hosts differ: two tables with a row for each group of runs.
 
-    Groups without a figure have no row; where none has one, a sentence takes the tables' place. The gist, the words
-    beside the section's title, is the standard deviation of the headline, the group whose figure stands first.
+    Groups without a figure have no row. If no group has a figure, the section has a sentence that says so.
+
+    The gist, which is the words beside the section's title, is the standard deviation of the headline: the group whose
+    figure the page shows first.
     """
     rows = []
     level_rows = []
@@ -330,7 +343,7 @@ def variance(report: Report) -> Section:
 
 
 def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
-    """Return the row of a system in the table of spreads."""
+    """Return the row of a group in the table of spreads."""
     return [
         Cell("system", group.name),
         Cell("figure", link_to_runs(group, figure_of(group)), numeric=True),
@@ -342,7 +355,10 @@ def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
 
 
 def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
-    """Return the row of a system in the table of levels; a level without two values says so, or why it is not known."""
+    """Return the row of a group in the table of levels: windows of a run, runs of a host, and hosts.
+
+    A level without two values has words on why its deviation is not known.
+    """
     cells = [Cell("system", group.name)]
     for level in score.levels:
         cells.append(Cell(f"{level.name}s", link_to_runs(group, level_in_words(level))))
@@ -350,7 +366,10 @@ def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
 
 
 def _range(group: Group) -> Inline:
-    """Return the least and the greatest figure of a group's runs."""
+    """Return the lowest and the highest figure of a group's runs, or "one run" if fewer than two are finite.
+
+    The figure of a run that did not converge is infinite.
+    """
     figures = [run.figure.value for run in group.runs if run.figure]
     finite = [value for value in figures if math.isfinite(value)]
     if len(finite) < 2:
@@ -359,7 +378,7 @@ def _range(group: Group) -> Inline:
 
 
 def _deviation(group: Group, score: Score) -> Inline:
-    """Return the standard deviation, and its share of the figure."""
+    """Return the standard deviation, its share of the figure, and what it is taken over; or "not measured"."""
     if score.spread is None:
         return NOT_MEASURED
     share = f" ({percent(score.spread / score.value)} of the figure)" if score.value else ""
@@ -367,7 +386,7 @@ def _deviation(group: Group, score: Score) -> Inline:
 
 
 def _interval(group: Group, score: Score) -> Inline:
-    """Return the interval of a figure, and how it was made."""
+    """Return the 95 % interval of a figure and how it was made; without one, why there is none."""
     if score.interval_95 is None:
         return score.interval_method
     method = Text(text=f" {score.interval_method}", look="small")
@@ -375,7 +394,7 @@ def _interval(group: Group, score: Score) -> Inline:
 
 
 def _step_quantiles(group: Group) -> Inline:
-    """Return the QUANTILES of the measured windows' step times, in milliseconds."""
+    """Return the QUANTILES of the measured windows' step times in ms: "98.10 / 99.02 / 103.4"; or "not measured"."""
     times_s: list[float] = []
     for run in group.runs:
         times_s += values_of(run.measured, "step_s")

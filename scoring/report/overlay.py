@@ -31,10 +31,9 @@ def figures(report: Report) -> list[Figure | Paragraph]:
 
 
 def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
-    """Return a plot of the runs' throughput over time, whose vertical axis starts at 0.
+    """Return a plot of the runs' throughput over time, with a vertical axis that starts at 0.
 
-    Runs without rates are left out, and so are runs whose axis counts something else (seconds, steps or rows) than that
-    of the first run with rates. Where no log has rates, a sentence that says so takes the plot's place.
+    `_with_points_on_one_axis` says which runs are drawn. If no log has rates, a sentence is returned that says so.
     """
     drawn_runs = _with_points_on_one_axis(runs)
     if not drawn_runs:
@@ -49,10 +48,10 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 
 
 def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
-    """Return a list of one plot, of the runs' measured windows alone; an empty list where no window was measured.
+    """Return a list of one plot, of the measured windows only; an empty list if no window was measured.
 
-    Its vertical axis reaches from their lowest rate to their highest, so that small differences show: an axis that
-    starts at 0, or reaches to the rates of the warm-up, would hide them. Runs without a measured window are left out.
+    The vertical axis spans their rates from the lowest to the highest. An axis that starts at 0 or includes the warm-up
+    would hide small differences. Runs without a measured window are left out.
     """
     measured_runs = []
     for drawn in runs:
@@ -74,9 +73,9 @@ def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure
 
 
 def _with_points_on_one_axis(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
-    """Return the runs to draw in one plot: those with points, over the same axis as the first of them.
+    """Return the runs to draw in one plot: at most MOST_OVERLAID of those with points.
 
-    No more than MOST_OVERLAID are returned, and none where no run has points.
+    An axis counts seconds, steps or rows. A run is left out if its axis is not that of the first run with points.
     """
     with_points = [drawn for drawn in runs if drawn.points]
     if not with_points:
@@ -86,11 +85,12 @@ def _with_points_on_one_axis(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
 
 
 def _title(drawn_runs: Sequence[_DrawnRun]) -> str:
+    """Return the title of a plot of one or several runs."""
     return "Throughput of all runs over time" if len(drawn_runs) > 1 else "Throughput over time"
 
 
 def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
-    """Return the least and the greatest rate of each run of a plot, and how many runs are not in it."""
+    """Return the lowest and the highest rate of each run of a plot, and how many runs of the report are not in it."""
     ranges = "; ".join(_range_of(drawn.run, drawn.points) for drawn in drawn_runs)
     not_shown = len(report.runs) - len(drawn_runs)
     return f"{ranges}; {not_shown} more below" if not_shown else ranges
@@ -99,30 +99,31 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
 def _draw_function(
     report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool
 ) -> Callable[[plots.Plot], None]:
-    """Return the function that draws the plot of several runs.
+    """Return the function that draws a plot of the runs' throughput. It is called only if the page is written as HTML.
 
-    The vertical axis starts at 0 if `starts_at_zero`; if not, it spans the rates alone. The function is called when the
-    page is written as HTML, as only HTML shows plots.
+    The vertical axis starts at 0 if `starts_at_zero` is set; otherwise it spans the rates only. The figure is drawn as
+    a level if the report has one system.
     """
+    first = drawn_runs[0]  # all have the same axis; the unit is named after the first
     return functools.partial(
         plots.throughput,
         runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],
-        axis=drawn_runs[0].axis,
-        unit=unit_of_rates(drawn_runs[0].run),
-        value=_figure_of_only_system(report),
+        axis=first.axis,
+        unit=unit_of_rates(first.run),
+        level=_figure_of_only_system(report),
         from_zero=starts_at_zero,
     )
 
 
 def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
-    """Return the least and the greatest rate of a run in words."""
+    """Return the lowest and the highest rate of a run in words: "run 1 340.1 to 352.8"."""
     return f"run {run.number} {range_in_words(point.images_per_s for point in points)}"
 
 
 def _figure_of_only_system(report: Report) -> float | None:
-    """Return the throughput of a report of one system, which the plot shows as a level.
+    """Return the figure of a report with a single group of runs, for the plot to show as a level.
 
-    None for several systems, for figures that are no throughput, and without a figure.
+    None if there are several groups, if the figures are not throughputs, or if there is no figure.
     """
     score = report.headline.score
     if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:
@@ -131,14 +132,17 @@ def _figure_of_only_system(report: Report) -> float | None:
 
 
 def _label(report: Report, run: ReportedRun) -> str:
-    """Return a run's name in a legend, with its devices where the runs differ in them."""
+    """Return a run's name in a legend, with its number of devices if the report has several groups of runs."""
     if len(report.groups) > 1 and run.record.devices:
         return f"run {run.number} ({run.record.devices} dev.)"
     return f"run {run.number}"
 
 
 def unit_of_rates(run: ReportedRun) -> str:
-    """Return the unit of the rates that are shown of a run's windows: images/s of all devices where these are known."""
+    """Return the unit of a run's rates as the page shows them.
+
+    They are images/s of all devices. If the log gives rates per device and not the number of devices, they stay so.
+    """
     if run.record.rate_scope == "device" and run.record.devices is None:
         return "images/s per device"
     return "images/s"

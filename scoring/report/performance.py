@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from runlog.digits import six_digits
 from runlog.text import visible
-from scoring.figure.window_warnings import slowest_ranks
-from scoring.importers.checks import REFUSED
+from scoring.figure.stragglers import slowest_ranks
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
@@ -28,18 +28,18 @@ class Rank(NamedTuple):
     host: str
 
 
-class SlowestRank(NamedTuple):
-    """The rank that is the slowest of a group, in words, and by how much."""
+class _Straggler(NamedTuple):
+    """The rank of a group that is most often the slowest."""
 
     text: str  # "rank 3 on node07 computes 12.4% longer"
-    share: float  # what it takes longer than the median rank, as a share of the time
+    lag_share: float  # how much longer than the median rank it takes, as a share of the time
 
 
 def performance(report: Report) -> Table:
     """Return the table of where time and memory go in the measured windows, with a row for each group of runs.
 
-    A group is the repeated runs of a system on one number of devices. The last column is the scaling efficiency. The
-    table is without it where no system was run on two numbers of devices.
+    A group is the repeated runs of a system on one number of devices. The last column is the scaling efficiency. It is
+    left out if no system was run on two numbers of devices.
     """
     efficiency_by_group: dict[str, float] = {}  # by the group's name
     for scaling_rows in report.scaling:
@@ -56,11 +56,11 @@ def performance(report: Report) -> Table:
 
 
 def _cells_of_group(group: Group) -> list[Cell]:
-    """Return the row of a system, without its efficiency."""
+    """Return the row of a group, without its efficiency."""
     return [
         Cell("system", group.name),
-        Cell("step, median", _step(group, 0.5), numeric=True),
-        Cell("step, 95 %", _step(group, 0.95), numeric=True),
+        Cell("step, median", _step_quantile(group, 0.5), numeric=True),
+        Cell("step, 95 %", _step_quantile(group, 0.95), numeric=True),
         Cell("data wait", _data_wait(group), numeric=True),
         Cell("images/s a device", _rate_of_a_device(group), numeric=True),
         Cell("most GPU memory", _memory(group), numeric=True),
@@ -68,7 +68,7 @@ def _cells_of_group(group: Group) -> list[Cell]:
     ]
 
 
-def _measured(group: Group) -> list[Window]:
+def _measured_windows(group: Group) -> list[Window]:
     """Return the measured windows of all runs of a group."""
     windows: list[Window] = []
     for run in group.runs:
@@ -76,100 +76,118 @@ def _measured(group: Group) -> list[Window]:
     return windows
 
 
-def _step(group: Group, share: float) -> Inline:
-    """Return the quantile of the windows' step times that `share` of them do not exceed, in milliseconds."""
-    times: list[float] = sorted(values_of(_measured(group), "step_s"))
-    if not times:
+def _step_quantile(group: Group, share: float) -> Inline:
+    """Return a quantile of the windows' step times in milliseconds: the time that `share` of them do not exceed.
+
+    A share of 0.5 is the median: of an even number of times, the mean of the middle two.
+    """
+    times_s: list[float] = sorted(values_of(_measured_windows(group), "step_s"))
+    if not times_s:
         return NOT_MEASURED
     if share == 0.5:
-        return link_to_runs(group, f"{number(statistics.median(times) * 1000)} ms")
-    at = min(int(share * len(times)), len(times) - 1)
-    return link_to_runs(group, f"{number(times[at] * 1000)} ms")
+        quantile_s = statistics.median(times_s)
+    else:
+        index = min(int(share * len(times_s)), len(times_s) - 1)
+        quantile_s = times_s[index]
+    return link_to_runs(group, f"{number(quantile_s * 1000)} ms")
 
 
 def _data_wait(group: Group) -> Inline:
-    """Return the share of the time that rank 0 waited for input."""
-    waited = 0.0
-    seconds = 0.0
-    for window in _measured(group):
+    """Return the share of the time that rank 0 waited for input, over the windows that say both."""
+    waited_s = 0.0
+    total_s = 0.0
+    for window in _measured_windows(group):
         if window.data_wait_s is not None and window.seconds:
-            waited += window.data_wait_s
-            seconds += window.seconds
-    return link_to_runs(group, percent(waited / seconds)) if seconds else NOT_MEASURED
+            waited_s += window.data_wait_s
+            total_s += window.seconds
+    return link_to_runs(group, percent(waited_s / total_s)) if total_s else NOT_MEASURED
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return the figure a device, where it is one of throughput; in words where the log does not say the devices."""
+    """Return the throughput per device.
+
+    - The figure is not a throughput: "not measured".
+    - The figure is that of one device already: the figure.
+    - The number of devices is known: the figure divided by it. If it is not known, words that say so.
+    """
     devices = group.record.devices
     score = group.score
     if score is None or not score.unit.startswith("images/s"):
         return NOT_MEASURED
-    if score.unit != "images/s":  # it is that of one device already
+    if score.unit != "images/s":  # "images/s per device"
         return link_to_runs(group, number(score.value))
     return link_to_runs(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
 
 
 def _memory(group: Group) -> Inline:
     """Return the most GPU memory that any window shows, in MiB."""
-    used: list[float] = values_of(_measured(group), "gpu_memory_mib")
-    return link_to_runs(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
+    used_mib: list[float] = values_of(_measured_windows(group), "gpu_memory_mib")
+    return link_to_runs(group, f"{number(max(used_mib))} MiB") if used_mib else NOT_MEASURED
 
 
 def _slowest_rank_in_words(group: Group) -> Inline:
     """Return which rank is the slowest and by how much: "rank 3 on node07 computes 12.4% longer".
 
-    Two ranks may be: the one that is most often the slowest to compute, and the one that most often waits longest for
-    its input. Of the two the one that takes longer beyond the median rank is shown. The text is "not measured" where
-    the logs do not say the ranks' times.
+    There are two candidates: the rank that most often computes longest, and the rank that most often waits longest for
+    its input. The one that lags further behind the median rank is returned. The text is "not measured" if the logs do
+    not say the ranks' times.
     """
-    slowest_of_each_kind = []
+    candidates = []
     for kind, verb in KINDS_OF_TIME:
-        slowest = _rank_most_often_slowest(group, kind, verb)
-        if slowest is not None:
-            slowest_of_each_kind.append(slowest)
-    if not slowest_of_each_kind:
+        straggler = _find_straggler(group, kind, verb)
+        if straggler is not None:
+            candidates.append(straggler)
+    if not candidates:
         return NOT_MEASURED
-    return link_to_runs(group, max(slowest_of_each_kind, key=_share_of).text)
+    return link_to_runs(group, max(candidates, key=_lag_of).text)
 
 
-def _share_of(slowest: SlowestRank) -> float:
-    """Return by how much of the time a rank is slower than the median one."""
-    return slowest.share
+def _lag_of(straggler: _Straggler) -> float:
+    """Return how far a rank lags behind the median one, to compare ranks by."""
+    return straggler.lag_share
 
 
-def _rank_most_often_slowest(group: Group, kind: str, verb: str) -> SlowestRank | None:
-    """Return the rank that is the slowest in most of a group's measured windows, in one kind of time.
+def _find_straggler(group: Group, kind: str, verb: str) -> _Straggler | None:
+    """Return the rank that is the slowest in more of a group's measured windows than any other rank.
 
-    `kind` is "compute" or "data_wait", and `verb` says it in the text. The rank's share is the median, over the windows
-    in which it is the slowest, of what it takes longer than the median rank. None where no window has the ranks' times.
+    `kind` is the time to compare, "compute" or "data_wait", and `verb` names it in the text. The lag is how much longer
+    than the median rank it takes: the median over the windows in which it is the slowest. None if no window has the
+    ranks' times.
     """
-    shares_by_rank: dict[Rank, list[float]] = {}  # one share for each window in which the rank is the slowest
-    for slowest in slowest_ranks(_measured(group), kind):
+    lags_by_rank: dict[Rank, list[float]] = {}  # one for each window in which the rank is the slowest
+    for slowest in slowest_ranks(_measured_windows(group), kind):
         rank = Rank(slowest.rank, str(slowest.host))
-        shares_by_rank.setdefault(rank, []).append(slowest.lag_share)
-    if not shares_by_rank:
+        lags_by_rank.setdefault(rank, []).append(slowest.lag_share)
+    if not lags_by_rank:
         return None
 
-    rank, shares = max(shares_by_rank.items(), key=_windows_as_slowest)
-    share = statistics.median(shares)
-    return SlowestRank(f"rank {rank.number} on {visible(rank.host, 40)} {verb} {percent(share)} longer", share)
+    rank, lags = max(lags_by_rank.items(), key=_windows_as_slowest)
+    lag_share = statistics.median(lags)
+    text = f"rank {rank.number} on {visible(rank.host, 40)} {verb} {percent(lag_share)} longer"
+    return _Straggler(text, lag_share)
 
 
-def _windows_as_slowest(rank_and_shares: tuple[Rank, list[float]]) -> int:
+def _windows_as_slowest(rank_and_lags: tuple[Rank, list[float]]) -> int:
     """Return in how many windows a rank is the slowest."""
-    _, shares = rank_and_shares
-    return len(shares)
+    _, lags = rank_and_lags
+    return len(lags)
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
-    """Return the scaling efficiency against the system's smallest size."""
+    """Return a scaling efficiency, which compares a group with its system's smallest number of devices.
+
+    An efficiency that is too high to be true gives no figure.
+    """
     if efficiency is None:
         return NOT_MEASURED
-    return link_to_runs(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
+    return link_to_runs(group, percent(efficiency) if efficiency <= MAX_PLAUSIBLE_RATIO else "no figure: at most 100 %")
 
 
 def runs_in_order(report: Report) -> Table | None:
-    """Return the runs by the time at which they started, each with its hosts; None where no log says when it did."""
+    """Return the table of the runs in the order in which they started, with their hosts.
+
+    Returns None unless at least two logs say when their run started.
+    """
     started = [run for run in report.runs if run.record.run_start_s is not None]
     if len(started) < 2:
         return None
@@ -179,7 +197,7 @@ def runs_in_order(report: Report) -> Table | None:
 
 
 def _cells_of_run(run: ReportedRun) -> list[Cell]:
-    """Return the row of a run in the table by start."""
+    """Return the row of a run in the table of runs by their start."""
     return [
         Cell("run", run_link(run)),
         Cell("started (UTC)", blocks.field(run, "run_start_s", _moment(run))),
@@ -189,12 +207,12 @@ def _cells_of_run(run: ReportedRun) -> list[Cell]:
 
 
 def _start_s(run: ReportedRun) -> float:
-    """Return when a run started, in seconds."""
+    """Return when a run started, in Unix seconds."""
     return run.record.run_start_s or 0.0
 
 
 def _moment(run: ReportedRun) -> str:
-    """Return when a run started, to the second in UTC; the number itself where it is no time."""
+    """Return when a run started, to the second in UTC; the number itself if it is not a valid time."""
     try:
         return datetime.fromtimestamp(_start_s(run), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -202,7 +220,7 @@ def _moment(run: ReportedRun) -> str:
 
 
 def hosts_of(run: ReportedRun) -> Inline:
-    """Return the hosts that a run's log names."""
+    """Return the names of the first MOST_HOSTS hosts of a run and how many more there are; or "not said"."""
     hosts = _hosts(run)
     if not hosts:
         return Text(text="not said", look="absent")
@@ -216,5 +234,5 @@ def _hosts(run: ReportedRun) -> Sequence[str]:
 
 
 def _figure(run: ReportedRun) -> Inline:
-    """Return a run's figure, as a link to its first line."""
+    """Return a run's figure, as a link to the first line that it comes from; or "no figure"."""
     return blocks.link_to_line(run, run.figure.first_line, number(run.figure.value)) if run.figure else "no figure"

@@ -48,7 +48,7 @@ MARKERS = {  # {matplotlib's marker: the characters that show it in the legend, 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED = (0, (5, 2))
 DOTTED = (0, (1, 1.5))
-GREATEST_DRAWN = 1e15  # no axis has ticks for values beyond
+GREATEST_DRAWN = 1e15  # values beyond are not drawn, because no axis has ticks for them
 MOST_MARKERS = 60  # on the first line of a plot
 MOST_MARKERS_OF_LATER_LINES = 12
 MOST_TICKS = 8  # of device counts
@@ -71,7 +71,7 @@ class LegendEntry(NamedTuple):
 
 @dataclass(kw_only=True)
 class Plot:
-    """One panel: what is drawn on, and afterwards its SVG and legend."""
+    """One panel: matplotlib's figure and axes to draw on, and then the finished SVG and legend."""
 
     figure: Any
     axes: Any
@@ -93,17 +93,17 @@ class Plot:
         if entry not in self.legend:
             self.legend.append(entry)
 
-    def draw_series(self, look: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
+    def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend.
 
-        `look` is a number from 0 that stands for a colour and a marker, by which the lines of a plot are told apart.
-        The numbers beyond the last colour begin a second round of the colours with hollow markers and another dash.
-        `style` replaces any of it, by names of matplotlib's `plot`.
+        `style_index` counts the lines of a plot from 0 and chooses a colour and a marker. After the last colour the
+        colours begin again, with hollow markers and another dash. `style` replaces any of this, by the names of
+        matplotlib's `plot`.
         """
-        round_number = look // len(SERIES_COLORS)
+        round_number = style_index // len(SERIES_COLORS)
         is_hollow = round_number % 2 == 1
-        color = SERIES_COLORS[look % len(SERIES_COLORS)]
-        marker = list(MARKERS)[look % len(MARKERS)]
+        color = SERIES_COLORS[style_index % len(SERIES_COLORS)]
+        marker = list(MARKERS)[style_index % len(MARKERS)]
         full_mark, hollow_mark = MARKERS[marker]
         line_style: dict[str, Any] = {
             "color": color,
@@ -113,8 +113,8 @@ class Plot:
         }
         line_style.update(style)
 
-        most_markers = MOST_MARKERS if look == 0 else MOST_MARKERS_OF_LATER_LINES
-        every = math.ceil(len(points) / most_markers)  # markers of a long line stand apart
+        most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
+        every = math.ceil(len(points) / most_markers)  # a long line has a marker at some of its points only
         xs = [x for x, _ in points]
         ys = [_drawable(y) for _, y in points]
         self.axes.plot(xs, ys, markevery=every, **line_style)
@@ -125,7 +125,11 @@ class Plot:
         self.axes.axhline(y, color=INK, linestyle=DASHED, linewidth=1.1)
 
     def name_axes(self, *, x: str, y: str = "") -> None:
-        """Name the axes with their units; the vertical name is above its axis, so that it is read level."""
+        """Name the axes, and label their ticks by `_tick_label`.
+
+        The name of the vertical axis stands above the axis, so that the text is horizontal. Ticks that have labels of
+        their own keep them.
+        """
         from matplotlib.ticker import FuncFormatter
 
         self.axes.set_xlabel(x)
@@ -137,28 +141,28 @@ class Plot:
                 axis.set_major_formatter(FuncFormatter(_tick_label))
 
     def start_at_zero(self, values: Sequence[float]) -> None:
-        """Set a vertical axis from 0, so that a small dip looks small, with room on top."""
+        """Let the vertical axis begin at 0, so that a small dip looks small, and end above the highest value."""
         highest = max((value for value in values if value < GREATEST_DRAWN), default=0)
         self.axes.set_ylim(0, highest * 1.12 or 1)
 
     def enclose(self, values: Sequence[float]) -> None:
-        """Set a vertical axis that holds just the values, with room of a tenth of their range on both sides."""
+        """Let the vertical axis span the values, with a tenth of their range as room below and above."""
         drawn = [value for value in values if abs(value) < GREATEST_DRAWN]
         low = min(drawn, default=0.0)
         high = max(drawn, default=1.0)
-        room = 0.1 * (high - low) or 0.001 * abs(high) or 1.0
+        room = 0.1 * (high - low) or 0.001 * abs(high) or 1.0  # equal values have no range; they may all be 0
         self.axes.set_ylim(low - room, high + room)
 
 
 def _drawable(y: float) -> float:
-    """Return a value that an axis has ticks for; a gap, which is drawn as nothing, for any other."""
+    """Return a value to draw, or NaN, which is drawn as a gap, if the value is beyond GREATEST_DRAWN."""
     return y if abs(y) < GREATEST_DRAWN else math.nan
 
 
 @functools.cache
 def _matplotlib() -> Any:
-    """Return matplotlib with the page's settings; the first plot imports it."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # in a read-only home it does with a folder of its own
+    """Import matplotlib and apply the page's settings, at the first plot; return the module."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns if it cannot write to the home folder
     import matplotlib
     import matplotlib.figure
 
@@ -167,7 +171,7 @@ def _matplotlib() -> Any:
 
 
 def drawn(figure: Figure) -> Plot:
-    """Draw a figure of the page; ids in its SVG begin with its name, and its words are the text alternative."""
+    """Draw a figure of the page, and return the plot with its SVG and legend."""
     canvas = _matplotlib().figure.Figure()
     drawing = Plot(figure=canvas, axes=canvas.add_axes((0, 0, 1, 1)))
     drawing.size()
@@ -179,7 +183,11 @@ def drawn(figure: Figure) -> Plot:
 
 
 def _for_page(svg: str, figure: Figure) -> str:
-    """Return matplotlib's SVG with the page's colours and fonts, ids of its own, a title and a description."""
+    """Adapt matplotlib's SVG to the page.
+
+    It gets the page's colours and fonts, and a title and a description for screen readers. Its ids begin with the
+    figure's name, so that two plots of a page have no id in common.
+    """
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     text = _ID.sub(rf"\g<1>{figure.name}-", text)
     for color, variable in _VARIABLES.items():
@@ -209,7 +217,7 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(longest_s: float) -> TimeUnit:
-    """Return the unit that suits an axis of that length."""
+    """Return the unit to show times up to `longest_s` seconds in: h from 3 hours, min from 5 minutes, else s."""
     if longest_s >= 3 * 3600:
         return TimeUnit(3600.0, "h")
     if longest_s >= 300:
@@ -218,7 +226,10 @@ def time_unit(longest_s: float) -> TimeUnit:
 
 
 def _tick_label(value: float, _: object) -> str:
-    """Return the label of a tick, for which the axis has room for six characters."""
+    """Return the label of a tick in about six characters, which is the room beside the axis.
+
+    1,500,000 -> "1.5 M", 250,000 -> "250 k", 12,000 -> "12,000", 0.5 -> "0.5"
+    """
     size = abs(value)
     if size >= 1e6:
         return f"{significant(value / 1e6, digits=4)} M"
@@ -235,59 +246,61 @@ def throughput(
     runs: Sequence[tuple[str, Sequence[Point]]],
     axis: str,
     unit: str,
-    value: float | None,
+    level: float | None,
     from_zero: bool = True,
 ) -> None:
-    """Draw the throughput of runs over time: a line for each, whose warm-up is grey with hollow markers.
+    """Draw the throughput of one or several runs over time, a line for each. The warm-up is grey with hollow markers.
 
     Args:
         drawing: The panel to draw on.
-        runs: The label and the points of each run. Of a single run the measured part is shaded.
+        runs: The label and the points of each run. The measured part of a single run is shaded.
         axis: What the points' starts and ends count: "s", "step" or "row". Seconds are shown as s, min or h.
         unit: The unit of the rates.
-        value: The figure, drawn as a dashed level; None for none.
-        from_zero: Whether the axes start at 0; if not, the vertical one spans just the rates and the figure.
+        level: The figure of the runs, drawn as a dashed level. None: no level.
+        from_zero: Whether both axes start at 0. If not, the vertical axis spans the rates and the level.
     """
     is_single = len(runs) == 1
     axis_name = axis
-    scale = 1.0  # so many of what the points count make one unit of the axis
+    units_per_tick = 1.0  # e.g. 60 if the points are in seconds and the axis is in minutes
     if axis == "s":
         time = time_unit(max(points[-1].end for _, points in runs))
-        scale = time.seconds
+        units_per_tick = time.seconds
         axis_name = f"time in {time.name}"
 
     shown_values: list[float] = []
-    for look, (label, points) in enumerate(runs):
+    for style_index, (label, points) in enumerate(runs):
         shown_label = "measured" if is_single else label
-        _draw_run(drawing, look, shown_label, points, scale, shaded=is_single)
+        _draw_run(drawing, style_index, shown_label, points, units_per_tick, shaded=is_single)
         shown_values += [point.images_per_s for point in points]
-    if value is not None:
-        drawing.draw_level(value)
+    if level is not None:
+        drawing.draw_level(level)
         drawing.add_to_legend("╌", INK, "figure of the run" if is_single else "figure")
-        shown_values.append(value)
+        shown_values.append(level)
     if from_zero:
         drawing.start_at_zero(shown_values)
-        starts = [points[0].start / scale for _, points in runs]
+        starts = [points[0].start / units_per_tick for _, points in runs]
         drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start
     else:
         drawing.enclose(shown_values)
     drawing.name_axes(x=axis_name, y=unit)
 
 
-def _draw_run(drawing: Plot, look: int, label: str, points: Sequence[Point], scale: float, *, shaded: bool) -> None:
+def _draw_run(
+    drawing: Plot, style_index: int, label: str, points: Sequence[Point], units_per_tick: float, *, shaded: bool
+) -> None:
     """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    `look` is the number of the line's colour and marker. A point is drawn at the middle between its start and end,
-    which are divided by `scale` to get from seconds to the axis's unit. Where `shaded` is set, the background is shaded
-    from the start to the end of each measured part.
+    A point is drawn at the middle between its start and end. Both are divided by `units_per_tick`: 60 turns seconds
+    into minutes. `style_index` chooses the line's colour and marker. With `shaded` the background of each measured part
+    is shaded.
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
-        middles = [((point.start + point.end) / 2 / scale, point.images_per_s) for point in stretch]
+        middles = [((point.start + point.end) / 2 / units_per_tick, point.images_per_s) for point in stretch]
         if stretch[0].measured:
-            drawing.draw_series(look, label, middles)
+            drawing.draw_series(style_index, label, middles)
             if shaded:
-                start = stretch[0].start / scale
-                end = stretch[-1].end / scale
+                start = stretch[0].start / units_per_tick
+                end = stretch[-1].end / units_per_tick
                 drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
         else:
             marker = "o" if len(middles) <= MOST_MARKERS else None  # more would hide the line
@@ -300,15 +313,15 @@ def _draw_run(drawing: Plot, look: int, label: str, points: Sequence[Point], sca
 def lines(
     drawing: Plot, *, series: Series, x: str, y: str, target: float | None = None, from_zero: bool = False
 ) -> None:
-    """Draw a line through each of several series of points, whose x are whole numbers such as steps or epochs.
+    """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
-    `x` and `y` name the axes. `target` is a value to reach, which is drawn as a dashed level; a target that no axis has
-    ticks for is not. The vertical axis starts at 0 where `from_zero` is set.
+    `x` and `y` name the axes. `target` is a value to reach. It is drawn as a dashed level, unless it is None or beyond
+    GREATEST_DRAWN. The vertical axis starts at 0 if `from_zero` is set.
     """
     from matplotlib.ticker import MaxNLocator
 
-    for look, (label, points) in enumerate(series):
-        drawing.draw_series(look, label, points)
+    for style_index, (label, points) in enumerate(series):
+        drawing.draw_series(style_index, label, points)
     if target is not None and abs(target) < GREATEST_DRAWN:
         drawing.draw_level(target)
         drawing.add_to_legend("╌", INK, f"target {six_digits(target)}")
@@ -319,7 +332,7 @@ def lines(
 
 
 def _values_of(series: Series) -> list[float]:
-    """Return the values of all points of several series."""
+    """Return the y values of all points of several series."""
     values: list[float] = []
     for _, points in series:
         values += [value for _, value in points]
@@ -327,19 +340,21 @@ def _values_of(series: Series) -> list[float]:
 
 
 def scaling(
-    drawing: Plot, *, ours: Series, published: Series, y: str, is_logarithmic: bool, first_published_look: int
+    drawing: Plot, *, ours: Series, published: Series, y: str, is_logarithmic: bool, first_published_style: int
 ) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis. It is logarithmic, for throughput, or else starts at 0 and has a level at 100 %, for
-    efficiency. `first_published_look` is the number of the colour and marker of the first published curve: the caller
-    gives both plots the same, so that a published curve looks the same in them.
+    `y` names the vertical axis. With `is_logarithmic` that axis is logarithmic, for throughput. Otherwise it starts at
+    0 and has a level at 100 %, for efficiency.
+
+    `first_published_style` chooses the colour and marker of the first published curve; the next curves have the next
+    numbers. Pass the same number for both plots, so that a published curve looks the same in both.
     """
-    drawing.size(height_inches=3.2)  # higher than other plots, as many curves are drawn
-    for look, (label, points) in enumerate(ours):
-        drawing.draw_series(look, label, points, linewidth=2.4, markersize=7, zorder=3)
-    for look, (label, points) in enumerate(published, start=first_published_look):
-        drawing.draw_series(look, label, points, linestyle=DOTTED, linewidth=1.1)
+    drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
+    for style_index, (label, points) in enumerate(ours):
+        drawing.draw_series(style_index, label, points, linewidth=2.4, markersize=7, zorder=3)
+    for style_index, (label, points) in enumerate(published, start=first_published_style):
+        drawing.draw_series(style_index, label, points, linestyle=DOTTED, linewidth=1.1)
     all_series = (*ours, *published)
     values = _values_of(all_series)
     if is_logarithmic:
@@ -355,27 +370,27 @@ def scaling(
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
-    """Set a logarithmic vertical axis around the values, with more ticks where it spans fewer powers of ten."""
+    """Let the vertical axis be logarithmic around the values, with more ticks per decade if it spans fewer decades."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low = min(values) / 1.25  # room below and above the curves
     high = max(values) * 1.25
-    ticks_in_a_decade: tuple[int, ...] = (1,)  # times each power of ten
+    ticks_per_decade: tuple[int, ...] = (1,)  # each is multiplied by the powers of ten
     if high / low < 15:  # about one decade
-        ticks_in_a_decade = (1, 2, 3, 5, 7)
-    elif high / low < 200:  # about two
-        ticks_in_a_decade = (1, 3)
+        ticks_per_decade = (1, 2, 3, 5, 7)
+    elif high / low < 200:  # about two decades
+        ticks_per_decade = (1, 3)
     axes = drawing.axes
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=ticks_in_a_decade))
+    axes.yaxis.set_major_locator(LogLocator(subs=ticks_per_decade))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
-    """Set a horizontal axis on which each doubling is as wide, with ticks at the device counts.
+    """Let the horizontal axis be logarithmic to base 2, with ticks at the device counts.
 
-    `device_counts` are in ascending order. Where there is no room for a tick at each, some are left out. A single count
+    `device_counts` are in ascending order. If there are more than MOST_TICKS, only some have a tick. A single count
     stands in the middle of the axis.
     """
     from matplotlib.ticker import FixedLocator, NullLocator
@@ -390,9 +405,9 @@ def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
 
 
 def _thinned_out(device_counts: Sequence[float]) -> list[float]:
-    """Return at most MOST_TICKS of the device counts: every other one is left out until the rest fits.
+    """Return at most MOST_TICKS of the device counts, always with the first and the last one.
 
-    The first and the last count stay.
+    Every other count is left out until the rest fits.
     """
     ticks = list(device_counts)
     while len(ticks) > MOST_TICKS:

@@ -12,7 +12,7 @@ from typing import Any
 from runlog import schema
 from runlog.reader import dataclass_of, open_log
 from runlog.text import called, visible
-from scoring.record import FACTS, Record, config_of, nodes_of, section
+from scoring.record import FACTS, Record, config_of, section
 from scoring.report import blocks
 from scoring.report.blocks import (
     NOT_SAID,
@@ -30,15 +30,12 @@ from scoring.report.blocks import (
     link_to_line,
     run_link,
 )
-from scoring.report.content import NOT_MEASURED, Report, ReportedRun
+from scoring.report.content import Report, ReportedRun
 from scoring.report.text import counted
+from scoring.report.topology import tables_of_gpu_links
 
 LINE_BYTES = 8192  # of a line that is read to be quoted
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
-MOST_DEVICES = 64  # of a topology that is shown
-NAMED_HOSTS = 4  # in the caption of a topology
-LINKS = "NV: NVLinks; PIX, PXB: PCIe switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
-NEARNESS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # page.css shades each
 TITLES_OF_SECTIONS = {  # of the header of our own logs
     "hardware": "Hardware",
     "dataset": "Data set",
@@ -52,12 +49,10 @@ TITLES_OF_PASSPORTS = {  # by their names in the section `dataset` of the header
     "eval": "evaluation data",
     "eval_source": "evaluation data before it was packed",
 }
-VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
-NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
-SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # of the report that `score` takes too
-
-# A row of the table that `nvidia-smi topo` prints: a device's name, and then what links it to each device.
-_LinksOfDevice = tuple[str, ...]
+VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+# Variables that are not copied from the user: the command sets the seed and system itself, and the file is of one run.
+NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})
+SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the report that `score` takes too
 
 
 # ---- compliance
@@ -66,8 +61,11 @@ _LinksOfDevice = tuple[str, ...]
 def compliance(report: Report) -> Section:
     """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
 
-    First it has the verdict on each run, or that the run was not checked. Then comes a table of errors and warnings, or
-    a sentence that there are none. Last come the notes, which are the findings of severity `info`, folded away.
+    It has, in this order:
+
+    - the verdict on each run, or that the run was not checked
+    - a table of errors and warnings, or a sentence that there are none if a run was checked
+    - the notes, folded: the findings of severity `info`
     """
     parts: list[Block] = []
     notes = []
@@ -82,7 +80,7 @@ def compliance(report: Report) -> Section:
         for finding in run.findings["findings"]:
             cells = _cells_of_finding(run, finding)
             if finding["severity"] == "info":
-                cells_without_what_to_do = cells[:-1]  # of a note there is nothing to do
+                cells_without_what_to_do = cells[:-1]  # a note asks for nothing to be done
                 notes.append(cells_without_what_to_do)
             else:
                 errors_and_warnings.append(cells)
@@ -98,7 +96,7 @@ def compliance(report: Report) -> Section:
 
 
 def _verdict_of_check(run: ReportedRun, findings: Mapping[str, Any]) -> Paragraph:
-    """Return the checker's verdict on a run, with the one of mlperf-logging where it was asked."""
+    """Return the check's verdict on a run, and the verdict of mlperf-logging if that was run too."""
     errors = sum(finding["severity"] == "error" for finding in findings["findings"])
     official = findings.get("mlperf_logging")
     tool = f"; mlperf-logging: {official.get('verdict')}" if isinstance(official, dict) else ""
@@ -108,7 +106,7 @@ def _verdict_of_check(run: ReportedRun, findings: Mapping[str, Any]) -> Paragrap
 
 
 def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell]:
-    """Return the row of one finding; what to do is its last cell."""
+    """Return the row of one finding. Its last cell says what to do."""
     return [
         Cell("run", run_link(run)),
         Cell("severity", str(finding["severity"])),
@@ -124,30 +122,30 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
 
 
 def provenance(report: Report) -> Section:
-    """Return the section on each run's log, code, machine and configuration, as the header of its log says them.
+    """Return the section on each run's log, code, machine and configuration, from the header of its log.
 
-    Where several runs have a section of the header in common, it is shown with the first of them, and the others refer
-    to that run.
+    If several runs have an equal section of the header, it is shown for the first run only. The others refer to that
+    run.
     """
-    first_run_with: dict[str, int] = {}  # the number of the first run that has a section, by its name and content
+    first_run_with: dict[str, int] = {}  # {name and content of a section: number of the first run with it}
     parts: list[Block] = []
     for run in report.runs:
         parts.append(Facts(items=_facts_of_run(run), run=run.number))
         for name, title in TITLES_OF_SECTIONS.items():
             content = run.record.header.get(name)
             if content:
-                name_and_content = f"{name}{content!r}"  # as text, since tables are no keys of a dict
+                name_and_content = f"{name}{content!r}"  # as text, because a dict cannot be a key
                 first_run = first_run_with.setdefault(name_and_content, run.number)
                 parts += _header_section(run, name, title, first_run)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
 def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
-    """Return a section of the header of a run's log, `name`, as a folded table.
+    """Return the section `name` of a log's header as blocks of the page.
 
-    `first_run` is the number of the first run with the same section. If that is another run, a reference to it takes
-    the section's place, and nothing else is returned. Before the section `hardware` stand tables of how the GPUs of the
-    nodes are linked.
+    - An earlier run, `first_run`, has an equal section: a sentence that refers to that run.
+    - The section `hardware`: tables of how the GPUs of the nodes are linked, then the section as a folded table.
+    - Any other section: a folded table.
     """
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
@@ -155,15 +153,15 @@ def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> 
     table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(title, run.record.header[name])]
     fold = Fold(summary=f"{title} of run {run.number}", blocks=table)
     if name == "hardware":
-        return [*_tables_of_gpu_links(run), fold]
+        return [*tables_of_gpu_links(run), fold]
     return [fold]
 
 
 def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return names and values of what is known of a run: its log, its settings, its code, its data and its problems.
+    """Return what is known of a run as (name, value) pairs: its log, settings, seed, code and data.
 
-    A value that a line of the log says is a link to that line. What could not be read in the log comes last, as facts
-    named "problem in the text".
+    A value that a line of the log says is a link to that line. The last pairs say what could not be read in the log:
+    they are named "problem in the text".
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -182,9 +180,10 @@ def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return names and values that say which code and container image a run used; none where its log does not say.
+    """Return which code and container image a run used, as (name, value) pairs.
 
-    The log says it in the section `source` of its header. Each value is a link to that line.
+    They come from the section `source` of the log's header. Each value is a link to the section's line. Empty if the
+    log does not have this section.
     """
     source = section(run.record, "source")
     if not source:
@@ -202,11 +201,11 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return names and values that identify the data that a run read, by the number, size and SHA-256 of its files.
+    """Return (name, value) pairs that identify the data that a run read: number of files, bytes and SHA-256.
 
-    These three are the passport that the header of the log has for a part of the data set: the data for training and
-    for evaluation, and what each was packed from. A part without a passport is left out. Each value is a link to the
-    line of the header.
+    The log's header has these three as a passport for each part of the data set: the data for training, the data for
+    evaluation, and the files that each was packed from. A part without a passport is left out. Each value is a link to
+    the header's line.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -215,63 +214,18 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is None:
             continue
-        what_was_read = "files" if passport.is_exact else "records with more in them than the images"
-        shown = f"{passport.files:,} {what_was_read}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
+        # Exact: the sizes are those of the images alone. Packed records hold more, such as labels.
+        counted_files = "files" if passport.is_exact else "records with more in them than the images"
+        shown = f"{passport.files:,} {counted_files}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
         facts.append((title, link_to_line(run, line, shown)))
     return facts
 
 
-def _tables_of_gpu_links(run: ReportedRun) -> list[Block]:
-    """Return tables of how the GPUs of a run's nodes are linked: one table for all nodes that are linked alike.
-
-    A cell is the link between two devices as nvidia-smi names it: "NV12", "PIX", "SYS". A sentence below says what the
-    names mean. Where no node's links are known, a sentence that says so is all.
-    """
-    hosts_by_links: dict[tuple[_LinksOfDevice, ...], list[str]] = {}
-    for node in nodes_of(run.record):
-        matrix = _link_matrix(node.get("topology"))
-        if matrix:
-            hosts_by_links.setdefault(matrix, []).append(str(node.get("host")))
-    if not hosts_by_links:
-        return [Paragraph(text=f"Topology of the GPUs: {NOT_MEASURED}.", absent=True)]
-    parts: list[Block] = []
-    for matrix, hosts in hosts_by_links.items():
-        nodes = counted(len(hosts), "node")
-        caption = f"Links between GPUs and network cards of {nodes}: {', '.join(hosts[:NAMED_HOSTS])}"
-        devices = [row[0] for row in matrix]  # a row begins with the name of its device
-        parts.append(blocks.table(caption, [_cells_of_links(row, devices) for row in matrix]))
-    parts.append(Paragraph(text=f"As nvidia-smi names them. {LINKS}"))
-    return parts
-
-
-def _link_matrix(topology: Any) -> tuple[_LinksOfDevice, ...]:
-    """Return a row for each device, its name and its links, from the `topology` of a node in a log.
-
-    Empty for anything but a square table, and for one of more than MOST_DEVICES devices.
-    """
-    rows = []
-    try:
-        for name, links in zip(topology["devices"], topology["links"], strict=True):
-            rows.append((str(name), *map(str, links)))
-    except (TypeError, KeyError, ValueError):
-        return ()
-    is_square = all(len(row) == len(rows) + 1 for row in rows)
-    return tuple(rows) if is_square and len(rows) <= MOST_DEVICES else ()
-
-
-def _cells_of_links(row: _LinksOfDevice, devices: Sequence[str]) -> list[Cell]:
-    """Return the row of a device: what links it to each of `devices`, each link in the look of its kind."""
-    device, *links = row
-    cells = [Cell("", device)]
-    for other, link in zip(devices, links, strict=True):
-        kind = link.rstrip("0123456789")
-        look = f"link {kind}" if kind in NEARNESS else "link"
-        cells.append(Cell(other, Text(text=link, look=look)))
-    return cells
-
-
 def _header_table(title: str, content: Any) -> Table:
-    """Return a section of the log's header as a table; of the configuration, with what set each value."""
+    """Return a section of the log's header as a table of names and values.
+
+    The table of the configuration also says what set each value.
+    """
     rows: list[list[Inline]] = []
     if title == "Configuration" and isinstance(content, dict):
         for name, entry in content.items():
@@ -284,11 +238,11 @@ def _header_table(title: str, content: Any) -> Table:
 
 
 def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
-    """Return the plain values within a nested JSON value, each as the path that leads to it and its text.
+    """Return the plain values inside a nested JSON value, each with the path to it.
 
     {"gpus": [{"name": "A100"}], "cores": 64} -> [("gpus[0].name", "A100"), ("cores", "64")]
 
-    A list of plain values is one value, as is an empty dict. `path` is the path that leads to `content` itself.
+    A list of plain values counts as one value, and so does an empty dict. `path` is the path to `content` itself.
     """
     is_list_of_containers = isinstance(content, list) and any(isinstance(item, dict | list) for item in content)
     values: list[tuple[str, str]] = []
@@ -308,11 +262,14 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the section with the commands that repeat the runs, the check of their logs, the figures and this report.
+    """Return the section with the commands that reproduce everything:
 
-    `command` has the words of the command line that asked for this report. Only a run whose log has our configuration
-    can be repeated, and only logs in the form of MLPerf can be checked. There is a command for the figure of each group
-    of repeated runs. Logs are named as seen from the folder that holds them all.
+    - each run, if its log has this project's configuration
+    - the check of the logs, if one is an MLPerf log
+    - the figure of each group of repeated runs
+    - this report: `command` has the words after `report` on its command line
+
+    Logs are named relative to the folder that holds them all.
     """
     folder = report.folder
     files = [run.record.file for run in report.runs]
@@ -322,7 +279,7 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
     for run in report.runs:
         has_our_configuration = "DGXSYSTEM" in config_of(run.record)
         if has_our_configuration:
-            shown.append(_run_again(run))
+            shown.append(_command_to_repeat(run))
     if any(run.record.format == "mllog" for run in report.runs):
         code = f"{called('compliance')} check {_quoted_for_shell(folder, files)}"
         shown.append(Paragraph(text="Check the logs.", code=code))
@@ -337,19 +294,23 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
     return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
-def _run_again(run: ReportedRun) -> Paragraph:
-    """Return a paragraph with the command that repeats a run: the commit to check out, its variables, and the script.
+def _command_to_repeat(run: ReportedRun) -> Paragraph:
+    """Return a paragraph with the shell command that repeats a run.
 
-    The variables are the system (DGXSYSTEM), those that the user had set in the environment, and the seed that the run
-    took. Of the user's those of NOT_REPEATED are left out, and names that are no variables. Values are quoted for the
-    shell, as a log may hold anything. The commit is left out where the log does not say it. The text tells of changes
-    in the source tree that the commit does not hold.
+    The command checks out the commit, if the log says it, and calls the script with these variables:
+
+    - DGXSYSTEM
+    - the variables that the user had set, except those of NOT_REPEATED and keys that are not valid variable names
+    - SEED, if the log says it
+
+    Values are quoted for the shell, because a log may hold anything. The text warns if the source tree had uncommitted
+    changes.
     """
     config = config_of(run.record)
     variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
     for name, entry in config.items():
         was_set_by_user = entry.get("origin") == "environment"
-        is_variable = VARIABLE_NAME.fullmatch(name) is not None  # any other key must not reach a shell
+        is_variable = VARIABLE_NAME.fullmatch(name) is not None  # no other text may reach the shell unquoted
         if was_set_by_user and is_variable and name not in NOT_REPEATED:
             variables[name] = entry.get("value")
     if run.seed:
@@ -369,29 +330,31 @@ def _run_again(run: ReportedRun) -> Paragraph:
 def _quoted_for_shell(folder: str, words: Iterable[str]) -> str:
     """Return words quoted for a shell, without the paths of this machine.
 
-    Logs are named as seen from `folder`, which holds them; any other absolute path is cut to the file's name.
+    A file in `folder` is named relative to it. Any other absolute path is cut to the file's name.
     """
     shown = []
     for word in words:
-        name = word.removeprefix(folder)
-        path = Path(name)
-        shown.append(visible(path.name if path.is_absolute() else name, 4096))
+        relative_word = word.removeprefix(folder)
+        path = Path(relative_word)
+        shown.append(visible(path.name if path.is_absolute() else relative_word, 4096))
     return shlex.join(shown)
 
 
 def score_options(command: Sequence[str], record: Record) -> list[str]:
-    """Return the options for `python -m scoring score` that make a group's figure as this report made it.
+    """Return the options with which `python -m scoring score` makes a group's figure as this report made it.
 
-    These are the options of SCORE_OPTIONS in the report's own `command`, each with its value. The number of devices and
-    the batch of the group's `record` are added where they do not come from its log but from options, or, the devices,
-    from a description of the system.
+    - The options of SCORE_OPTIONS in the report's own `command`, each with its value.
+    - `--devices`, if the devices of the group's `record` come from the command line or a description of the system.
+    - `--batch`, if the batch of the `record` comes from the command line.
     """
     options: list[str] = []
     for index, word in enumerate(command):
         if word in SCORE_OPTIONS:
             option_and_value = command[index : index + 2]
             options += option_and_value
-    if record.devices is not None and (record.described_by or "devices" in record.from_options):
+    # `report` takes a list of devices for all its groups, so that option is not copied from `command`.
+    log_lacks_devices = bool(record.described_by) or "devices" in record.from_options
+    if record.devices is not None and log_lacks_devices:
         options += ["--devices", str(record.devices)]
     if "batch_per_device" in record.from_options:
         options += ["--batch", str(record.batch_per_device)]
@@ -402,30 +365,30 @@ def score_options(command: Sequence[str], record: Record) -> list[str]:
 
 
 def log_lines(report: Report, linked: object) -> Section:
-    """Return the section that quotes, run by run, the lines of the logs which the rest of the page links to.
+    """Return the section that quotes, run by run, the lines of the logs that the rest of the page links to.
 
-    `linked` are the blocks of the page, or lists of them, whose links are searched for. The logs are read again for it.
-    A line longer than QUOTED_CHARS is cut, and says so.
+    `linked` is the rest of the page, as blocks or lists of them. Reads the logs again. A line longer than QUOTED_CHARS
+    is cut, and says so.
     """
-    linked_lines: dict[int, set[int]] = {run.number: set() for run in report.runs}  # by the run's number
+    lines_of_runs: dict[int, set[int]] = {run.number: set() for run in report.runs}  # {number of a run: its lines}
     for run_number, line in blocks.linked_lines(linked):
-        linked_lines[run_number].add(line)
+        lines_of_runs[run_number].add(line)
 
     parts = []
     count = 0
     for run in report.runs:
-        numbers = linked_lines[run.number]
-        path = report.logs.get(run.record.file, run.record.file)  # a log may lie elsewhere than its name says
-        texts = _read_lines(path, numbers)
-        shown = [(number, visible(texts.get(number, ""), QUOTED_CHARS)) for number in sorted(numbers)]
+        line_numbers = lines_of_runs[run.number]
+        path = report.path_by_file.get(run.record.file, run.record.file)
+        texts = _read_lines(path, line_numbers)
+        shown = [(number, visible(texts.get(number, ""), QUOTED_CHARS)) for number in sorted(line_numbers)]
         parts.append(Lines(run=run.number, file=run.record.file, lines=shown))
-        count += len(numbers)
+        count += len(line_numbers)
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
 
 
 def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
-    """Return the wanted lines of a log as text, by their numbers; of a long line the first LINE_BYTES bytes."""
+    """Read the wanted lines of a log, and return their texts by line number, each cut after LINE_BYTES bytes."""
     texts = {}
     last_wanted = max(wanted, default=0)
     with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]

@@ -15,8 +15,8 @@ from scoring.report.text import four_digits
 def figure(report: Report) -> Figure | Paragraph:
     """Return the plot of the quality after each evaluation, with a table of all evaluations.
 
-    It has a line for each run and each measure, such as accuracy. The target is drawn where all runs have the same one.
-    Where the logs hold no evaluation, a sentence that says so takes the plot's place.
+    It has a line for each run and each measure, such as accuracy. The target is drawn if all runs have the same one. If
+    the logs have no evaluations, a sentence is returned that says so.
     """
     evaluated = [run for run in report.runs if run.record.quality]
     if not evaluated:
@@ -39,7 +39,10 @@ def figure(report: Report) -> Figure | Paragraph:
 
 
 def _caption(measures: Sequence[str], series: Sequence[plots.NamedPoints], target: float | None) -> str:
-    """Return the caption: "accuracy, first and last: run 1 0.01 to 0.76; target 0.759." The target may be None."""
+    """Return the caption of the plot: "accuracy, first and last: run 1 0.01 to 0.76; target 0.759."
+
+    Without a target the last part is left out.
+    """
     first_and_last = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
     caption = f"{' and '.join(measures)}, first and last: {first_and_last}"
     if target is not None:
@@ -58,8 +61,8 @@ def _measures(runs: Sequence[ReportedRun]) -> list[str]:
 def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
     """Return a line to draw for each run and each measure, such as accuracy: its label and its points.
 
-    A point is the epoch and the value of an evaluation. A run that was not evaluated by a measure has no line of it.
-    The label is "run 1", or "run 1 accuracy" where there are several measures.
+    A point is the epoch and the value of an evaluation. The label is "run 1", or "run 1 accuracy" if there are several
+    measures. There is no line if a run was never evaluated by a measure.
     """
     series: list[plots.NamedPoints] = []
     for run in runs:
@@ -74,7 +77,7 @@ def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> lis
 def _points_of_measure(run: ReportedRun, measure: str) -> list[tuple[float, float]]:
     """Return the epoch and the value of each evaluation of a run by one measure.
 
-    Where the log names no epoch, the number of the evaluation, from 1, takes its place.
+    If the log does not name the epoch, the number of the evaluation in the run is used, counted from 1.
     """
     points = []
     for evaluation_number, quality in enumerate(run.record.quality, 1):
@@ -85,7 +88,7 @@ def _points_of_measure(run: ReportedRun, measure: str) -> list[tuple[float, floa
 
 
 def _both_ends(points: Sequence[tuple[float, float]]) -> str:
-    """Return the first and the last value in words; one of them where both are the same point."""
+    """Return the first and the last value in words, `0.01 to 0.76`; one value if both points are equal."""
     _, first = points[0]
     _, last = points[-1]
     if points[0] == points[-1]:
@@ -94,7 +97,7 @@ def _both_ends(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
-    """Return the row of one evaluation."""
+    """Return the row of one evaluation in the table of all evaluations."""
     epoch = "not said" if quality.epoch is None else str(quality.epoch)
     return [
         Cell("run", run_link(run)),

@@ -23,7 +23,7 @@ MOST_CHARS = 100_000  # of one text
 
 
 class ShownCheck(NamedTuple):
-    """A check as the page shows it; one that does not apply has a mark of its own."""
+    """A check as the page shows it: a check that does not apply has the status NO_STATUS, with a mark of its own."""
 
     check: str
     status: str
@@ -31,16 +31,16 @@ class ShownCheck(NamedTuple):
 
     @classmethod
     def of(cls, verdict: Verdict) -> "ShownCheck":
-        """Return the check of a verdict."""
+        """Return a verdict as the page shows it."""
         status = verdict.status if applies(verdict) else brief.NO_STATUS
         return cls(verdict.check, status, verdict.found)
 
 
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a report's page, by the names that the templates have for its parts.
+    """Return the content of a report's page, by the names that the templates use for its parts.
 
-    `command` has the words after `report` on the command line that asked for the page, which repeats them. The page
-    quotes the log lines that its other parts link to, so these parts are made first.
+    `command` has the words after `report` on the command line. The page shows them, so that the report can be made
+    again.
     """
     parts = {
         "facts": brief.facts(report),
@@ -60,7 +60,8 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
             provenance.reproduce(report, command),
         ],
     }
-    quoted_lines = provenance.log_lines(report, list(parts.values()))  # HTML alone shows them
+    # All log lines that the parts above link to are quoted; only HTML shows them.
+    quoted_lines = provenance.log_lines(report, list(parts.values()))
     footnotes = [group.score.footnotes for group in report.groups if group.score]
     return parts | {
         "title": brief.first_ones_in_words([group.name for group in report.groups]),
@@ -77,7 +78,7 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
 
 
 def _tables(report: Report) -> list[Table]:
-    """Return the tables of the first screen below the performance: runs, systems, warnings, and the runs in order."""
+    """Return the tables below the performance: runs, systems, warnings, and the runs in order of their start."""
     tables = brief.tables(report)
     in_order = performance.runs_in_order(report)
     if in_order is not None:
@@ -86,51 +87,53 @@ def _tables(report: Report) -> list[Table]:
 
 
 def _as_html(value: object) -> object:
-    """Return a value as printable text, which jinja2 then escapes."""
+    """Return a value as printable text, which jinja2 then escapes. Markup is returned as it is."""
     if isinstance(value, Markup):
         return value
     return visible(value, MOST_CHARS)
 
 
 def _as_markdown(value: object) -> Markup:
-    """Return a value as Markdown that shows just its text."""
+    """Return a value as Markdown that shows exactly its text. Markup is returned as it is."""
     if isinstance(value, Markup):
         return value
     return Markup(markdown(value))
 
 
 def _code(value: object) -> Markup:
-    """Return a value for an indented block of Markdown, in which nothing but the end of a line is syntax."""
+    """Return a value as printable text for an indented block of Markdown, in which nothing needs to be escaped."""
     return Markup(visible(value, MOST_CHARS))
 
 
 @functools.cache
 def _templates(folder: str) -> jinja2.Environment:
-    """Return the templates of a folder, `html` or `markdown`, which show any value escaped for that form.
+    """Return the jinja2 environment for the templates of a folder: `html` or `markdown`.
 
-    The templates of HTML draw the plots by a function `drawn`, which is None where matplotlib is not installed.
+    It escapes each value that a template shows. In HTML `_as_html` makes the value printable and jinja2 escapes it. In
+    Markdown `_as_markdown` escapes it, and returns Markup that jinja2 leaves alone.
+
+    The templates draw plots with the function `drawn`. It is None if matplotlib is not installed.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
         autoescape=True,
-        finalize=_as_html if folder == "html" else _as_markdown,  # is called with each value that a template shows
+        finalize=_as_html if folder == "html" else _as_markdown,  # called with each value that a template shows
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters["code"] = _code
-    # A report can do without matplotlib, which is half of an installation without Paddle's packages.
+    # matplotlib is optional: without it and Paddle's packages an installation has half the size.
     environment.globals["drawn"] = plots.drawn if find_spec("matplotlib") else None
     return environment
 
 
 def html(page: Mapping[str, Any], template: Path | None = None) -> str:
-    """Return the page as one self-contained HTML file, without script or anything to fetch.
+    """Return the page as the text of one self-contained HTML file, which needs no scripts and no other files.
 
-    `template` is a file that is used in the place of the report's own page.html; it may use the same blocks and
-    page.css. The page does not say where the logs lie on this machine: the folder that holds them is taken out of the
-    text wherever it stands.
+    `template` is a file to use instead of the report's own page.html. It may include the same blocks.html and page.css.
+    If `page` has a `folder`, which holds the logs on this machine, the folder's path is removed from the text.
     """
     templates = _templates("html")
     if template is None:
@@ -146,7 +149,10 @@ def html(page: Mapping[str, Any], template: Path | None = None) -> str:
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:
-    """Return the page as Markdown, without its plots and what is folded away."""
+    """Return the page as Markdown, without plots and most folded parts.
+
+    If `page` has a `folder`, which holds the logs on this machine, the folder's path is removed from the text.
+    """
     text = _templates("markdown").get_template("page.md").render(page=page)
     folder = page.get("folder")
     if not folder:

@@ -1,4 +1,4 @@
-"""The device counts of one system compared: where a step's time goes, the scaling, published tables like it."""
+"""The device counts of one system compared: where a step's time goes, the scaling, published tables beside it."""
 
 import math
 from collections.abc import Sequence
@@ -19,43 +19,43 @@ LONG_WORD = 8  # letters
 
 
 class _MeanStep(NamedTuple):
-    """The mean step of a group in seconds, and its wait for data where all windows say it."""
+    """The mean step of a group in seconds, and its wait for data; None unless all windows say it."""
 
     total_s: float
     data_wait_s: float | None
 
 
 class _AllReduce(NamedTuple):
-    """The exposed time of the all-reduce, the sum of gradients over devices: what a step waits for it.
-
-    The note says how the time is known, or why it is not.
-    """
+    """The time that a step waits for the all-reduce, which sums the gradients over all devices."""
 
     exposed_s: float | None
-    note: str
+    note: str  # how the time is known, or why it is not
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups, all of one system, each with the parts of its mean step as its `step_time`.
+    """Return the groups of one system, each with the parts of its mean step as its `step_time`.
 
-    A group whose logs do not tell a step is returned as it is. The all-reduce, the sum of gradients over devices, is a
-    part of its own where it can be told from computation by runs on one device (`_estimated_all_reduce`).
+    A group is returned unchanged if its logs do not say how long a step takes. The all-reduce, which sums the gradients
+    over all devices, is estimated by comparison with the runs on one device: see `_estimated_all_reduce`.
     """
     mean_steps = [_mean_step(group) for group in groups]
-    one_device_step_s = _step_of_one_device(groups, mean_steps)
-    timed = []
+    single_device_step_s = _step_on_single_device(groups, mean_steps)
+    with_times = []
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if mean_step is not None:
             all_reduce = _estimated_all_reduce(
-                group.record, mean_step.total_s, one_device_step_s, has_one_device_count=len(groups) == 1
+                group.record, mean_step.total_s, single_device_step_s, is_only_group=len(groups) == 1
             )
             group = replace(group, step_time=_step_time(mean_step, all_reduce))
-        timed.append(group)
-    return timed
+        with_times.append(group)
+    return with_times
 
 
-def _step_of_one_device(groups: Sequence[Group], mean_steps: Sequence[_MeanStep | None]) -> float | None:
-    """Return the mean step in seconds of the first group on one device; None without such a group or its time."""
+def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanStep | None]) -> float | None:
+    """Return the mean step of the first group that ran on one device, in seconds.
+
+    None if there is no such group, or its logs do not say how long a step takes.
+    """
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if group.record.devices == 1:
             return None if mean_step is None else mean_step.total_s
@@ -63,10 +63,10 @@ def _step_of_one_device(groups: Sequence[Group], mean_steps: Sequence[_MeanStep 
 
 
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
-    """Return the parts of a mean step: its wait for data, its all-reduce, and in words what the rest of it is.
+    """Return the parts of a mean step: its wait for data, its all-reduce, and in words what the rest is.
 
-    The time of the all-reduce is an estimate, and is cut to the time that the wait leaves. `rest`, the words, are
-    "computation" and the name of each part that is not known by itself: "computation and all-reduce".
+    The all-reduce is an estimate. It is limited to the time that remains after the wait for data. The rest is
+    "computation", plus each part whose time is not known: "computation and all-reduce".
     """
     all_reduce_s = all_reduce.exposed_s
     if all_reduce_s is not None:
@@ -87,56 +87,63 @@ def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
 
 
 def _estimated_all_reduce(
-    record: Record, step_s: float, one_device_step_s: float | None, *, has_one_device_count: bool
+    record: Record, step_s: float, single_device_step_s: float | None, *, is_only_group: bool
 ) -> _AllReduce:
-    """Estimate what a step of `step_s` seconds waits for the all-reduce: what it takes longer than on one device.
+    """Estimate how long a step waits for the all-reduce: the time it takes longer than a step on a single device.
 
-    `one_device_step_s` is the step on one device, None where it is not known. `has_one_device_count` says that all runs
-    of the system are on the same number of devices, so that there is nothing to compare. Where no estimate can be made
-    the time is None, and the note says why. It is 0 on a single device, and where the step takes no longer than there.
+    `step_s` is the mean step of the runs of `record`. `single_device_step_s` is that on a single device; None if it is
+    not known. `is_only_group` says that the system was run on no other number of devices.
+
+    - On a single device the time is 0.
+    - It is None if it cannot be estimated: the ranks share a CPU, there are no other runs to compare with, or the step
+      on a single device or the number of devices is not known. The note says why.
+    - Else it is the difference of the two steps, at least 0.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
     if section(record, "hardware").get("device") == "cpu":
         why = "ranks on a CPU share its cores, so that computation itself slows with each rank"
         return _AllReduce(None, f"not estimated: {why}")
-    if has_one_device_count:
+    if is_only_group:
         why = "runs of one device count cannot tell it from computation; add runs of one device"
         return _AllReduce(None, f"not estimated: {why}")
-    if one_device_step_s is None or not record.devices:
+    if single_device_step_s is None or not record.devices:
         return _AllReduce(None, "not estimated: only runs on one device tell computation from it")
-    return _AllReduce(max(0.0, step_s - one_device_step_s), "estimated: what a step takes longer than on one device")
+    return _AllReduce(max(0.0, step_s - single_device_step_s), "estimated: what a step takes longer than on one device")
 
 
 def _mean_step(group: Group) -> _MeanStep | None:
-    """Return the mean step over the measured windows of all runs of a group; None where the logs do not tell it.
+    """Return the mean step over the measured windows of all runs of a group; None if it is not known.
 
-    It is taken from the first of these that the logs have: the time and the steps of each window; the step time that
-    each window prints; the group's throughput and its batch. Only the first tells the wait for data.
+    The first of these that the logs have is taken:
+
+    - the time and the steps of each window. Only these come with the wait for data.
+    - the step time that each window prints
+    - the group's throughput and its global batch
     """
     windows: list[Window] = []
     for run in group.runs:
         windows += run.measured
     if windows:
-        timed = _mean_of_windows(windows)
-        if timed is not None:
-            return timed
+        mean_step = _mean_of_windows(windows)
+        if mean_step is not None:
+            return mean_step
         printed_s: list[float] = values_of(windows, "printed_step_time_s")
         if len(printed_s) == len(windows):
-            return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), None)
+            return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), data_wait_s=None)
 
     batch = group.record.global_batch
     score = group.score
     if not batch or score is None or score.unit != "images/s" or score.value <= 0:
         return None
-    return _MeanStep(batch / score.value, None)
+    return _MeanStep(batch / score.value, data_wait_s=None)
 
 
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
-    """Return the mean step of windows by their seconds and steps: all of their time over all of their steps.
+    """Return the mean step of windows: the sum of their times over the sum of their steps.
 
-    Returns None where a window does not say both. The wait for data is the mean of a step too, and is None where one of
-    the windows does not say it.
+    Returns None if a window does not say its time and steps. The wait for data is a mean in the same way. It is None if
+    a window does not say it.
     """
     seconds: list[float] = []
     waits_s: list[float] = []
@@ -149,22 +156,23 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
         if window.data_wait_s is not None:
             waits_s.append(window.data_wait_s)
 
-    wait_of_step_s = None
+    mean_wait_s = None
     if len(waits_s) == len(windows):
-        wait_of_step_s = math.fsum(waits_s) / steps
-    return _MeanStep(math.fsum(seconds) / steps, wait_of_step_s)
+        mean_wait_s = math.fsum(waits_s) / steps
+    return _MeanStep(math.fsum(seconds) / steps, mean_wait_s)
 
 
 # ---- scaling
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
-    """Return a row for each number of devices that one system was run on, compared with the smallest.
+    """Return a row for each number of devices that one system was run on, compared with the smallest number.
 
-    A group of `groups` is the repeated runs on one number of devices; the smallest comes first. A group without a
-    throughput in images/s, or of an unknown number of devices, has no row. The speedup is the images/s over those of
-    the smallest number, and the efficiency is the speedup over how many times the devices: 1.8 times the images/s on
-    twice the devices is 0.9.
+    A group is the repeated runs on one number of devices. The groups come by ascending number of devices. A group has
+    no row if it has no throughput in images/s, or if its number of devices is not known.
+
+        speedup = images/s / images/s on the smallest number
+        efficiency = speedup / (devices / smallest number)
     """
     rows: list[ScalingRow] = []
     base: Score | None = None
@@ -174,7 +182,7 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
         devices = group.record.devices
         if not score or not devices or score.unit != "images/s":
             continue
-        speedup_95 = None  # the first row, which the others are compared with, has no interval
+        speedup_95 = None  # the first row is the base of the others and has no interval of its own
         if base is None:
             base = score
             base_devices = devices
@@ -190,31 +198,33 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
 
 
 class PublishedCurves(NamedTuple):
-    """The published tables that suit a run, and which were chosen or why none was."""
+    """The published tables to show beside a run, and a note on which were chosen or why none was."""
 
     curves: list[Curve]
     note: str
 
 
 def _family_of_model(model: str | None) -> str | None:
-    """Return the family that a model's name is of, such as ResNet-50's; None for a model that we do not train."""
+    """Return the family of a model, such as all versions of ResNet-50; None for a model that this project lacks."""
     workload = workloads.of_family(model)
     return None if workload is None else workload.family
 
 
 def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | None:
-    """Return the kind of precision by which figures are compared: fp32, tf32 or amp."""
+    """Return the kind of precision by which figures are compared: fp32, tf32 or amp; None if it is not known."""
     if precision not in (None, "fp32", "tf32"):
         return "amp"
-    return "tf32" if "tf32" in (precision, math_mode) else precision
+    if "tf32" in (precision, math_mode):
+        return "tf32"
+    return precision
 
 
-def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return the published tables to show beside a run: those of its kind of model and precision.
+def published_curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
+    """Return the published tables to show as curves beside a run: those of its model and kind of precision.
 
-    `published` has a row for each published figure. For runs on a CPU, of a model that is not one of ours, or of an
-    unknown precision there are none, and the note says why. Else the note says of which model and precision the tables
-    are, even where `_curves_from_one_device` finds none.
+    `published` has a row for each published figure. There are no curves for a run on a CPU, of a model that this
+    project lacks, or of an unknown precision, and the note says why. Otherwise the note names the model and the
+    precision, even if no published table fits them.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
@@ -226,15 +236,15 @@ def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
         note = f"No published curves beside it: the log does not say a {unknown} that the published table knows."
         return PublishedCurves([], note)
 
-    note = f"Published tables of {workload.title} at {precision}.{_other_data(record)}"
+    note = f"Published tables of {workload.title} at {precision}.{_warning_of_other_data(record)}"
     return PublishedCurves(_curves_from_one_device(published, workload.family, precision), note)
 
 
 def _curves_from_one_device(published: Sequence[Published], family: str, precision: str) -> list[Curve]:
-    """Return the published tables of a family of models at a kind of precision that begin at one device.
+    """Return the published tables of a family of models at a kind of precision, as curves.
 
-    A table is the rows that differ in the number of devices alone. One that has no other row than that of one device is
-    left out too: it makes no curve.
+    A table is the rows that differ only in the number of devices. It makes a curve if it has a row of one device, which
+    the efficiency is relative to, and at least one other row.
     """
     suitable = []
     for row in published:
@@ -242,19 +252,23 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
         same_precision = _kind_of_precision(row.precision, row.math_mode) == precision
         if same_model and same_precision:
             suitable.append(row)
-    chosen = []
-    for rows in by_devices(suitable):  # a published table each, its smallest number of devices first
+    curves = []
+    for rows in by_devices(suitable):  # the rows of a table, by ascending number of devices
         begins_at_one_device = rows[0].devices == 1
         if begins_at_one_device and len(rows) > 1:
-            chosen.append(Curve(label=_label_of_table(rows), rows=tuple(rows)))
-    return chosen
+            curves.append(Curve(label=_label_of_table(rows), rows=tuple(rows)))
+    return curves
 
 
-def _other_data(record: Record) -> str:
-    """Return a warning where the runs did not read the full-size images of the published figures; else nothing."""
+def _warning_of_other_data(record: Record) -> str:
+    """Return a warning, after a space, if the runs did not read full-size images as the published figures did.
+
+    Empty if they did, or if the log does not say what data it read.
+    """
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
-    if not dataset or (image_size == 224 and not dataset.get("synthetic")):
+    reads_full_size_images = image_size == 224 and not dataset.get("synthetic")
+    if not dataset or reads_full_size_images:
         return ""
     size = f" at {image_size} px" if isinstance(image_size, int) else ""
     name = dataset.get("name", "other data")
@@ -264,26 +278,30 @@ def _other_data(record: Record) -> str:
 def _label_of_table(rows: Sequence[Published]) -> str:
     """Return the label of a published table in a legend: framework, accelerator, batch and strategy.
 
-    "Paddle (NVIDIA)" on V100 at batch 256 -> "NVIDIA Paddle V100 bs256". "mixed" behind the framework says that the
-    rows are of several versions of it. What is not known is left out.
+    "Paddle (NVIDIA)" on V100 at batch 256 -> "NVIDIA Paddle V100 bs256"
+
+    "mixed" after the framework means that the rows are of several versions of it. What is not known is left out.
     """
-    row = rows[0]
+    first_row = rows[0]  # the rows agree in all of these but the version
     versions = {row.framework for row in rows}
-    parts: list[str | None] = [_short_framework(row.framework_name)]
+    parts: list[str | None] = [_short_framework(first_row.framework_name)]
     if len(versions) > 1:
         parts.append("mixed")
-    parts.append(row.accelerator)
-    if row.batch_per_device:
-        parts.append(f"bs{row.batch_per_device}")
-    parts.append(row.strategy)
+    parts.append(first_row.accelerator)
+    if first_row.batch_per_device:
+        parts.append(f"bs{first_row.batch_per_device}")
+    parts.append(first_row.strategy)
     return " ".join(part for part in parts if part)
 
 
 def _short_framework(name: str) -> str:
-    """Return a published framework's name for a legend: words in brackets go to the front, or stand alone if long.
+    """Return a published framework's name in the short form of a legend.
 
-    "Paddle (NVIDIA)" -> "NVIDIA Paddle", "NGC PyTorch (mmsegmentation)" -> "mmsegmentation". Long is LONG_WORD letters
-    or more. "NGC", NVIDIA's catalogue, and the number of a build, as ".post107", are left out.
+    - No brackets: the name.
+    - LONG_WORD letters or more in brackets: these alone. "NGC PyTorch (mmsegmentation)" -> "mmsegmentation"
+    - Fewer letters in brackets: they go to the front. "Paddle (NVIDIA)" -> "NVIDIA Paddle"
+
+    "NGC", which is NVIDIA's catalogue, and the number of a build, such as ".post107", are left out.
     """
     without_ends = name.removeprefix("NGC ").removesuffix(")").split(".post")[0]
     before_brackets, _, in_brackets = without_ends.partition(" (")

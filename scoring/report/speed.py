@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runlog.run import real
 from scoring.figure import warnings
-from scoring.importers.checks import REFUSED
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
@@ -35,9 +35,9 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 
 
 def throughput(report: Report) -> Section:
-    """Return the section on each run's throughput over time: its plot, and the table of its windows.
+    """Return the section on each run's throughput over time: a plot, and a table of its windows.
 
-    A window is the steps that one row of the log is about. For a run whose log has no rates a sentence says so.
+    A window is the steps that one row of the log is about. If the log of a run has no rates, a sentence says so.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
@@ -53,15 +53,15 @@ def throughput(report: Report) -> Section:
     gist = NOT_MEASURED
     if measured_rates:
         gist = f"measured windows {range_in_words(measured_rates)} images/s"
-    parts = [*_shown_of_plots(figures), *without_rates]
+    parts = [*_plot_blocks(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 
 
-def _shown_of_plots(figures: Sequence[Figure]) -> list[Block]:
-    """Return what the section on throughput shows of the plots, one for each run.
+def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
+    """Return the blocks of the page that show the runs' plots.
 
-    Of several plots the first SHOWN_PANELS are shown, and the others are folded away. A single plot is not shown, as it
-    stands on top of the page already: its caption is, and the table of its windows, folded.
+    - One plot: its caption, and the table of its windows, folded. The plot itself is at the top of the page already.
+    - Several plots: the first SHOWN_PANELS, and the others folded.
     """
     if not figures:
         return []
@@ -77,10 +77,10 @@ def _shown_of_plots(figures: Sequence[Figure]) -> list[Block]:
 
 
 def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
-    """Return the plot of one run's throughput, with the table of its windows and a caption with its range.
+    """Return the plot of one run's throughput, with a caption on its range and the table of its windows.
 
-    A point of `rates_over_time` is a window, or neighbouring windows put together. The figure of the run is drawn as a
-    level if it is a throughput.
+    A point of `rates_over_time` is a window, or neighbouring windows put together. The run's figure is drawn as a level
+    if it is a throughput.
     """
     points, axis = rates_over_time
     unit = unit_of_rates(run)
@@ -104,13 +104,13 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
         caption=f"{caption}.",
-        draw=functools.partial(plots.throughput, runs=named_points, axis=axis, unit=unit, value=level),
+        draw=functools.partial(plots.throughput, runs=named_points, axis=axis, unit=unit, level=level),
         numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis, unit) for point in points]),
     )
 
 
 def _measured_span(points: Sequence[Point]) -> str:
-    """Return where on the axis the measured points begin and end; empty where none was measured."""
+    """Return where the measured points begin and end on the axis, `120 to 900`; empty if no point is measured."""
     measured = [point for point in points if point.measured]
     if not measured:
         return ""
@@ -118,10 +118,10 @@ def _measured_span(points: Sequence[Point]) -> str:
 
 
 def _cells_of_point(run: ReportedRun, point: Point, axis: str, unit: str) -> list[Cell]:
-    """Return the row of a point, a window or several put together, in the table of a run's windows.
+    """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
     `axis` is what the point's start and end count: "s" for seconds, "step" or "row". `unit` is the unit of its rate,
-    such as "images/s". The last step is empty where the log prints none.
+    such as "images/s". The cell of the last step is empty if the log does not print it.
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -139,14 +139,14 @@ def _cells_of_point(run: ReportedRun, point: Point, axis: str, unit: str) -> lis
 
 
 def _place_on_axis(value: float) -> str:
-    """Return a place on the axis of time or steps as text: a whole number without decimals, any other with one."""
+    """Return a place on the axis of time or steps as text: 1200.0 -> `1,200`, 61.25 -> `61.2`."""
     if value == int(value):
         return format(int(value), ",")
     return format(value, ",.1f")
 
 
 def _milliseconds(point: Point) -> str:
-    """Return the mean step time of a point's windows in milliseconds, where all of them say it."""
+    """Return the mean step time of a point's windows in milliseconds; "not said" unless all of them say it."""
     times: list[float] = values_of(point.windows, "step_s")
     if not times or len(times) != len(point.windows):
         return "not said"
@@ -157,10 +157,10 @@ def _milliseconds(point: Point) -> str:
 
 
 def step_time(report: Report) -> Section:
-    """Return the section with a table of where a mean step's time goes, a row for each group of repeated runs.
+    """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    The gist, the words beside the section's title, is the step of the last group in the table. Where no group has a
-    step time, a sentence takes the table's place.
+    If no group has a step time, there is a sentence instead. The gist, which is the words beside the section's title,
+    is the step of the last group in the table.
     """
     title = "Where a step's time goes"
     rows = []
@@ -177,7 +177,7 @@ def step_time(report: Report) -> Section:
 
 
 def _cells_of_step(group: Group, step: StepTime) -> list[Cell]:
-    """Return the row of a shape: its mean step, and the parts of it."""
+    """Return the row of a group in the table of steps: its mean step, and the parts of it."""
     return [
         Cell("system", group.name),
         Cell("step, ms", link_to_runs(group, number(step.total_s * 1000)), numeric=True),
@@ -189,14 +189,14 @@ def _cells_of_step(group: Group, step: StepTime) -> list[Cell]:
 
 
 def _part(group: Group, step: StepTime, seconds: float | None, otherwise: str) -> Inline:
-    """Return a part of a step in milliseconds and as a share; `otherwise` where it is not known."""
+    """Return a part of a step in milliseconds and as a share of the step; `otherwise` if `seconds` is None."""
     if seconds is None:
         return otherwise
     return link_to_runs(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
 
 
 def _all_reduce_note(group: Group, step: StepTime) -> str:
-    """Return how the time of the all-reduce is known, and how much data it sums."""
+    """Return how the time of the all-reduce is known, and how many MiB it sums if the log says it."""
     size_mib = real(section(group.record, "program").get("all_reduce_mib")) or 0.0
     if size_mib <= 0 or group.record.devices == 1:
         return step.all_reduce_note
@@ -209,9 +209,13 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 def scaling(report: Report) -> Section:
     """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
 
-    It has plots of throughput and of efficiency, a table for each system that was run on two numbers of devices or
-    more, and the published figures, folded. A sentence says which published tables were chosen, or why none was.
-    Another one says so where no system was run on two numbers of devices.
+    It has, in this order:
+
+    - a sentence on which published tables were chosen, or why none was
+    - a sentence if no system was run on at least two numbers of devices
+    - plots of throughput and efficiency, if there is anything to draw
+    - a table for each system that was run on at least two numbers of devices
+    - the published figures, folded
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
@@ -220,8 +224,8 @@ def scaling(report: Report) -> Section:
     if report.scaling or report.curves:
         parts += _scaling_figures(report)
     for system_number, rows in enumerate(report.scaling, 1):
-        of_which_system = f" of system {system_number}" if len(report.scaling) > 1 else ""
-        parts += _scaling_table(rows, of_which_system)
+        of_system = f" of system {system_number}" if len(report.scaling) > 1 else ""
+        parts += _scaling_table(rows, of_system)
     if report.curves:
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
 
@@ -232,9 +236,12 @@ def scaling(report: Report) -> Section:
     return Section(key="scaling", title="Scaling and efficiency", gist=gist, blocks=parts)
 
 
-def _scaling_table(rows: Sequence[ScalingRow], of_which_system: str) -> list[Block]:
-    """Return the table of one system's device counts, and a sentence on each efficiency that is too good to be true."""
-    caption = f"Speedup and efficiency{of_which_system}, against its own {rows[0].devices} device(s)"
+def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
+    """Return the table of one system's device counts, and a sentence on each efficiency that is too good to be true.
+
+    `of_system` is for the caption: " of system 2", or empty if the report has only one.
+    """
+    caption = f"Speedup and efficiency{of_system}, against its own {rows[0].devices} device(s)"
     parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row) for row in rows])]
     for row in rows:
         for doubt in warnings.warn_if_over_linear(row.group.name, row.efficiency):
@@ -245,8 +252,8 @@ def _scaling_table(rows: Sequence[ScalingRow], of_which_system: str) -> list[Blo
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
     """Return the row of one number of devices in a system's scaling table.
 
-    Speedup and efficiency compare it with the smallest number of devices that the system was run on. The images/s and
-    the like are links to the lines of the run, or to the table of runs where there are several.
+    Speedup and efficiency compare it with the smallest number of devices that the system was run on. A figure is a link
+    to the lines of its run, or to the table of runs if there are several.
     """
     group = row.group
     return [
@@ -261,14 +268,14 @@ def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
 
 
 def _efficiency(row: ScalingRow) -> str:
-    """Return the efficiency as a percentage; a sentence in its place where it is above what noise can explain."""
-    if row.efficiency > REFUSED:
+    """Return the efficiency as a percentage; words instead if it is too high to be explained by noise."""
+    if row.efficiency > MAX_PLAUSIBLE_RATIO:
         return "no figure: at most 100 %"
     return percent(row.efficiency)
 
 
 def _speedup_interval(row: ScalingRow) -> Inline:
-    """Return the interval of a speedup, or why there is none."""
+    """Return the 95 % interval of a speedup; "base" or "none" if there is no interval."""
     if row.speedup_95 is not None:
         return link_to_runs(row.group, interval_in_words(row.speedup_95))
     return "base" if row.speedup == 1 else "none"
@@ -287,30 +294,32 @@ class _PlotByDevices(NamedTuple):
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
-    """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours."""
-    rates = [_rates_of_rows(rows) for rows in report.scaling]
-    if not rates:
-        rates = _single_rates(report.groups)  # no system was run on two numbers of devices: each is one point
-    # A curve's look, its colour and marker, goes by a number from 0. Ours take the first numbers in the plot of
-    # throughput. The plot of efficiency may have fewer of ours, but gives a published curve the same number.
-    first_published_look = max(1, len(rates))
+    """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
+
+    Published curves have the same colours and markers in both plots.
+    """
+    our_rates = [_rates_of_rows(rows) for rows in report.scaling]
+    if not our_rates:
+        our_rates = _single_rates(report.groups)  # no system was run on two numbers of devices: each is one point
+    # The plot of efficiency may have fewer curves of ours, but the styles of published ones start at the same number.
+    first_published_style = max(1, len(our_rates))  # style 0 is always for ours
     return [
-        _throughput_figure(report, rates, first_published_look),
-        _efficiency_figure(report, first_published_look),
+        _throughput_figure(report, our_rates, first_published_style),
+        _efficiency_figure(report, first_published_style),
     ]
 
 
 def _with_names(curves: Sequence[plots.Points]) -> plots.Series:
-    """Return this report's curves with their names in a legend: "this report", or "this report, 2" of several."""
+    """Return this report's curves with their names in a legend: "this report", or "this report, 2" if several."""
     if len(curves) == 1:
         return [("this report", curves[0])]
     return [(f"this report, {number_of_curve}", points) for number_of_curve, points in enumerate(curves, 1)]
 
 
-def _throughput_figure(report: Report, rates: Sequence[plots.Points], first_published_look: int) -> Figure:
-    """Return the plot of throughput over the number of devices: `rates` of our systems, then the published curves.
+def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_published_style: int) -> Figure:
+    """Return the plot of throughput over the number of devices: the curves of our systems, then the published ones.
 
-    `first_published_look` is the number of the colour and marker of the first published curve.
+    `first_published_style` chooses the colour and marker of the first published curve.
     """
     plot = _PlotByDevices(
         name="scaling",
@@ -318,34 +327,33 @@ def _throughput_figure(report: Report, rates: Sequence[plots.Points], first_publ
         unit="images/s",
         axis="images/s",
         is_logarithmic=True,
-        ours=_with_names(rates),
+        ours=_with_names(our_rates),
         published=[(curve.label, _rates_of(curve)) for curve in report.curves],
     )
-    return _figure_by_devices(plot, first_published_look)
+    return _figure_by_devices(plot, first_published_style)
 
 
-def _efficiency_figure(report: Report, first_published_look: int) -> Figure:
+def _efficiency_figure(report: Report, first_published_style: int) -> Figure:
     """Return the plot of scaling efficiency, in percent, over the number of devices.
 
-    It has a curve for each system of this report that was run on two numbers of devices or more, and then the published
-    curves. `first_published_look` is the number of the colour and marker of the first published curve. It is the same
-    as in the plot of throughput, so that a published curve looks the same in both plots.
+    It has the curves of our systems, then the published ones. `report.scaling` has only systems that were run on at
+    least two numbers of devices. `first_published_style` chooses the colour and marker of the first published curve.
     """
-    shares = [_shares_of_rows(rows) for rows in report.scaling]
+    our_efficiencies = [_efficiencies_of_rows(rows) for rows in report.scaling]
     plot = _PlotByDevices(
         name="efficiency",
         caption="Scaling efficiency by number of devices: speedup by devices, each against its own smallest count.",
         unit="%",
         axis="efficiency in % of the smallest count",
         is_logarithmic=False,
-        ours=_with_names(shares),
-        published=[(curve.label, _shares_of(curve)) for curve in report.curves],
+        ours=_with_names(our_efficiencies),
+        published=[(curve.label, _efficiencies_of(curve)) for curve in report.curves],
     )
-    return _figure_by_devices(plot, first_published_look)
+    return _figure_by_devices(plot, first_published_style)
 
 
 def _single_rates(groups: Sequence[Group]) -> list[list[tuple[int, float]]]:
-    """Return a curve of one point, its devices and images/s, for each group that has both."""
+    """Return a curve of a single point for each group: its devices and images/s, if it has both."""
     curves = []
     for group in groups:
         if group.record.devices and group.score and group.score.unit == "images/s":
@@ -358,7 +366,7 @@ def _rates_of(curve: Curve) -> list[tuple[float, float]]:
     return [(row.devices or 1, row.value) for row in curve.rows]
 
 
-def _shares_of(curve: Curve) -> list[tuple[float, float]]:
+def _efficiencies_of(curve: Curve) -> list[tuple[float, float]]:
     """Return the devices and the efficiency in percent of a published curve."""
     return [(row.devices or 1, 100 * curve.efficiency(row)) for row in curve.rows]
 
@@ -368,16 +376,16 @@ def _rates_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[int, float]]:
     return [(row.devices, row.images_per_s) for row in rows]
 
 
-def _shares_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float]]:
+def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float]]:
     """Return the devices and the efficiency in percent of a system of this report."""
     return [(row.devices, 100 * row.efficiency) for row in rows]
 
 
-def _figure_by_devices(plot: _PlotByDevices, first_published_look: int) -> Figure:
+def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:
     """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
 
-    Its title is the caption up to the first colon. `first_published_look` is the number of the colour and marker of the
-    first published curve; the next curves have the next numbers.
+    Its title is the caption up to the first colon. `first_published_style` chooses the colour and marker of the first
+    published curve. The next curves have the next numbers.
     """
     words = []
     for label, points in (*plot.ours, *plot.published):
@@ -389,7 +397,7 @@ def _figure_by_devices(plot: _PlotByDevices, first_published_look: int) -> Figur
         published=plot.published,
         y=plot.axis,
         is_logarithmic=plot.is_logarithmic,
-        first_published_look=first_published_look,
+        first_published_style=first_published_style,
     )
     title, _, _ = plot.caption.partition(":")
     return Figure(name=plot.name, title=title, caption=plot.caption, words="; ".join(words), draw=draw)
@@ -407,8 +415,8 @@ def _published(curves: Sequence[Curve]) -> Table:
 def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
     """Return the row of one published figure, with the line of published.csv that it comes from.
 
-    The figure is as printed by its publisher; where the publisher's own log gives another, a note says which. The
-    efficiency compares it with the figure of one device in the same published table, `curve`.
+    The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. The
+    efficiency compares the figure with that of one device in the same published table, `curve`.
     """
     memory = row.accelerator_memory_gib or "? "
     note = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"

@@ -8,10 +8,9 @@ from runlog.text import visible
 
 
 def number(value: float) -> str:
-    """Return a figure as text with four digits or more: 12345.6 -> "12,345.6", 45.678 -> "45.68", 0.45678 -> "0.4568".
+    """Return a figure as text with at least four digits: 12345.6 -> "12,345.6", 45.678 -> "45.68", 0.45678 -> "0.4568".
 
-    Infinity is the time to train of a run that failed, and is "did not converge". Minus infinity and NaN are "not a
-    number".
+    Infinity is the time to train of a run that failed: "did not converge". Minus infinity and NaN: "not a number".
     """
     if value == math.inf:
         return "did not converge"
@@ -40,7 +39,7 @@ def percent(share: float) -> str:
 
 
 def interval_in_words(bounds: tuple[float, float] | None) -> str:
-    """Return both ends of an interval in words."""
+    """Return an interval in words, `9.812 to 9.934`; "none" for None."""
     if bounds is None:
         return "none"
     low, high = bounds
@@ -48,7 +47,7 @@ def interval_in_words(bounds: tuple[float, float] | None) -> str:
 
 
 def range_in_words(values: Iterable[float]) -> str:
-    """Return the least and the greatest value in words."""
+    """Return the lowest and the highest of the values, of which there must be one, in words: `9.812 to 9.934`."""
     ordered = sorted(values)
     return interval_in_words((ordered[0], ordered[-1]))
 

@@ -13,91 +13,100 @@ from scoring.report.brief import hardware
 from scoring.report.content import Group, Overall, ReportedRun, runs_of
 from scoring.report.text import counted, four_digits
 
-UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
-NOT_APPLICABLE = "not applicable"  # a check's text begins with it where there is nothing to check
-LEAST_RUNS_WITH_A_DROP = 3  # of a result that drops its best and its worst run
+UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
+NOT_APPLICABLE = "not applicable"  # a check's text begins with it if there is nothing to check
+LEAST_RUNS_FOR_OLYMPIC_MEAN = 3  # it drops the best and the worst run, and one must be left
 
 
 def applies(check: Verdict) -> bool:
-    """Tell whether there was anything to check."""
+    """Return whether there was anything for the check to look at."""
     return not check.found.startswith(NOT_APPLICABLE)
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the status of the whole report, the worst of the checks that apply, and a sentence for it.
+    """Return the worst status of the checks that apply, with a sentence on the whole report.
 
-    The sentence names the checks that warn, but not beside a fatal one. Where the worst is a warning that a figure is
-    not steady, the sentence is to measure again.
+    - Fatal: the result does not stand.
+    - Else unknown: not yet shown to be publishable, with the names of the checks that warn.
+    - Else a warning that a figure is not steady: measure again.
+    - Else another warning, or ok: the result stands, with the names of the checks that warn.
     """
     statuses = {check.status for check in checks if applies(check)}
-    warned = [check.check for check in checks if check.status == WARNING]
-    about = f", with warnings about {' and '.join(warned)}" if warned else ""
+    warning_checks = [check.check for check in checks if check.status == WARNING]
+    with_warnings = f", with warnings about {' and '.join(warning_checks)}" if warning_checks else ""
     if FATAL in statuses:
         return Overall(FATAL, "This result does not stand")
     if UNKNOWN in statuses:
-        return Overall(UNKNOWN, f"Not yet shown to be publishable{about}")
-    if "steadiness" in warned:
+        return Overall(UNKNOWN, f"Not yet shown to be publishable{with_warnings}")
+    if "steadiness" in warning_checks:
         return Overall(WARNING, "The figure is not steady: measure again before it is used")
-    return Overall(WARNING if warned else OK, f"The result stands{about}")
+    return Overall(WARNING if warning_checks else OK, f"The result stands{with_warnings}")
 
 
 def next_steps(checks: Sequence[Verdict]) -> list[str]:
-    """Return what to do about each check that is not ok; where none is open, what the result is good for."""
+    """Return what to do about each check that is not ok, each step once; or what the result is good for.
+
+    A result can be packaged only if the compliance check of its runs applied.
+    """
     steps = list(dict.fromkeys(check.fix for check in checks if check.fix))
     if steps:
         return steps
-    checked = any(check.check == "compliance" and applies(check) for check in checks)
-    if checked:
+    was_checked = any(check.check == "compliance" and applies(check) for check in checks)
+    if was_checked:
         return ["Nothing is open: package it, or compare it with others."]
     return ["Nothing is open: compare it with others. Only checked training runs can be packaged."]
 
 
 def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield one verdict for each thing that a result can fail at."""
+    """Yield the verdicts on a report: compliance, cut logs, ends of training, figures, and origin of the runs.
+
+    Cut logs and ends of training have a verdict only if there is something to say.
+    """
     runs = runs_of(groups)
-    yield _compliance(runs)
-    yield from _truncated(runs)
-    yield from _training(groups, protocol)
-    yield from _measurement(groups)
-    yield from _provenance(runs)
+    yield _judge_compliance(runs)
+    yield from _judge_cut_logs(runs)
+    yield from _judge_ends_of_training(groups, protocol)
+    yield from _judge_figures(groups)
+    yield from _judge_provenance(runs)
 
 
 def _numbers_in_words(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
-    """Return the numbers of some of the runs in words: "run 2", "runs 2, 3", "the run" or "all 3 runs"."""
+    """Return which of the `runs` `some` are, in words: "run 2", "runs 2, 3", "the run" or "all 3 runs"."""
     if len(some) == len(runs):
         return "the run" if len(runs) == 1 else f"all {len(runs)} runs"
     noun = "run" if len(some) == 1 else "runs"
     return f"{noun} {', '.join(str(run.number) for run in some)}"
 
 
-def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
+def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the runs' compliance with the rules, by what the compliance check found in each.
 
-    The verdict is fatal where a run failed the check, else unknown where an MLPerf log of a training run was not
-    checked, and ok where all such logs passed. Where there is no such log, it is unknown too, but its text begins with
-    NOT_APPLICABLE, so that it does not count.
+    - A run failed the check: fatal.
+    - Else, an MLPerf log of a training run was not checked: unknown.
+    - Else, there are runs that passed: ok.
+    - Nothing to check: unknown, but the text begins with NOT_APPLICABLE so that the verdict does not count.
     """
     checked: list[ReportedRun] = []
     failed: list[ReportedRun] = []
-    missing: list[ReportedRun] = []  # that should have been checked and were not
+    unchecked: list[ReportedRun] = []  # MLPerf logs of training runs that were not checked
     for run in runs:
         if run.findings:
             checked.append(run)
             if run.findings["verdict"] == "fail":
                 failed.append(run)
         elif run.record.format == "mllog" and run.record.mode != "throughput":
-            missing.append(run)
+            unchecked.append(run)
     if failed:
         return Verdict(
             check="compliance",
             status=FATAL,
-            found=f"{_numbers_in_words(failed, runs)} failed the check, {counted(_errors(checked), 'error')}",
+            found=f"{_numbers_in_words(failed, runs)} failed the check, {counted(_count_errors(checked), 'error')}",
             fix="Do what section Compliance says of each error, and run again.",
         )
-    if missing:
+    if unchecked:
         fix = f"Check the logs by {called('compliance')} check --json, and write this report with --findings."
         return Verdict(
-            check="compliance", status=UNKNOWN, found=f"not checked: {_numbers_in_words(missing, runs)}", fix=fix
+            check="compliance", status=UNKNOWN, found=f"not checked: {_numbers_in_words(unchecked, runs)}", fix=fix
         )
     if checked:
         return Verdict(check="compliance", status=OK, found=f"{_numbers_in_words(checked, runs)} passed the check")
@@ -105,8 +114,8 @@ def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
     return Verdict(check="compliance", status=UNKNOWN, found=text)
 
 
-def _errors(checked: Sequence[ReportedRun]) -> int:
-    """Return how many errors the checker found in all runs."""
+def _count_errors(checked: Sequence[ReportedRun]) -> int:
+    """Return how many errors the compliance check found in all of the runs."""
     errors = 0
     for run in checked:
         findings = run.findings["findings"] if run.findings else []
@@ -114,25 +123,26 @@ def _errors(checked: Sequence[ReportedRun]) -> int:
     return errors
 
 
-def _truncated(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict on MLLOG logs that end before their run does; of other formats the score warns."""
+def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
+    """Yield a fatal verdict if an MLPerf log ends before its run does. For other formats the score has a warning."""
     cut = [run for run in runs if run.record.truncated and run.record.format == "mllog"]
     if cut:
         text = f"truncated: {_numbers_in_words(cut, runs)}; the log ends before the run does"
         yield Verdict(check="run", status=FATAL, found=text, fix="Resume the run, or run it again.")
 
 
-def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how the training runs ended whose logs say it; none where no log does.
+def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
+    """Yield a verdict on how the training runs ended. Only runs with a status in their log count.
 
-    Runs that ended without success are judged by how many of them the benchmark's rules drop. Where all ended with
-    success, their final quality is judged by its target; there is no verdict if one of the logs has no quality.
+    - A run ended without success: the verdict says whether the benchmark's rules allow that many failures.
+    - All ended with success, and all logs have a quality: the verdict compares the final quality with the target.
+    - Else: no verdict.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
-    stopped = [run for run in trained if run.record.status != "success"]
-    if stopped:
-        text = f"{_numbers_in_words(stopped, runs)} ended without success ({stopped[0].record.status})"
+    failed = [run for run in trained if run.record.status != "success"]
+    if failed:
+        text = f"{_numbers_in_words(failed, runs)} ended without success ({failed[0].record.status})"
         status = _status_of_failures(groups, protocol)
         if status == WARNING:
             text += "; the benchmark's rules drop as many of its runs"
@@ -141,19 +151,20 @@ def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
         fix = "Read the ends of their logs for why they stopped."
         yield Verdict(check="quality", status=status, found=text, fix=fix)
     elif trained and all(run.record.quality for run in trained):
-        yield _final_quality(trained, runs)
+        yield _judge_final_quality(trained, runs)
 
 
 def _status_of_failures(groups: Sequence[Group], protocol: Protocol) -> str:
-    """Return the status of a report that has runs which failed.
+    """Return the status of a report with failed runs.
 
-    It is FATAL where a group has more of them than the benchmark's rules drop. It is else UNKNOWN where a group has
-    some and it is not known how many the rules drop, and WARNING where the rules drop them all.
+    - FATAL: a group has more failures than its benchmark's rules allow.
+    - UNKNOWN: a group has failures, and it is not known how many the rules allow.
+    - WARNING: the rules allow all failures.
     """
     is_unknown = False
     for group in groups:
-        failures = _failures(group)
-        allowed = allowed_failures(group, protocol)  # None where it is not known
+        failures = _count_failures(group)
+        allowed = allowed_failures(group, protocol)
         if allowed is None:
             is_unknown = is_unknown or failures > 0
         elif failures > allowed:
@@ -161,38 +172,44 @@ def _status_of_failures(groups: Sequence[Group], protocol: Protocol) -> str:
     return UNKNOWN if is_unknown else WARNING
 
 
-def _failures(group: Group) -> int:
-    """Return how many training runs of a group ended without success."""
+def _count_failures(group: Group) -> int:
+    """Return how many training runs of a group ended without success. A run without a status does not count."""
     statuses = [run.record.status for run in group.runs if run.record.mode != "throughput"]
     return sum(status not in (None, "success") for status in statuses)
 
 
 def allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group may fail; None where that depends on the round of MLPerf, which logs do not say.
+    """Return how many runs of a group may fail; None if that depends on the round of MLPerf, which logs do not say.
 
-    MLPerf drops the slowest runs of a result, and a run that failed is the slowest. So as many may fail as are dropped,
-    where the group has the runs that its benchmark asks for, and none where it has fewer. Where the runs are of no
-    benchmark of MLPerf, one may fail if the protocol's mean drops the slowest, as the olympic mean does.
+    A result drops its slowest runs, and a failed run counts as the slowest. So the number that may fail is the number
+    that is dropped:
+
+    - A benchmark with MLPerf rounds: what its rounds drop, if they agree. A group with fewer runs than a round asks for
+      may have no failures in that round.
+    - Any other benchmark: 1 if the protocol takes the olympic mean and the group has enough runs for it, else 0.
     """
-    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")  # empty of no benchmark
+    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
+    if not submission_by_round:
+        least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
+        drops_slowest = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
+        return 1 if drops_slowest else 0
+
     allowed_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
         has_enough_runs = len(group.runs) >= submission.runs
         allowed_in_rounds.add(submission.dropped if has_enough_runs else 0)
-    if len(allowed_in_rounds) == 1:
-        return allowed_in_rounds.pop()
-    if allowed_in_rounds:
-        return None
-    least_runs = max(protocol.runs, LEAST_RUNS_WITH_A_DROP)
-    drops_slowest = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
-    return 1 if drops_slowest else 0
+    rounds_agree = len(allowed_in_rounds) == 1
+    return allowed_in_rounds.pop() if rounds_agree else None
 
 
-def _final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the quality with which training ended, by the lowest of the `trained` runs.
+def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
+    """Return the verdict on the lowest final quality of the `trained` runs.
 
-    Where all of them have the same target and the lowest quality is below it, the verdict is fatal. Else it is ok.
-    Without a common target its text says the quality alone. `runs` are all runs of the report.
+    - All have the same target, and the lowest quality is below it: fatal.
+    - All have the same target, and all reached it: ok.
+    - There is no common target: ok, and the text gives the quality only.
+
+    `runs` are all runs of the report; the text names the trained ones among them.
     """
     worst = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {run.target for run in trained}
@@ -213,12 +230,14 @@ def _value_of(quality: Quality) -> float:
     return quality.value
 
 
-def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on the figures of all groups, and a second one, a warning, where a figure is unsteady.
+def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
+    """Yield a verdict on the figures of all groups.
 
-    The first is fatal where a group lacks the figure that the protocol asks for. Else it is a warning that names what
-    the scores warn of, or ok. A figure is unsteady where it has one of UNSTEADY_WARNINGS, as its windows scatter: it
-    has to be measured again.
+    - A group lacks the figure that the protocol asks for: fatal.
+    - Else, the scores have warnings: a warning that names them. Those of UNSTEADY_WARNINGS do not count here.
+    - Else: ok.
+
+    Yield a second verdict, a warning to measure again, if a score has one of UNSTEADY_WARNINGS.
     """
     problems = [group.problem for group in groups if group.problem]  # why a group lacks its figure
     warnings = _warnings_of_scores(groups)
@@ -243,7 +262,7 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
 
 
 def _warnings_of_scores(groups: Sequence[Group]) -> list[Verdict]:
-    """Return the warnings of all groups' figures; a group without a figure has none."""
+    """Return the warnings of all groups' scores. A group without a score has none."""
     warnings: list[Verdict] = []
     for group in groups:
         if group.score:
@@ -251,15 +270,16 @@ def _warnings_of_scores(groups: Sequence[Group]) -> list[Verdict]:
     return warnings
 
 
-def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict where a log does not say system or date, and one where a source tree had uncommitted changes.
+def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
+    """Yield a verdict for each doubt about where the runs come from:
 
-    Figures without the first two cannot be published, so that their verdict is unknown, and its text names organisation
-    and commit too where a log lacks them. The other verdict is a warning.
+    - A log lacks the system or the date: unknown, because such figures cannot be published. The text names all facts
+      that a log lacks, among them organisation and commit.
+    - A source tree had uncommitted changes: a warning.
     """
-    unsaid = [name for name in ("system", "date", "organisation", "commit") if _is_unsaid_by_any(name, runs)]
-    if "system" in unsaid or "date" in unsaid:
-        text = f"the logs do not say {' or '.join(unsaid)}"
+    lacking = [name for name in ("system", "date", "organisation", "commit") if _some_log_lacks(name, runs)]
+    if "system" in lacking or "date" in lacking:
+        text = f"the logs do not say {' or '.join(lacking)}"
         fix = "State what ran, where, when and by whom before these figures are published."
         yield Verdict(check="provenance", status=UNKNOWN, found=text, fix=fix)
 
@@ -272,8 +292,8 @@ def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
         )
 
 
-def _is_unsaid_by_any(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Tell whether the log of any run does not say the fact `name`: "system", "date", "organisation" or "commit"."""
+def _some_log_lacks(name: str, runs: Sequence[ReportedRun]) -> bool:
+    """Return whether at least one run's log lacks the fact `name`: "system", "date", "organisation" or "commit"."""
     for run in runs:
         facts = {
             "system": hardware(run) or run.record.accelerator,
@@ -287,7 +307,7 @@ def _is_unsaid_by_any(name: str, runs: Sequence[ReportedRun]) -> bool:
 
 
 def _first_and_count(texts: Sequence[str]) -> str:
-    """Return the first text, and how many more there are."""
+    """Return the first text, and how many more there are: `text (and 2 more)`."""
     if len(texts) == 1:
         return texts[0]
     return f"{texts[0]} (and {len(texts) - 1} more)"

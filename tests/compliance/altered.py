@@ -380,7 +380,7 @@ class Writer:
 
     def text(self) -> str:
         named = list(dict.fromkeys(key for file, _ in self.files for key in file.rules))
-        between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", checker._AGGREGATED)]
+        between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", checker._JOINED_METRICS_KEY)]
         between.sort(key=lambda key: key != "global_batch_size")
         aggregates = any(file.evaluation_field for file, _ in self.files)
         for key in (*_FIRST, "init_start", *between, *_LAST):
@@ -426,7 +426,7 @@ class Writer:
 
     def _metrics(self) -> None:
         """Two evaluations of stable_diffusion."""
-        [(rule, state)] = self._rules(checker._AGGREGATED)
+        [(rule, state)] = self._rules(checker._JOINED_METRICS_KEY)
         assert rule.any_check
         values = _candidates([ast.unparse(rule.any_check.node)], state)
         for samples in (512, 1024):

@@ -195,6 +195,14 @@ def test_runs_that_are_submitted_again_are_told_from_others(first, second, says,
     assert (len(asked), says is None or says in asked[0]) == (says is not None, True)
 
 
+def test_a_run_in_the_root_of_the_tree_and_below_it_is_a_question(tmp_path: Path) -> None:
+    """The root has no folder that could name another round."""
+    for folder in (tmp_path, tmp_path / "copy"):
+        write(folder, make_log.run(seed=1))
+    [asked] = [q.actual for q in audit(tmp_path)[1].questions if q.rule == "run-elsewhere"]
+    assert asked == "the run of result_0.txt of ."
+
+
 @pytest.mark.parametrize(("text", "says"), [(None, "CPU.json: missing"), ("[1]", "not a JSON object"), ("{}", None)])
 def test_a_system_description_that_cannot_be_read_is_asked_for(text: str | None, says, tmp_path: Path) -> None:
     write(tmp_path / "Example/results/CPU/resnet", make_log.run())

@@ -20,7 +20,7 @@ def _imagenet(**facts: object) -> ResultFacts:
         "ruleset": "4.0.0",
         "train_samples": 1_281_167,
         "eval_samples": 50_000,
-        "counts_samples": True,
+        "has_exact_counts": True,
     }
     return ResultFacts(**(values | facts))  # type: ignore[arg-type]
 
@@ -71,7 +71,7 @@ def test_a_closed_result_on_imagenet_is_named_as_the_guidelines_ask() -> None:
         ({"benchmark": "vit", "division": "open"}, "vit is no MLPerf benchmark"),
         ({"dataset": "uci-digits", "train_samples": 1437, "eval_samples": 360, "division": "open"}, "uci-digits"),
         ({"eval_samples": 49_999}, "49999 evaluation samples"),
-        ({"train_samples": 12_000, "eval_samples": None, "counts_samples": False}, "12000 training samples"),
+        ({"train_samples": 12_000, "eval_samples": None, "has_exact_counts": False}, "12000 training samples"),
         ({"synthetic": True}, "synthetic data"),
         (
             {"dataset": "imagenet", "bytes_of_parts": (PartBytes("training", 48_000_000_000, is_exact=True),)},
@@ -110,7 +110,7 @@ def test_bytes_say_nothing_where_the_numbers_of_samples_are_not_imagenets() -> N
     ],
 )
 def test_rounded_counts_of_others_logs_are_no_other_data_set(facts: dict[str, object], shows_dataset: bool) -> None:
-    result = standing(_imagenet(counts_samples=False, **facts))
+    result = standing(_imagenet(has_exact_counts=False, **facts))
     assert result.is_mlperf is True
     assert ("data set" not in result.unknown) == shows_dataset
 

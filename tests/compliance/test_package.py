@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compliance.submission import committed_code, package
+from compliance.submission import committed_code, package, package_logs
 from compliance.submission.verify import verify
 from tests import jobs, make_log
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
@@ -292,8 +292,8 @@ def test_a_file_beyond_any_packages_size_is_refused_unread(built, tmp_path: Path
 
 
 def test_the_log_of_a_framework_is_cut_at_the_size_of_a_repositorys_file(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(package, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(package_logs, "LARGEST_BYTES", 100)
     (tmp_path / "result_7.stderr").write_bytes(b"x" * 1000)
-    package._copy_framework_log(tmp_path / "result_7.txt", tmp_path / "copy_0.txt")
+    package_logs._copy_framework_log(tmp_path / "result_7.txt", tmp_path / "copy_0.txt")
     copied = (tmp_path / "copy_0.stderr").read_bytes()
     assert len(copied) == 100 and copied.startswith(b"xxx") and b"cut here" in copied

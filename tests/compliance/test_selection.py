@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compliance.submission.audit import audit
-from compliance.submission.selection import UNUSUAL, Candidate, chance_of_sooner, unusual
+from compliance.submission.selection import UNUSUAL, Candidate, chance_of_sooner, find_unusually_early
 from tests import make_log
 from tests.compliance.altered import foreign, write
 
@@ -18,7 +18,7 @@ def _round(chance: random.Random, submissions: int, runs: int) -> list[Candidate
         Candidate(
             organisation=f"organisation {number % 9}",
             group=("v4.0", "resnet", 4096 * (1 + number % 2)),
-            to_target=tuple(float(chance.choice((37, 39, 40, 40, 41, 43))) for _ in range(runs)),
+            epochs_to_target=tuple(float(chance.choice((37, 39, 40, 40, 41, 43))) for _ in range(runs)),
         )
         for number in range(submissions)
     ]
@@ -26,7 +26,7 @@ def _round(chance: random.Random, submissions: int, runs: int) -> list[Candidate
 
 def test_permuted_rounds_name_no_more_than_their_share() -> None:
     chance = random.Random(11)
-    named = sum(bool(unusual(_round(chance, 12, 5))) for _ in range(25))
+    named = sum(bool(find_unusually_early(_round(chance, 12, 5))) for _ in range(25))
     assert named <= 5  # of 25 at 5 %, 1 by chance; 6 or more by 1 of 800
 
 
@@ -34,11 +34,11 @@ def _exchanged(candidates: list[Candidate], chance: random.Random) -> list[Candi
     """The submissions, each with as many runs, drawn from those of all submissions at its batch."""
     pools: dict[object, list[float]] = {}
     for candidate in candidates:
-        pools.setdefault(candidate.group, []).extend(candidate.to_target)
+        pools.setdefault(candidate.group, []).extend(candidate.epochs_to_target)
     for pool in pools.values():
         chance.shuffle(pool)
     return [
-        replace(candidate, to_target=tuple(pools[candidate.group].pop() for _ in candidate.to_target))
+        replace(candidate, epochs_to_target=tuple(pools[candidate.group].pop() for _ in candidate.epochs_to_target))
         for candidate in candidates
     ]
 
@@ -48,7 +48,9 @@ def _exchanged(candidates: list[Candidate], chance: random.Random) -> list[Candi
 def test_published_rounds_with_exchanged_runs_name_few(archive: str, published_corpus: Path, monkeypatch) -> None:
     """docs/audit.md has the shares of 200 exchanges of each round."""
     screened: list[Candidate] = []
-    monkeypatch.setattr("compliance.submission.audit.unusual", lambda candidates: screened.extend(candidates) or {})
+    monkeypatch.setattr(
+        "compliance.submission.audit.find_unusually_early", lambda candidates: screened.extend(candidates) or {}
+    )
     audit(published_corpus / f"{archive}.tar.xz")
     rounds: dict[object, list[Candidate]] = {}
     for candidate in screened:
@@ -56,7 +58,7 @@ def test_published_rounds_with_exchanged_runs_name_few(archive: str, published_c
     chance = random.Random(13)
     named = 0
     for _ in range(20):
-        named += sum(bool(unusual(_exchanged(candidates, chance))) for candidates in rounds.values())
+        named += sum(bool(find_unusually_early(_exchanged(candidates, chance))) for candidates in rounds.values())
     assert len(rounds) >= 2 and named <= 0.2 * 20 * len(rounds)  # 5 % by chance
 
 
@@ -64,8 +66,8 @@ def test_the_soonest_five_of_many_runs_are_named() -> None:
     chance = random.Random(12)
     candidates = _round(chance, 16, 5)
     many = sorted(chance.gauss(40, 1.5) for _ in range(40))
-    selected = Candidate(organisation="selector", group=("v4.0", "resnet", 4096), to_target=tuple(many[:5]))
-    found = unusual([*candidates, selected])
+    selected = Candidate(organisation="selector", group=("v4.0", "resnet", 4096), epochs_to_target=tuple(many[:5]))
+    found = find_unusually_early([*candidates, selected])
     assert found.keys() == {16} and 0 < found[16] < UNUSUAL
 
 
@@ -78,11 +80,13 @@ def test_the_chance_is_the_permutations(runs, others, expected: float) -> None:
 
 
 def test_runs_of_ones_own_organisation_and_of_other_batches_are_not_compared() -> None:
-    soon = Candidate(organisation="a", group=1, to_target=(1.0,) * 5)
-    late = Candidate(organisation="a", group=1, to_target=(9.0,) * 40)
-    elsewhere = Candidate(organisation="b", group=2, to_target=(9.0,) * 40)
-    assert unusual([soon, late, elsewhere]) == {}
-    assert unusual([soon, Candidate(organisation="b", group=1, to_target=(9.0,) * 40)]).keys() == {0}
+    soon = Candidate(organisation="a", group=1, epochs_to_target=(1.0,) * 5)
+    late = Candidate(organisation="a", group=1, epochs_to_target=(9.0,) * 40)
+    elsewhere = Candidate(organisation="b", group=2, epochs_to_target=(9.0,) * 40)
+    assert find_unusually_early([soon, late, elsewhere]) == {}
+    assert find_unusually_early([soon, Candidate(organisation="b", group=1, epochs_to_target=(9.0,) * 40)]).keys() == {
+        0
+    }
 
 
 def test_an_audit_says_unusual_and_refuses_nothing(tmp_path) -> None:

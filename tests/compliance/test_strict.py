@@ -14,7 +14,7 @@ import pytest
 
 from compliance import rules
 from compliance.logged_run import LoggedRun
-from compliance.strict.copies import resemblance
+from compliance.strict.copies import describe_resemblance
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from tests import make_log
@@ -409,11 +409,11 @@ def test_intervals_of_no_time_are_no_resemblance() -> None:
     for run in runs:
         for place in range(300):
             run.keep_interval("epoch_stop", 0.0 if place % 10 == 0 else float(chance.randrange(1000, 9000)))
-    assert resemblance(*runs, least_power=20.0) == ""
+    assert describe_resemblance(*runs, least_digits=20.0) == ""
     copied = LoggedRun()
     for time_ms in runs[0].durations("epoch_stop"):
         copied.keep_interval("epoch_stop", time_ms)
-    assert resemblance(runs[0], copied, least_power=20.0).startswith("270 of 270 intervals are")
+    assert describe_resemblance(runs[0], copied, least_digits=20.0).startswith("270 of 270 intervals are")
 
 
 @pytest.mark.parametrize(("factor", "broken"), [(0.0095, {"epoch-time"}), (0.012, set())])

@@ -54,7 +54,7 @@ def command(*arguments: object) -> str:
 
 
 def plan(name: str, results: Path, *, shrink: bool = False, repeats: int | None = None) -> list[campaigns.Job]:
-    return campaigns.plan(campaigns.read_campaign(name, shrink=shrink, repeats=repeats), results)
+    return campaigns.plan_jobs(campaigns.read_campaign(name, shrink=shrink, repeats=repeats), results)
 
 
 # ---------------------------------------------------------------------------------------------- the grids
@@ -66,7 +66,7 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
 ) -> None:
     of = campaigns.read_campaign(name)
     assert len(of.cells) == cells
-    found = [tables.published_figures(of, cell, "throughput").values() for cell in of.cells]
+    found = [tables.published_figure_by_framework(of, cell, "throughput").values() for cell in of.cells]
     report = [row.value for row in select(of.published, metric="throughput")]
     assert sorted(figure for figures in found for figure in figures if figure) == sorted(report)
     protocol = protocols.find(name.replace("perf_rn50", "perf").replace("perf_hrnet", "perf-seg"))
@@ -77,7 +77,7 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
     assert protocol.take_steps in (None, steps["MEASURED_STEPS"]) and of.environment["DATA"] == "real"
     for cell in of.cells:
         tiny = campaigns.Run(1, min(cell.devices or 0, 2), 2, "fp32", cell.strategy)
-        assert campaigns.run_of(cell, shrink=True) == tiny
+        assert campaigns.run_of_cell(cell, shrink=True) == tiny
 
 
 @pytest.mark.parametrize(

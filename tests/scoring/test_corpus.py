@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scoring.importers import read_record, recognise
-from scoring.importers.checks import CLOCKS
+from scoring.importers.checks import CLOCK_CHECKS
 from scoring.published.table import read_published, select
 from scoring.record import InputError
 from tests.scoring.samples import command, scoring
@@ -175,7 +175,7 @@ def clocks(path: Path) -> tuple[str, str]:
     except InputError as error:
         known = "no line of a known format" not in str(error)
         return recognise(path) if known else "no known format", "not read"
-    checks = [check for check in record.checks if check.what in CLOCKS]
+    checks = [check for check in record.checks if check.what in CLOCK_CHECKS]
     verdict = "one clock"
     if checks:
         verdict = "within 5 %" if all(check.agree for check in checks) else "beyond, said"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scoring import importers
-from scoring.importers import FORMATS, read_record
+from scoring.importers import FORMATS, read_record, show
 from scoring.record import InputError, Record
 from tests.jobs import REPOSITORY
 from tests.scoring import samples
@@ -261,7 +260,7 @@ def test_a_field_that_cannot_be_read_is_a_problem_and_no_check_agrees_with_itsel
     assert "step_window: images is " in record.problems[0] and "cannot be read" in record.problems[0]
     [images] = [check for check in record.checks if check.what == "images"]
     assert images.one_sided and not images.agree and "24 of 24 windows count no images" in str(images)
-    shown = "\n".join(importers.record_lines(record))
+    shown = "\n".join(show.record_lines(record))
     assert "NOT CHECKED" in shown and "counted" not in shown
     log = samples.write(tmp_path, "own.log", text)
     _, result, _ = samples.command("score", log, "--protocol", "window")

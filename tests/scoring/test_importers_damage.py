@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from scoring.figure import protocols
 from scoring.figure.score import score
-from scoring.importers import FORMATS, jsonable, read_record, recognise, record_lines
+from scoring.importers import FORMATS, jsonable, read_record, recognise
+from scoring.importers.show import record_lines
 from scoring.record import InputError, TooFewRunsError
 from tests.scoring import samples
 from tests.scoring.test_importers import read, run, same_rows

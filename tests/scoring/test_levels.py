@@ -85,4 +85,4 @@ def test_the_fleet_names_no_node_that_is_slower_by_less_than_like_hosts_differ()
     """Seven nodes that are alike, and one that is slower for certain."""
     for slower, named in ((0.9, []), (1.1, ["slow"])):
         places = {f"node{at}": at * 1e-6 for at in range(7)} | {"slow": slower * smallest_difference()}
-        assert outliers.slow(places, noise=1e-6, alpha=0.001) == named
+        assert outliers.find_slow(places, noise=1e-6, alpha=0.001) == named

@@ -14,7 +14,7 @@ from runlog import stats
 from runlog.workloads import WORKLOADS
 from scoring.figure import protocols
 from scoring.figure.limits import images_per_joule, utilization
-from scoring.figure.repeats import refuse_what_is_no_repeat
+from scoring.figure.repeats import refuse_unless_repeats
 from scoring.record import InputError, Record
 from tests import make_log
 from tests.jobs import REPOSITORY
@@ -223,9 +223,9 @@ def test_runs_of_two_systems_are_no_repeats_and_a_run_counts_once(tmp_path: Path
 def test_logs_that_name_no_framework_are_repeats_where_they_are_of_one_format() -> None:
     one = Record(file="a", sha256="a", lines=1, format="mllog", framework="PyTorch 2.0")
     silent = Record(file="b", sha256="b", lines=1, format="mllog")
-    refuse_what_is_no_repeat([one, silent])
+    refuse_unless_repeats([one, silent])
     with pytest.raises(InputError, match=r"runs of different format \(mllog in a, table in c\)"):
-        refuse_what_is_no_repeat([one, Record(file="c", sha256="c", lines=1, format="table")])
+        refuse_unless_repeats([one, Record(file="c", sha256="c", lines=1, format="table")])
 
 
 def test_unknown_devices_change_the_unit_and_an_unknown_batch_is_asked_for(

@@ -19,7 +19,7 @@ from tools.acceptance.machine import Machine
 from tools.fleet import digests, steps
 
 model.STAGES = ((64, 1), (128, 1), (256, 1), (512, 1))
-digests.ON_CPU = digests.Course(steps=2, repetitions=3, seconds=0.0)
+digests.ON_CPU = digests.Amount(steps_per_repetition=2, least_repetitions=3, least_s=0.0)
 
 
 class Flip(NamedTuple):
@@ -39,7 +39,7 @@ CASES: dict[str, tuple[Flip, ...]] = {
     "random order": tuple(Flip(rank, step, "fc.b@GRAD", step) for rank in range(4) for step in range(6)),
 }
 
-take_step = digests.Carrier.step
+take_step = digests.RepeatableTraining.step
 
 
 def flipped(value: Any, bit: int) -> Any:
@@ -49,13 +49,13 @@ def flipped(value: Any, bit: int) -> Any:
     return changed
 
 
-def stepping(flips: tuple[Flip, ...], rank: int) -> Callable[[digests.Carrier], Any]:
-    """A step of the carrier that has these flips; those of what stays in the device go into the steps after it."""
+def stepping(flips: tuple[Flip, ...], rank: int) -> Callable[[digests.RepeatableTraining], Any]:
+    """A step of the training that has these flips; those of what stays in the device go into the steps after it."""
     taken = 0
 
-    def step(carrier: digests.Carrier) -> Any:
+    def step(training: digests.RepeatableTraining) -> Any:
         nonlocal taken
-        values = take_step(carrier)
+        values = take_step(training)
         for flip in flips:
             if (flip.rank, flip.step) == (rank, taken):
                 values[flip.tensor] = flipped(values[flip.tensor], flip.bit)
@@ -72,10 +72,10 @@ job, origins = env.read()
 me = ranks.start(job.cluster)
 ranks.connect(job.cluster, me)
 paddle.enable_static()
-carrier = steps.programs(Machine(job, origins, me, short=True)).carrier
+training = steps.programs(Machine(job, origins, me, short=True)).repeatable_training
 found = {}
 for case, flips in CASES.items():
-    digests.Carrier.step = stepping(flips, me.rank)  # type: ignore[method-assign]
-    found[case] = digests.measured(job.cluster, me, carrier, unit=me.rank)
+    digests.RepeatableTraining.step = stepping(flips, me.rank)  # type: ignore[method-assign]
+    found[case] = digests.measure_all_ranks(job.cluster, me, training, host_index=me.rank)
 if me.is_first:
     Path(sys.argv[1]).write_text(json.dumps(found))

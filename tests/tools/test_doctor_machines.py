@@ -310,8 +310,8 @@ def test_an_nvml_that_hangs_ends_no_doctor(
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(child, "NVML_S", 1.0)
-    monkeypatch.setattr(child, "nvml_silence", functools.cache(child.nvml_silence.__wrapped__))
-    assert child.nvml_silence() == said
+    monkeypatch.setattr(child, "hanging_call_of_nvml", functools.cache(child.hanging_call_of_nvml.__wrapped__))
+    assert child.hanging_call_of_nvml() == said
     # A rank asks too, before it counts its GPUs, and is told what NVML has answered already.
     monkeypatch.delattr(child, "talk")
     error, words = (RunError, f": {said}: look for NVRM and Xid") if said else (ValueError, "has 0 GPUs")
@@ -325,7 +325,7 @@ def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(node, "_libraries", dict)
     is_closed = []
     for silence, gpus in (("", 8), ("NVML has not answered nvmlInit", 0)):
-        monkeypatch.setattr(child, "nvml_silence", lambda said=silence: said)
+        monkeypatch.setattr(child, "hanging_call_of_nvml", lambda said=silence: said)
         with recorded_nvml(*[A100] * 8) as nvml:
             monkeypatch.setattr(
                 node,

@@ -192,9 +192,10 @@ def test_bits_of_its_own_beside_those_that_others_have_still_accuse(tmp_path: Pa
 def test_a_large_fleet_is_judged_in_as_many_looks_as_it_has_ranks() -> None:
     """Each rank's repetitions are added up a few times, not once for each other rank."""
     record = fleet([A100] * 300)
-    with mock.patch.object(arithmetic.Rank, "total", new_callable=mock.PropertyMock, return_value=4) as total:
+    counting = mock.PropertyMock(return_value=4)
+    with mock.patch.object(arithmetic.Rank, "repetition_count", counting):
         assert {verdict.status for verdict in arithmetic.judge(record)} == {"ok"}
-    assert total.call_count <= 10 * 300
+    assert counting.call_count <= 10 * 300
 
 
 def test_a_node_is_as_bad_as_its_worst_rank_and_names_each(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ def test_a_gpu_is_named_so_that_it_is_found_and_classed_by_what_decides_its_bits
 def test_what_is_digested_is_still_there_after_a_step_on_a_gpu(precision: str) -> None:
     """Buffers are shared there, and a tensor whose buffer another one takes would be read as that one."""
     main = programs.build(device="gpu", name=precision, ranks=2, loss_scale=128.0).main
-    watched = digests.watched(main)
+    watched = digests.digested_tensors(main)
     parameters = {parameter.name for parameter in main.all_parameters()}
     gradients = [name for name in watched if name.endswith("@GRAD")]
     assert parameters < set(watched) and len(gradients) == sum(p.trainable for p in main.all_parameters())

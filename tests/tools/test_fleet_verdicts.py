@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from runlog.verdict import WARNING
+from tools.fleet import alone as fleet_alone
 from tools.fleet import baseline as fleet_baseline
-from tools.fleet import measure as fleet_measure
+from tools.fleet import links as fleet_links
 from tools.fleet import outliers
 from tools.fleet import record as fleet_record
 from tools.fleet import rounds as fleet_rounds
@@ -65,7 +66,7 @@ def record(
     """
     rng = np.random.default_rng([nodes, seed])
 
-    def series(slower: dict[int, float], *, count: int = nodes, turns: int = fleet_measure.TURNS) -> Any:
+    def series(slower: dict[int, float], *, count: int = nodes, turns: int = fleet_alone.TURNS) -> Any:
         return tuple(x.tolist() for x in times(rng, noise, count=count, turns=turns, slower=slower))
 
     step, disk, network, link = (slow.get(part, {}) for part in ("step", "disk", "network", "link"))
@@ -80,7 +81,7 @@ def record(
         - 1
         for i, pair in enumerate(pairs)
     }
-    sizes = {"count": len(pairs), "turns": fleet_measure.LINK_TURNS}
+    sizes = {"count": len(pairs), "turns": fleet_links.LINK_TURNS}
     of_links = {name: series(slower, **sizes)[0] for name in fleet_verdicts.LINK_METRICS}
     found = fleet_record.FORMAT | {
         **{"whole_s": [1.1, 1.2], "took_s": 100.0, "system": "64xCPU", "time": "2026-11-22T18:00:00Z"},
@@ -187,7 +188,7 @@ def test_slow_parts_are_named_as_what_they_are(nodes: int, seed: int, slower: di
     ],
 )
 def test_who_is_slow_by_places(places: list[float], noise: float, alpha: float, slow: list[int]) -> None:
-    assert outliers.slow(dict(enumerate(places)), noise=noise, alpha=alpha) == slow
+    assert outliers.find_slow(dict(enumerate(places)), noise=noise, alpha=alpha) == slow
 
 
 def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
@@ -224,7 +225,7 @@ def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
     for nodes, runs in ((4, 4000), (8, 4000), (64, 1000)):
         places = 0.1 * rng.standard_normal((runs, nodes))
         share = statistics.fmean(
-            bool(outliers.slow(dict(enumerate(p)), noise=0.0, alpha=0.05)) for p in places.tolist()
+            bool(outliers.find_slow(dict(enumerate(p)), noise=0.0, alpha=0.05)) for p in places.tolist()
         )
         assert 0.02 < share < 0.055 + 3 * math.sqrt(0.05 * 0.95 / runs)
 

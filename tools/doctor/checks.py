@@ -224,7 +224,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """
     yield _judge_page_cache(facts["drop_caches"], job)
     if facts["data"] is None:
-        found = "synthetic" if job.data.kind == "synthetic" else "the embedded digits, made at the first start"
+        found = "synthetic" if job.data.is_synthetic else "the embedded digits, made at the first start"
         yield judged("data.lists", True, found, "a data set")
         return
     for part in facts["data"].values():

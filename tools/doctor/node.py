@@ -54,7 +54,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
-        absence = child.nvml_silence() if on_gpu else ""
+        absence = child.hanging_call_of_nvml() if on_gpu else ""
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]
@@ -308,7 +308,7 @@ def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None
 
     `import_errors` says for each package of IMPORTED why it cannot be imported; empty if it can.
     """
-    if not job.data.folder or job.data.kind != "real":
+    if not job.data.folder or job.data.is_synthetic:
         return None
     if any(import_errors.values()):
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scoring.figure import spread
-from tools.fleet.outliers import error_of, place_of, slow
+from tools.fleet.outliers import centre_of, error_of_centre, find_slow
 from tools.fleet.verdicts import ALPHAS, NODE_METRICS, Record, Series, of_hosts
 
 
@@ -17,26 +17,26 @@ class Change:
     """How one metric changed since a baseline."""
 
     metric: str
-    nodes: int  # in both
+    nodes: int  # the number of nodes in both records
     fleet: float  # median over the nodes: 0.02 is 2 % more time than then
     interval_95: tuple[float, ...] | None
-    slower: dict[str, float]  # nodes that lost more than the others did, and how much
+    slower: dict[str, float]  # nodes that slowed down far more than the fleet, and by how much more
 
 
 def changes(now: Record, then: Record) -> list[Change]:
-    """Return how each metric changed on the nodes that are in both records, `then` the earlier one.
+    """Return how each metric of the nodes changed from the earlier record `then` to the record `now`.
 
-    Each node is compared with itself, so that differences between the nodes' hardware cancel. A metric that one of the
-    records lacks, or that no node has in both, is left out.
+    Each node is compared with itself, so that differences between the nodes' hardware cancel. A metric is left out if
+    one of the records lacks it, or if no node has it in both.
     """
-    changed = []
+    changes_of_metrics = []
     for metric, title in NODE_METRICS.items():
         if metric in now["metrics"] and metric in then["metrics"]:
             log_times_now = _log_times(of_hosts(now, metric))
             log_times_then = _log_times(of_hosts(then, metric))
             if log_times_now.keys() & log_times_then.keys():
-                changed.append(_change(title, log_times_now, log_times_then, alpha=ALPHAS[metric]))
-    return changed
+                changes_of_metrics.append(_change(title, log_times_now, log_times_then, alpha=ALPHAS[metric]))
+    return changes_of_metrics
 
 
 def _change(
@@ -44,26 +44,25 @@ def _change(
 ) -> Change:
     """Return how the metric `title` changed from an earlier record to a later one.
 
-    The mappings have for each node the logarithms of its times; one node at least is in both. A node's own change is
-    that of the centre of its times, and the fleet's is the median change of the nodes in both records.
+    The mappings have for each node the logarithms of its times; at least one node must be in both. A node's change is
+    the change of the centre of its times. The fleet's change is the median over the nodes of both records. Its interval
+    is None for fewer than five nodes.
 
-    Nodes that lost far more than the fleet, by the tests of `slow`, are in `slower` with how much more they lost.
-    `alpha` is the chance that a node is named in a fleet whose nodes all changed alike. Of fewer than LEAST_NODES nodes
-    none is named, and of fewer than five the change has no interval.
+    `slower` has the nodes that slowed down far more than the fleet, with how much more. It is empty for fewer than
+    LEAST_NODES nodes. `alpha` is the chance of a false alarm if all nodes changed alike.
     """
     log_ratios = {}  # by node: the logarithm of its time now over its time then
     errors = []  # the standard error of each of these
     for host, times_now in log_times_now.items():
         if host in log_times_then:
             times_then = log_times_then[host]
-            # `place_of` gives a centre of the times that varies little, and `error_of` its standard error.
-            log_ratios[host] = place_of(times_now) - place_of(times_then)
-            errors.append(math.hypot(error_of(times_now), error_of(times_then)))  # of a difference
+            log_ratios[host] = centre_of(times_now) - centre_of(times_then)
+            error_of_difference = math.hypot(error_of_centre(times_now), error_of_centre(times_then))
+            errors.append(error_of_difference)
 
     median_log_ratio = statistics.median(log_ratios.values())
-    interval = spread.median_interval(list(log_ratios.values()))  # None of fewer than five
-    # Hosts whose log ratio is an outlier above the others, or one of a minority at over twice the time of all others.
-    slow_hosts = slow(log_ratios, noise=statistics.median(errors), alpha=alpha)
+    interval = spread.median_interval(list(log_ratios.values()))  # None for fewer than five
+    slow_hosts = find_slow(log_ratios, noise=statistics.median(errors), alpha=alpha)
     return Change(
         metric=title,
         nodes=len(log_ratios),

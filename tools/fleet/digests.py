@@ -1,9 +1,12 @@
 """The digests that show whether a rank computes the same bits as the others, taken on each rank.
 
-Silent data corruption is a wrong result without an error. To find it every rank takes the same training steps: the
-program without its all-reduces, the same weights, the same batch. What may make healthy GPUs differ is left out:
-weights drawn on the GPU, DALI's decoders, a dynamic loss scale, fused units, and cuDNN's search for algorithms and its
-algorithms with atomic additions. tools/fleet/arithmetic.py judges what comes out.
+Silent data corruption is a wrong result without an error. To find it, every rank repeats the same training steps: the
+program without its all-reduces, the same weights, the same batch. A table has the digests of one repetition. Equal
+tables have the same name, a hash of their content.
+
+What may make healthy GPUs differ is left out: weights drawn on the GPU, DALI's decoders, a dynamic loss scale, fused
+units, and cuDNN's search for algorithms and its algorithms with atomic additions. tools/fleet/arithmetic.py judges the
+digests.
 """
 
 import hashlib
@@ -26,100 +29,103 @@ from program import build, ops
 from program.arrays import Array
 from runlog.errors import message_of
 from runlog.json_types import JsonObject
-from tools.acceptance.machine import repeatable
+from tools.acceptance.machine import repeatable_algorithms
 from tools.doctor.rows import gpu_name
 
-# The MiB that cuDNN's convolutions may take, Paddle's default. With one limit for all, the choice of an algorithm
+# The MiB that cuDNN's convolutions may take, Paddle's default. With one limit for all ranks, the choice of an algorithm
 # depends on nothing but the GPU's model and the versions.
 WORKSPACE_LIMIT_MIB = 512
 SEED = 1
 RATE = 0.01  # learning rate of each step: small enough that no value overflows, whatever the job's optimizer
-TABLES_OF_A_RANK = 4  # whose digests are kept, beside the counts of all
-TABLES_OF_A_FLEET = 64  # of about 30 KB each for ten steps
+MOST_TABLES_KEPT = 4  # on a rank: the repetitions of all tables are counted, but only these tables are kept
+MOST_TABLES_RECORDED = 64  # in the fleet's record, of about 30 KB each for ten steps
 
-Table = list[list[str]]  # all digests of a repetition: a row for each step, with the digest of each tensor
+Table = list[list[str]]  # the digests of a repetition: a row for each step, with the digest of each tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """How long digests are taken: until both `repetitions` and `seconds` have passed."""
+class Amount:
+    """How many repetitions a rank takes: until both `least_repetitions` and `least_s` are reached."""
 
-    steps: int  # in each repetition
-    repetitions: int  # at least so many
-    seconds: float  # at least so long, so that a GPU is as hot as in training
+    steps_per_repetition: int
+    least_repetitions: int
+    least_s: float  # so that a GPU gets as hot as in training
 
 
-ON_GPU = Course(steps=10, repetitions=3, seconds=60.0)
-ON_CPU = Course(steps=2, repetitions=3, seconds=0.0)
+ON_GPU = Amount(steps_per_repetition=10, least_repetitions=3, least_s=60.0)
+ON_CPU = Amount(steps_per_repetition=2, least_repetitions=3, least_s=0.0)
 
 
 @dataclass(kw_only=True)
-class Taken:
+class DigestsOfRank:
     """The digests of one rank."""
 
-    tensors: list[str] = field(default_factory=list)  # in the program's order
-    counts: Counter[str] = field(default_factory=Counter)  # by the name of a table: repetitions that gave it
-    tables: dict[str, Table] = field(default_factory=dict)  # the first TABLES_OF_A_RANK, by name
-    failure: str | None = None  # why there are none
+    tensors: list[str] = field(default_factory=list)  # their names, in the program's order
+    count_by_table: Counter[str] = field(default_factory=Counter)  # {name of a table: repetitions that gave it}
+    kept_tables: dict[str, Table] = field(default_factory=dict)  # by name: the first MOST_TABLES_KEPT
+    failure: str | None = None  # why there are no digests; None if there are
 
 
-class Carrier:
-    """A training program that takes the same steps again and again."""
+class RepeatableTraining:
+    """A training program that can be set back to its start, and then takes the same steps again."""
 
-    def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate: str) -> None:
-        """Copy the state that the program has now, which is the same on all ranks, as the start of each repetition.
+    def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
+        """Copy the program's current state as the start of each repetition; it must be the same on all ranks.
 
-        `main` is the program, without all-reduces; `model` is the workload that it was built from. `rate` is the name
-        of its learning rate's variable, which is RATE in each step whatever the job's is.
+        `main` is the program without its all-reduces, and `model` is the workload that the program was built from.
+        `rate_variable` is the name of the variable with the learning rate. Its value is set to RATE for all steps, in
+        place of the job's learning rate.
         """
         self._executor = executor
         self._main = main
-        batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # NumPy's, the same on every rank
+        # NumPy draws the batch, so it is the same on every rank.
+        batch = model.synthetic(model.image, batch=model.batch, seed=SEED)
         self._feed = {"image": batch.image, "label": batch.label}
-        self._gradients = list(ops.parameters_by_gradient(main.global_block()))  # their names
-        self.tensors = watched(main)  # the names of those that get a digest
-        self._start: dict[str, Array] = {}  # the state by name
+        self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
+        self.tensors = digested_tensors(main)  # names of the tensors that get a digest
+        self._start: dict[str, Array] = {}  # {name of a tensor of the state: its value at the start}
         for name, tensor in state.tensors(main):
             value = np.array(tensor)
-            if name == rate:
+            if name == rate_variable:
                 value = np.full_like(value, RATE)
             self._start[name] = value
 
     def restart(self) -> None:
-        """Set weights, statistics, momenta and learning rate as they were at first."""
+        """Set weights, statistics, momenta and learning rate back to the start."""
         for name, tensor in state.tensors(self._main):
             state.assign(tensor, self._start[name])
 
     def step(self) -> dict[str, Array]:
-        """Take a training step; return the value of each gradient, statistic and updated weight after it."""
-        fetched = self._executor.run(self._main, feed=self._feed, fetch_list=self._gradients)
-        values = dict(zip(self._gradients, fetched, strict=True))
+        """Take a training step; return the value of each gradient, statistic and updated weight after it, by name."""
+        gradients = self._executor.run(self._main, feed=self._feed, fetch_list=self._gradient_names)
+        values = dict(zip(self._gradient_names, gradients, strict=True))
         scope = static.global_scope()
         for name in self.tensors:
-            if name not in values:
+            if name not in values:  # not a gradient, so it stays in the scope
                 values[name] = np.asarray(scope.find_var(name).get_tensor())
         return values
 
 
-def watched(main: static.Program) -> list[str]:
+def digested_tensors(main: static.Program) -> list[str]:
     """Return the names of a training program's tensors that get a digest, in the order in which it computes them.
 
-    They are the gradient of each parameter, the statistics of batch norm, and what the optimizer writes: parameters,
-    and in half precision their FP32 masters. One that several operators compute has the place of the first.
+    These are the gradient of each parameter, the batch-norm statistics, and what the optimizer writes: the parameters,
+    and in half precision their FP32 masters. If several operators write a tensor, the first one decides the order.
     """
     operators = main.global_block().ops
     gradients = ops.parameters_by_gradient(main.global_block())  # {name of a gradient: name of its parameter}
-    wanted = {*gradients, *state.statistics_names(main)}
+    digested = {*gradients, *state.statistics_names(main)}
     for op in operators:
-        if op.type in ops.ALL_UPDATES:  # an operator of an optimizer
-            wanted.update(ops.operands(op, "ParamOut", "MasterParamOut"))
+        is_optimizer = op.type in ops.ALL_UPDATES
+        if is_optimizer:
+            digested.update(ops.operands(op, "ParamOut", "MasterParamOut"))
 
     ordered: list[str] = []
     for op in operators:
-        if op.type == "coalesce_tensor":  # names gradients, to lay them side by side, and computes none
+        if op.type == "coalesce_tensor":  # lays gradients side by side: it has them as outputs, but computes none
             continue
         for name in op.output_arg_names:
-            if name in wanted and name not in ordered:
+            if name in digested and name not in ordered:
                 ordered.append(name)
     return ordered
 
@@ -127,52 +133,55 @@ def watched(main: static.Program) -> list[str]:
 def digest(value: Array) -> str:
     """Return the CRC-32 of a tensor's bytes as eight hexadecimal digits.
 
-    A CRC-32 finds every change within 32 neighbouring bits for certain, and any other but for one in 2 ** 32. It is
-    quick on every CPU: a training step has some 200 MB of tensors.
+    A CRC-32 detects every change within 32 neighbouring bits. Of other changes it misses one in 2 ** 32. It is fast on
+    every CPU, which matters because a training step has about 200 MB of tensors.
     """
     flat = np.ascontiguousarray(value).reshape(-1)
     return f"{zlib.crc32(flat.view(np.uint8).data):08x}"
 
 
 def table_name(table: Table) -> str:
-    """Return a short name of a table that no other table has: the beginning of its SHA-256."""
+    """Return a short name of a table, which differs from that of any other table: the beginning of its SHA-256."""
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
-def repetition(carrier: Carrier, steps: int) -> Table:
-    """Set the carrier back to its start, and take so many steps.
+def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
+    """Set the training back to its start, take this many steps, and return their digests.
 
-    Return the digests: a row for each step, in which each tensor of `carrier.tensors` has its digest, in their order.
+    The digests are a list for each step, with the digest of each tensor of `training.tensors`, in that order.
     """
-    carrier.restart()
+    training.restart()
     table = []
     for _ in range(steps):
         WATCHDOG.beat("computing digests")
-        values = carrier.step()
-        table.append([digest(values[name]) for name in carrier.tensors])
+        values = training.step()
+        table.append([digest(values[name]) for name in training.tensors])
     return table
 
 
-def take(carrier: Carrier, course: Course) -> Taken:
-    """Repeat the carrier's steps as long as the course says, and return the digests.
+def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
+    """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    All digests of one repetition are a table. Returned are how many repetitions gave each table, and the digests
-    themselves of the first TABLES_OF_A_RANK tables. Where any step raises an error, the digests taken so far are
-    dropped, and only the error's message is returned, as `failure`.
+    A table has the digests of one repetition. The result has the number of repetitions that gave each table, and the
+    first MOST_TABLES_KEPT different tables.
+
+    If a step raises an error, the digests taken so far are dropped. The result then has only the error's message, as
+    `failure`, and the names of the tensors.
     """
-    taken = Taken(tensors=carrier.tensors)
-    until_s = time.monotonic() + course.seconds
+    result = DigestsOfRank(tensors=training.tensors)
+    least_end_s = time.monotonic() + amount.least_s
     try:
-        with repeatable(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
-            while taken.counts.total() < course.repetitions or time.monotonic() < until_s:
-                table = repetition(carrier, course.steps)
-                name = table_name(table)
-                taken.counts[name] += 1
-                if len(taken.tables) < TABLES_OF_A_RANK:
-                    taken.tables[name] = table
+        # A fixed workspace limit lets cuDNN choose the same algorithms on all ranks.
+        with repeatable_algorithms(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
+            while result.count_by_table.total() < amount.least_repetitions or time.monotonic() < least_end_s:
+                table = digest_one_repetition(training, amount.steps_per_repetition)
+                name = table_name(table)  # equal tables have the same name
+                result.count_by_table[name] += 1
+                if len(result.kept_tables) < MOST_TABLES_KEPT:
+                    result.kept_tables[name] = table
     except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
-        return Taken(tensors=carrier.tensors, failure=message_of(error))
-    return taken
+        return DigestsOfRank(tensors=training.tensors, failure=message_of(error))
+    return result
 
 
 # ---- which ranks may be compared
@@ -183,93 +192,106 @@ class Device:
     """The device of a rank."""
 
     title: str  # with all by which a GPU is found: number, model, UUID, serial number
-    class_name: str | None  # devices of one class compute the same bits; None where some part of it is not known
+    class_name: str | None  # devices of one class compute the same bits; None if a part of the class is unknown
 
 
 def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
-    """Return the device of the rank that is number `local_rank` on its node: its title, and its class.
+    """Return the title and the class of a rank's device; `local_rank` is the rank's number on its node.
 
-    A GPU's class is its model, driver, cuDNN and Paddle. A CPU's is its model, Paddle and the number of threads, as
-    sums depend on that. It is None where NVML shows no such GPU, or one of these parts is unknown.
+    Devices of one class compute the same bits. A CPU's class is its model, its number of threads and Paddle's version.
+    The number of threads is part of it because sums depend on it. A GPU's class is its model and the versions of
+    driver, cuDNN and Paddle.
+
+    The class is None if NVML does not show the GPU, or if the model, the driver or cuDNN is unknown.
     """
-    version = f"Paddle {paddle.__version__}"
+    paddle_version = f"Paddle {paddle.__version__}"
     if not cluster.on_gpu:
-        model = provenance.node().cpu
-        return Device(title=model, class_name=f"{model}, {cluster.threads_per_rank} threads, {version}")
+        cpu_model = provenance.node().cpu
+        return Device(title=cpu_model, class_name=f"{cpu_model}, {cluster.threads_per_rank} threads, {paddle_version}")
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
             return Device(title=f"GPU {local_rank} of the job", class_name=None)
         gpu = nvidia.gpu_of(handles[local_rank])
         uuid = nvidia.uuid_of(handles[local_rank])
         serial = nvidia.serial_of(handles[local_rank])
-    known = [gpu_name(gpu), gpu.name, uuid]
+    number_of_gpu = gpu_name(gpu)  # such as "GPU3"
+    model_of_gpu = gpu.name
+    title_parts = [number_of_gpu, model_of_gpu, uuid]
     if serial:
-        known.append(f"serial {serial}")
-    title = ", ".join(part for part in known if part)
-    cudnn = paddle.get_cudnn_version()  # None or -1 where Paddle finds no library
+        title_parts.append(f"serial {serial}")
+    title = ", ".join(part for part in title_parts if part)
+    cudnn = paddle.get_cudnn_version()  # None or -1 if Paddle finds no library
     has_cudnn = cudnn is not None and cudnn > 0
-    if gpu.name is None or gpu.driver is None or not has_cudnn:
+    if model_of_gpu is None or gpu.driver is None or not has_cudnn:
         return Device(title=title, class_name=None)
-    return Device(title=title, class_name=f"{gpu.name}, driver {gpu.driver}, cuDNN {cudnn}, {version}")
+    return Device(title=title, class_name=f"{model_of_gpu}, driver {gpu.driver}, cuDNN {cudnn}, {paddle_version}")
 
 
 # ---- the record of all ranks
 
 
-def measured(cluster: ClusterSettings, me: ranks.Ranks, carrier: Carrier, *, unit: int) -> JsonObject:
-    """Take digests on all ranks at once, and return those of all as the fleet's record keeps them.
+def measure_all_ranks(
+    cluster: ClusterSettings, me: ranks.Ranks, training: RepeatableTraining, *, host_index: int
+) -> JsonObject:
+    """Repeat the same training steps on all ranks at the same time; return the digests of all ranks' results.
 
-    All ranks call this together, and each gets all digests. `unit` is the number of this rank's host among those that
-    are compared. The result has the fields of `gathered`, and as `took_s` the seconds that it took on this rank.
+    All ranks must call this together, and each rank gets the digests of all. `host_index` is the number of this rank's
+    host among the compared hosts. The result is an entry of the fleet's record: the fields of `gather_digests`, and as
+    "took_s" the seconds that the repetitions took on this rank.
     """
-    course = ON_GPU if cluster.on_gpu else ON_CPU
-    ranks.wait(me.comm)  # all begin at once
+    amount = ON_GPU if cluster.on_gpu else ON_CPU
+    ranks.wait(me.comm)  # so that all ranks begin at the same time
     began = time.monotonic()
-    taken = take(carrier, course)
+    mine = digest_repetitions(training, amount)
     took_s = round(time.monotonic() - began, 1)
-    digests_of_all = gathered(me, unit, device_of(cluster, me.local_rank), taken, steps=course.steps)
+    device = device_of(cluster, me.local_rank)
+    digests_of_all = gather_digests(me, host_index, device, mine, steps=amount.steps_per_repetition)
     return digests_of_all | {"took_s": took_s}
 
 
-def gathered(me: ranks.Ranks, unit: int, device: Device, taken: Taken, *, steps: int) -> JsonObject:
-    """Return the digests of all ranks as the fleet's record keeps them; all ranks call this together.
+def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
+    """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    A table is all digests of one repetition. The record has how often each rank gave each table, by its name, and the
-    digests themselves of the TABLES_OF_A_FLEET tables that most ranks gave: each is sent by one of the ranks that hold
-    it. `unit` is the number of this rank's host, and `taken` are its own digests, of repetitions of `steps` steps.
+    A table has the digests of one repetition, and `steps` is the number of steps in each repetition. `mine` are the
+    digests of this rank, and `host_index` is the number of its host.
+
+    The entry says for each rank how many of its repetitions gave each table. It also holds tables, but only the
+    MOST_TABLES_RECORDED that most ranks gave. Each of these comes from one of the ranks that have kept it.
     """
-    mine = {
+    entry_of_this_rank = {
         "rank": me.rank,
-        "unit": unit,
+        "unit": host_index,
         "node": me.node,
         "device": device.title,
         "class": device.class_name,
-        "repetitions": dict(taken.counts),
-        "failure": taken.failure,
+        "repetitions": dict(mine.count_by_table),
+        "failure": mine.failure,
     }
-    entries = me.comm.allgather(mine)
-    held_by_rank = me.comm.allgather(list(taken.tables))  # of each rank the names of the tables that it holds
-    sender_by_table = _senders(entries, held_by_rank)
-    mine_to_send = {name: table for name, table in taken.tables.items() if sender_by_table.get(name) == me.rank}
+    entries = me.comm.allgather(entry_of_this_rank)
+    kept_names_by_rank = me.comm.allgather(list(mine.kept_tables))
+    sender_by_table = _choose_senders(entries, kept_names_by_rank)  # of the most common tables
+    tables_to_send = {name: table for name, table in mine.kept_tables.items() if sender_by_table.get(name) == me.rank}
     tables: dict[str, Table] = {}
-    for tables_of_rank in me.comm.allgather(mine_to_send):
+    for tables_of_rank in me.comm.allgather(tables_to_send):
         tables |= tables_of_rank
-    return {"steps": steps, "tensors": taken.tensors, "tables": tables, "ranks": entries}
+    return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
 
 
-def _senders(entries: Sequence[JsonObject], held_by_rank: Sequence[list[str]]) -> dict[str, int]:
-    """Return which rank sends which table to the record: {name of the table: the first rank that holds it}.
+def _choose_senders(entries: Sequence[JsonObject], kept_names_by_rank: Sequence[list[str]]) -> dict[str, int]:
+    """Choose the tables that go into the record; return {name of a table: the first rank that has kept it}.
 
-    A table is all digests of one repetition. Sent are the TABLES_OF_A_FLEET tables that most ranks gave, of those that
-    any rank holds. `entries` has for each rank under "repetitions" how often it gave which table, and `held_by_rank`
-    the names of the tables that it still holds.
+    A table has the digests of one repetition. Of the tables that any rank has kept, the MOST_TABLES_RECORDED that most
+    ranks gave are chosen.
+
+    `entries` are the entries of all ranks in the record: "repetitions" has the rank's number of repetitions by table.
+    `kept_names_by_rank` has for each rank the names of the tables that it has kept.
     """
     first_holder: dict[str, int] = {}
-    for rank, names in enumerate(held_by_rank):
-        for name in names:
+    for rank, table_names in enumerate(kept_names_by_rank):
+        for name in table_names:
             first_holder.setdefault(name, rank)
-    ranks_by_table: Counter[str] = Counter()
+    rank_count_by_table: Counter[str] = Counter()
     for entry in entries:
-        ranks_by_table.update(entry["repetitions"].keys())
-    commonest_first = [name for name, _ in ranks_by_table.most_common() if name in first_holder]
-    return {name: first_holder[name] for name in commonest_first[:TABLES_OF_A_FLEET]}
+        rank_count_by_table.update(entry["repetitions"].keys())  # keys: each rank counts once, however often it repeats
+    most_common_first = [name for name, _ in rank_count_by_table.most_common() if name in first_holder]
+    return {name: first_holder[name] for name in most_common_first[:MOST_TABLES_RECORDED]}

@@ -1,9 +1,11 @@
-"""Who of several nodes or links is slow beside the others, by the place of each on a scale of logarithms of times.
+"""Finds the slow nodes or links of a fleet by the logarithms of their times.
 
-Who does not belong is found by Rosner's generalized test (Technometrics 25, 1983): the farthest from the median are
-set aside one after the other, so that several do not hide each other, and each is compared with mean and standard
-deviation of those left. Three or five others tell little of how healthy ones differ, so that test is weak where few
-are; hence a second way to be named: a minority that takes over twice the time of all others.
+Outliers are found by Rosner's generalized test (Technometrics 25, 1983). It sets aside the values farthest from the
+median one after the other, so that several outliers do not hide each other. Each is compared with the mean and the
+standard deviation of the values that are left.
+
+That test is weak for a few nodes: three or five others show little of how healthy nodes differ. So there is a second
+criterion: a minority that takes over twice the time of all others is slow, too.
 """
 
 import itertools
@@ -17,31 +19,34 @@ from runlog import stats
 from scoring.figure.calibration import smallest_difference
 
 LEAST_NODES = 4  # of three the odd one cannot be told
-STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normal places)
+# Rosner's test has several steps, each of which may name a healthy node. The chance of a false alarm in any step over
+# that in one step: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normally distributed).
+ALARMS_OVER_ONE_STEPS = 2.0
 LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
-LEAST_T = 3.0  # standard errors that an outlier is away at least, whatever `alpha` would allow
-APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
+LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha` allows less
+LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so much
 
 
-# ---- the place of one, by its turns
+# ---- the centre of a node's or link's turns
 
 
-def place_of(log_ratios: Sequence[float]) -> float:
-    """Return the place of a node or link: a centre of its log ratios, which varies less than their median does.
+def centre_of(log_ratios: Sequence[float]) -> float:
+    """Return the centre of a node's or link's log ratios: the Hodges-Lehmann estimate.
 
-    It is Hodges and Lehmann's estimate: the median of the means of every two turns, each also with itself.
+    It is the median of the means of all pairs of values. Each value is also paired with itself. The estimate varies
+    less than the median of the values.
     """
     pairs = itertools.combinations_with_replacement(log_ratios, 2)
     return statistics.median((first + second) / 2 for first, second in pairs)
 
 
-def error_of(log_ratios: Sequence[float]) -> float:
-    """Return the standard error of a place (`place_of`), by the median absolute deviation (MAD) of the turns.
+def error_of_centre(log_ratios: Sequence[float]) -> float:
+    """Return the standard error of `centre_of(log_ratios)`, estimated by the median absolute deviation (MAD).
 
-    In normal noise the variance of a place is pi / 3 times that of a mean of as many turns.
+    In normal noise the variance of this centre is pi / 3 times the variance of the mean.
     """
-    centre = statistics.median(log_ratios)
-    mad = statistics.median(abs(value - centre) for value in log_ratios)
+    median = statistics.median(log_ratios)
+    mad = statistics.median(abs(value - median) for value in log_ratios)
     deviation = 1.4826 * mad  # the standard deviation of a normal distribution with this MAD
     return math.sqrt(math.pi / 3) * deviation / math.sqrt(len(log_ratios))
 
@@ -49,59 +54,70 @@ def error_of(log_ratios: Sequence[float]) -> float:
 # ---- which of several are slow
 
 
-def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
-    """Return the names of those that are slow beside the others, in the order of `places`; none of fewer than four.
+def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
+    """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    `places` has for each name the logarithm of its time over the fleet's. `noise` is the error of such a place, `alpha`
-    the chance that a healthy fleet has one named. There are two ways to be named: as an outlier above the others, and
-    as one of a minority that takes more than APART times as long as all others.
+    `log_ratios` has for each name the logarithm of its time over the fleet's typical time: 0.05 is about 5 % slower.
+    `noise` is the standard error of one such value. `alpha` is the chance of a false alarm in a healthy fleet.
+
+    A name is slow in two cases:
+    - It is an outlier above the others.
+    - It belongs to a minority that takes more than LEAST_MINORITY_RATIO times as long as all others.
+
+    The list is empty for fewer than LEAST_NODES names, because the usual time is unclear then.
     """
-    if len(places) < LEAST_NODES:
+    if len(log_ratios) < LEAST_NODES:
         return []
-    centre = statistics.median(places.values())
-    distances = {name: place - centre for name, place in places.items()}
-    named = _outliers(distances, noise=noise, alpha=alpha) | _slow_minority(distances, noise=noise)
-    return [name for name in places if name in named]
+    median = statistics.median(log_ratios.values())
+    distances = {name: log_ratio - median for name, log_ratio in log_ratios.items()}
+    slow = _find_outliers(distances, noise=noise, alpha=alpha) | _find_slow_minority(distances, noise=noise)
+    return [name for name in log_ratios if name in slow]
 
 
-def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of those above the centre that Rosner's test sets aside, by their distances from the centre.
+def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
+    """Return the names of the slow outliers by Rosner's test.
 
-    The farthest from the centre is compared with mean and standard deviation of all nearer ones, then the next farthest
-    with those nearer still, down to half of all. One differs if it is so far above their mean that chance hardly
-    explains it. The nearest one that differs is an outlier, and so are all that are farther. Of these, the ones below
-    the centre are fast, and those that are only a little above it do not matter: neither is returned. `noise` is the
-    least standard deviation that is believed, `alpha` the chance that one of healthy nodes is named.
+    `distances` has for each name its distance from the median, above 0 if it is slower. `noise` is the least standard
+    deviation that is assumed. `alpha` is the chance of a false alarm among healthy nodes.
+
+    1. Order the names from the nearest to the farthest, in either direction.
+    2. Test each name, from the farthest to the middle of that order: does it lie above the mean of all nearer ones by
+       more than chance explains?
+    3. The nearest name that passes this test is an outlier, and so are all farther ones.
+    4. Of the outliers, return those that are slower than the median by more than the smallest difference that matters.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
     count = len(values)
-    first_outlier = count  # an index of from_near_to_far; at first there is none
+    most_chance = alpha / ALARMS_OVER_ONE_STEPS  # in one step, so that all steps together have `alpha`
+    first_outlier = count  # index in from_near_to_far; `count` means none
     for candidate in range(count - 1, count // 2, -1):  # from the farthest on
         nearer = values[:candidate]
         deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
-        error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
+        error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # between one value and the mean of `candidate`
         t = float(values[candidate] - nearer.mean()) / error_of_difference
-        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)  # of `candidate` + 1 healthy ones
-        # One that differs takes all farther ones along, also those that hid each other in an earlier step.
-        if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
+        # The candidate is the farthest of `candidate` + 1 values, any of which could have been the farthest by chance.
+        chance = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
+        if t > LEAST_T and chance <= most_chance:
+            # All farther ones are outliers too, even if they hid each other in an earlier step.
             first_outlier = candidate
-    least_distance = smallest_difference()  # of speed, that counts
+    least_distance = smallest_difference()  # as a share of speed
     return {name for name in from_near_to_far[first_outlier:] if distances[name] > least_distance}
 
 
-def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority whose fastest takes over APART times as long as the slowest of the others.
+def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
+    """Return the largest minority that takes over LEAST_MINORITY_RATIO times as long as all others; empty if none does.
 
-    `distances` are logarithms of times. `noise` is the error of one: the gap must be three errors wider. The set is
-    empty where there is no such minority.
+    `distances` has for each name its distance from the median, as a logarithm of times. `noise` is the standard error
+    of one time's logarithm. The fastest of the minority is compared with the slowest of the others, and the gap must be
+    wider by three standard errors.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
-    gap = math.log(APART) + 3 * noise
-    largest = 0
+    least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise
+    largest_size = 0
     for size in range(1, (len(distances) + 1) // 2):  # fewer than half of all
         fastest_inside = from_slow_to_fast[size - 1]
         slowest_outside = from_slow_to_fast[size]
-        if distances[fastest_inside] - distances[slowest_outside] > gap:
-            largest = size
-    return set(from_slow_to_fast[:largest])
+        if distances[fastest_inside] - distances[slowest_outside] > least_gap:
+            largest_size = size
+    return set(from_slow_to_fast[:largest_size])

@@ -18,21 +18,21 @@ from tools.fleet import arithmetic
 from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
-# In the table's order: first what changes speed most; a fact that begins with one of these words has its place.
+# The order of facts in the report, first what changes speed most. A fact is sorted by the entry that it begins with.
 ORDER = (
     *("GPUs", "driver", "power limits", "persistence", "CPU", "cores", "CPU quota", "memory"),
     *("InfiniBand", "NIC", "MTU", "NCCL_", "UCX_", "OMPI_", "image", "lock", "code", "library", "kernel"),
     *("governor", "huge pages", "transparent huge pages", "data mount", "firmware", "BIOS"),
 )
 EXCHANGE_MIB = 4  # of an all-reduce between two nodes
-CLOCK_S = 0.5  # between two nodes' clocks
+MOST_CLOCK_OFFSET_S = 0.5  # of a node's clock from the first node's, in either direction
 
 
 def read(path: Path) -> Judged:
-    """Read a fleet's record, the file fleet.json that --fleet wrote, and judge its nodes and links.
+    """Read a fleet's record, the file fleet.json that --fleet wrote; return it with the verdicts on nodes and links.
 
-    Returns the record with the verdicts. Raises ValueError, whose message names the file and says what to do, for a
-    file that cannot be read, is no record, or has a field that no record can have.
+    Raises ValueError if the file cannot be read, is not a record of this version, or has a field that no record can
+    have. The message names the file and says what to do.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -40,33 +40,39 @@ def read(path: Path) -> Judged:
         raise ValueError(f"{named_files.explain(error)}; give the fleet.json of a --fleet") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}: give the fleet.json of a --fleet") from error
-    if not isinstance(record, dict) or {name: record.get(name) for name in FORMAT} != FORMAT:
+    is_this_format = isinstance(record, dict) and all(record.get(name) == FORMAT[name] for name in FORMAT)
+    if not is_this_format:
         raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
     try:
         _check(record)
-        differences(record)  # for its errors alone, which a damaged record causes
+        differences(record)  # the result is not needed here; a damaged record raises an error
         return judge_record(record)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         why = f"damaged ({type(error).__name__}: {error})"
-        if type(error) is ValueError:  # from a check here, which says in words what is wrong
+        if type(error) is ValueError:  # and no subclass: one of our checks, whose text says what is wrong
             why = str(error)
         raise ValueError(f"{path}: {why}: give the file as --fleet wrote it") from error
 
 
 def _check(record: Record) -> None:
-    """Check that a record is complete and consistent, as a fleet's acceptance writes it.
+    """Raise an error unless a record is complete and consistent.
 
-    Raises ValueError where a host stands twice, a list has no entry for each host, a link is of no two hosts, a time is
-    not above 0, or the digests do not fit. A field that is missing or of another type raises what Python makes of it,
-    as KeyError or TypeError.
+    A field that is missing or of another type raises LookupError, TypeError or AttributeError. ValueError is raised if:
+
+    - a host is there twice;
+    - a list does not have one entry for each host;
+    - a link is not between two of the hosts, in their order;
+    - a series has other turns than the others of its metric, or a time that is not above 0 and finite;
+    - the digests do not fit (`arithmetic.check`).
     """
     hosts = record["hosts"]
-    "".join((record["system"], record["time"], *hosts))  # raises TypeError where one is no text
-    dict(record.get("job", {}))  # raises an error where it is no mapping
+    arithmetic.raise_unless_texts((record["system"], record["time"], *hosts))
+    _raise_unless_mapping(record.get("job", {}))
     if len(set(hosts)) < len(hosts):
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
 
-    metrics = (STEP, STALLS, *record["metrics"])
+    required = (STEP, STALLS)  # if one is missing, the lookup below raises KeyError
+    metrics = (*required, *record["metrics"])
     _check_length("facts", record["nodes"], hosts)
     for metric in metrics:
         _check_length(metric, record["metrics"][metric]["series"], hosts)
@@ -79,21 +85,29 @@ def _check(record: Record) -> None:
     links = links_of(record)
     for metric in LINK_METRICS:
         _check_series(metric, {name: link[metric] for name, link in links.items()})
-    _check_series("whole_s", {"all": record["whole_s"] or None})
+    # Both are of the whole fleet: "all" stands for the name of a node.
+    whole_s = record["whole_s"] or None  # an empty list: not measured
+    _check_series("whole_s", {"all": whole_s})
     _check_series("took_s", {"all": [record["took_s"]]})
     arithmetic.check(record)
 
 
+def _raise_unless_mapping(value: Any) -> None:
+    """Raise TypeError or ValueError if a value cannot be read as a mapping."""
+    dict(value)
+
+
 def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> None:
-    """Raise ValueError unless a list of the record has an entry for each host; `what` names the list."""
+    """Raise ValueError unless a list of the record has one entry for each host; `what` names the list."""
     if len(entries) != len(hosts):
         raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(entries)}")
 
 
 def _check_series(metric: str, series: Series) -> None:
-    """Raise ValueError unless all nodes or links were measured in equally many turns, and each value is a time.
+    """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
 
-    A time is above 0 and finite. Nodes or links that measured nothing (None) are passed over.
+    There must be at least one value, for each turn one: all nodes take a turn of measurements at the same time. A time
+    is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
     turns = len(next(iter(measured.values()), ()))
@@ -107,13 +121,13 @@ def _check_series(metric: str, series: Series) -> None:
 
 
 def why_no_baseline(now: Record, then: Record) -> str:
-    """Return why the record `then` is no baseline for `now`; empty if it is one.
+    """Return why the earlier record `then` cannot be the baseline of the record `now`; empty if it can.
 
-    It must have one of the same hosts at least, and be of a job with the same settings.
+    The two must have at least one host in common, and their jobs must have the same settings.
     """
     if not set(now["hosts"]) & set(then["hosts"]):
         return "has none of these hosts: give an earlier record of the same ones"
-    job_now = now.get("job", {})
+    job_now = now.get("job", {})  # settings by name
     job_then = then.get("job", {})
     changed = []
     for name in job_then | job_now:
@@ -142,7 +156,7 @@ class Difference:
 
 
 def _read(path: str | Path) -> str:
-    """Return a file's words on one line, or that it is not readable."""
+    """Return a file's words on one line, or "not readable" if the file cannot be read."""
     try:
         return " ".join(Path(path).read_text(encoding="utf-8").split())
     except OSError:
@@ -150,8 +164,12 @@ def _read(path: str | Path) -> str:
 
 
 def _cpu_quota(root: Path) -> str:
-    """Return the CPU quota as cgroup v2 has it, microseconds or "max" and of how many; v1's in that form."""
-    if (root / "cpu.max").exists():
+    """Return the CPU quota of this machine's cgroup: "<quota> <period>" in microseconds, or "max <period>" for none.
+
+    `root` is the folder of the cgroup. Its files are those of cgroup v2 or v1.
+    """
+    is_v2 = (root / "cpu.max").exists()
+    if is_v2:
         return _read(root / "cpu.max")
     quota_us = _read(root / "cpu/cpu.cfs_quota_us")
     period_us = _read(root / "cpu/cpu.cfs_period_us")
@@ -161,24 +179,24 @@ def _cpu_quota(root: Path) -> str:
 
 
 def _distinct(values: Iterable[Any]) -> str:
-    """Return the distinct values as text, sorted and comma-separated: of 9000, 1500 and 1500 it is "1500, 9000"."""
+    """Return the distinct values as text, sorted and comma-separated: 9000, 1500, 1500 -> "1500, 9000"."""
     return ", ".join(sorted(set(map(str, values))))
 
 
 def _distinct_texts(paths: Iterable[Path]) -> str:
-    """Return the distinct texts of files, as `_distinct` does."""
+    """Return the distinct contents of files as one text, sorted and comma-separated."""
     return _distinct(_read(path) for path in paths)
 
 
 def _without_first_word(text: str) -> str:
-    """Return a text without its first word: "10000 Mbit/s" of "10.0.0.1 10000 Mbit/s"."""
+    """Return a text without its first word: "10.0.0.1 10000 Mbit/s" -> "10000 Mbit/s"."""
     return " ".join(text.split()[1:])
 
 
 def _mount(folder: str) -> str:
-    """Return the file system and the options of the mount that a folder is on, as "ext4 rw,relatime"."""
+    """Return file system and options of the mount that holds a folder, such as "ext4 rw,relatime"; else "unknown"."""
     path = Path(folder).resolve()
-    deepest = ""  # the longest mount point that the folder is below, so the one that it is on
+    deepest = ""  # the longest mount point above the folder is the one that holds it
     description = "unknown"
     for mount in psutil.disk_partitions(all=True):
         if path.is_relative_to(mount.mountpoint) and len(mount.mountpoint) > len(deepest):
@@ -188,7 +206,7 @@ def _mount(folder: str) -> str:
 
 
 def _gpus(gpus: Iterable[Any]) -> str:
-    """Return how many GPUs of each name and memory there are, as `8 x A100 40 GiB`."""
+    """Return how many GPUs of each name and memory there are, such as "8 x A100 40 GiB"; empty without GPUs."""
     counts = Counter(f"{gpu.name} {gpu.memory_gib} GiB" for gpu in gpus)
     return ", ".join(f"{count} x {name}" for name, count in counts.items())
 
@@ -196,15 +214,19 @@ def _gpus(gpus: Iterable[Any]) -> str:
 def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node that decide how fast it is, by name: {"CPU": "AMD EPYC 7742", "MTU": "9000", ...}.
 
-    Facts that differ from node to node explain why one is slower. An empty fact is "none". `probed` is what the doctor
-    found here (tools/doctor/node.py); what it does not look at is read from /proc and /sys, and the settings of
-    NCCL, UCX and Open MPI from the environment.
+    Facts that differ from node to node explain why one node is slower. The facts come from:
+
+    - `probed`, what the doctor found on this node (tools/doctor/node.py);
+    - /proc and /sys, for what the doctor does not look at;
+    - the environment, for the settings of NCCL, UCX and Open MPI.
+
+    The value "none" replaces empty values.
     """
     gpus = probed["gpus"]
     source = probed["source"]
     interfaces = probed["interfaces"]  # {name: "<address> <speed>"}
     sys = Path("/sys")
-    of_machine = {
+    machine_facts = {
         "GPUs": _gpus(gpus),
         "driver": _distinct(gpu.driver for gpu in gpus),
         "power limits": _distinct(f"{gpu.power_limit_w} W" for gpu in gpus),
@@ -229,34 +251,34 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     }
     libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
     settings = {name: value for name, value in env.libraries().items() if name.startswith(("NCCL_", "UCX_", "OMPI_"))}
-    return {name: value or "none" for name, value in (of_machine | libraries | settings).items()}
+    facts = machine_facts | libraries | settings
+    return {name: value or "none" for name, value in facts.items()}
 
 
-def _place(fact: str) -> int:
-    """Return a fact's place in ORDER, by the longest entry that it begins with; behind all where it has none."""
-    place = len(ORDER)
+def _sort_key(fact: str) -> int:
+    """Return the index of the longest entry of ORDER that a fact begins with; without one, an index after all."""
+    sort_key = len(ORDER)
     longest = ""
     for index, beginning in enumerate(ORDER):
         if fact.startswith(beginning) and len(beginning) > len(longest):
-            place = index
+            sort_key = index
             longest = beginning
-    return place
+    return sort_key
 
 
 def differences(record: Record) -> list[Difference]:
-    """Return the facts that are not the same on all nodes of a fleet, those first that change speed most (ORDER).
+    """Return the facts that differ between the nodes of a fleet, first those that change speed most (ORDER).
 
-    A node's clock is one of the facts, by how far it is off the first node's. A fact that a node lacks counts as the
-    value "not set".
+    The offset of a node's clock from the first node's is a fact, too. If a node lacks a fact, its value is "not set".
     """
     facts_by_host = {}
-    names: dict[str, None] = {}  # of all facts, each once, in the order in which the nodes have them
+    fact_names: dict[str, None] = {}  # an ordered set: each name once, in the order in which the nodes have them
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
-        facts_by_host[host] = node["facts"] | {"clock": _clock(node["clock_offset_s"])}
-        names |= dict.fromkeys(facts_by_host[host])
+        facts_by_host[host] = node["facts"] | {"clock": _clock_offset_text(node["clock_offset_s"])}
+        fact_names |= dict.fromkeys(facts_by_host[host])
 
     differing = []
-    for name in sorted(names, key=_place):
+    for name in sorted(fact_names, key=_sort_key):
         hosts_by_value: dict[str, list[str]] = {}
         for host, facts_of_host in facts_by_host.items():
             value = facts_of_host.get(name, "not set")
@@ -267,15 +289,21 @@ def differences(record: Record) -> list[Difference]:
 
 
 def _difference(fact: str, hosts_by_value: Mapping[str, list[str]]) -> Difference:
-    """Return a fact's most common value and the hosts of each other one; of equally common ones the first is usual."""
-    commonest_first = sorted(hosts_by_value, key=lambda value: len(hosts_by_value[value]), reverse=True)
-    usual = commonest_first[0]
-    others = {value: hosts_by_value[value] for value in commonest_first[1:]}
+    """Return the usual value of a fact, and the hosts of each other value.
+
+    The usual value is the most common one. If several are equally common, it is the first of them in `hosts_by_value`.
+    """
+    most_common_first = sorted(hosts_by_value, key=lambda value: len(hosts_by_value[value]), reverse=True)
+    usual = most_common_first[0]
+    others = {value: hosts_by_value[value] for value in most_common_first[1:]}
     return Difference(fact=fact, usual=usual, others=others)
 
 
-def _clock(offset_s: float) -> str:
-    """Return how far a node's clock is off, as the same text for all that are near the first node's."""
-    if abs(offset_s) > CLOCK_S:
+def _clock_offset_text(offset_s: float) -> str:
+    """Return by how many seconds a node's clock is ahead of the first node's: 2.5 -> "+2.500 s".
+
+    All offsets up to MOST_CLOCK_OFFSET_S have the same text, so that they do not count as a difference.
+    """
+    if abs(offset_s) > MOST_CLOCK_OFFSET_S:
         return f"{offset_s:+.3f} s"
-    return f"within {CLOCK_S} s of the first node's"
+    return f"within {MOST_CLOCK_OFFSET_S} s of the first node's"

@@ -1,4 +1,4 @@
-"""Which nodes of a fleet exchange data with which: rounds of pairs, no pair twice, each node once a round."""
+"""The rounds in which the nodes of a fleet exchange data in pairs: no pair twice, and no node twice in a round."""
 
 import dataclasses
 import itertools
@@ -10,125 +10,133 @@ LEAST_ROUNDS = 3  # below three partners a slow link cannot be told from a slow 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two nodes, by number, that exchange data in a round."""
+    """Two nodes that exchange data in a round."""
 
-    a: int
+    a: int  # the lower number of the two nodes
     b: int
-    across: bool  # of two switch groups
+    across: bool  # whether the nodes are in different switch groups
 
 
 def round_count(nodes: int) -> int:
-    """Return the number of rounds for so many nodes: their log2 rounded up, but at least LEAST_ROUNDS.
+    """Return the number of rounds: log2(nodes) rounded up, but at least LEAST_ROUNDS.
 
-    They are fewer where all pairs have met before: of two nodes it is one round. One node has none.
+    It is lower if all pairs have met before: two nodes need one round, and one node needs none.
     """
     if nodes < 2:
         return 0
-    is_odd = nodes % 2 == 1  # then each round leaves one node out
-    until_all_have_met = nodes if is_odd else nodes - 1
-    return min(until_all_have_met, max(LEAST_ROUNDS, math.ceil(math.log2(nodes))))
+    is_odd = nodes % 2 == 1  # then each round leaves one node out, which costs one more round
+    rounds_until_all_have_met = nodes if is_odd else nodes - 1
+    return min(rounds_until_all_have_met, max(LEAST_ROUNDS, math.ceil(math.log2(nodes))))
 
 
-def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
-    """Return the pairs of nodes that meet in round `turn` (from 0) of a tournament, in which each meets each once.
+def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
+    """Return the pairs of one round, from 0 on, of a tournament in which each node meets each other node once.
 
-    It has n - 1 rounds. Where n is odd it has n, each of which leaves one node out. After the last round there are no
-    pairs. Of nodes 0 to 3 the rounds are (3, 2) (0, 1), then (3, 0) (1, 2), then (3, 1) (2, 0).
+    A tournament of n nodes has n - 1 rounds if n is even. If n is odd it has n rounds, and each round leaves one node
+    out. After the last round the list is empty.
 
-    This is the circle method: all sit on a ring of two facing rows. One stays, and the others move on by one a round.
+    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). This is the circle method: the
+    nodes sit in two facing rows; one stays in its seat, and the others move on by one seat each round.
     """
     seats: list[int | None] = [*nodes]
     if len(nodes) % 2 == 1:
-        seats.append(None)  # nobody: who faces it is left out of the round
+        seats.append(None)  # an empty seat: the node that faces it is left out of the round
     last = len(seats) - 1
-    if turn >= last:
+    if round_index >= last:
         return []
 
-    order = [seats[last]]  # the one that stays
+    order = [seats[last]]  # the node that stays
     for index in range(last):
-        order.append(seats[(turn + index) % last])
-    # The first half of the order faces the second half, read from its end.
+        order.append(seats[(round_index + index) % last])
+    # The first half of the order faces the second half, which is read from its end.
     half = len(order) // 2
-    pairs_of_turn = []
+    pairs_of_round = []
     for index in range(half):
         first = order[index]
         second = order[-1 - index]
         if first is not None and second is not None:
-            pairs_of_turn.append((first, second))
-    return pairs_of_turn
+            pairs_of_round.append((first, second))
+    return pairs_of_round
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
-    """Return the rounds in which nodes exchange data in pairs: for each round its pairs, which do so at once.
+    """Return the rounds in which nodes exchange data in pairs: a list for each round, with its pairs.
 
-    `groups` has for each node, by its number, the name of its switch group: the nodes at one switch. In a round each
-    node is in one pair at most. No pair comes twice: one of an earlier round is left out, and so is a round that has no
-    pair left.
+    `groups` has for each node, by its number, the name of its switch group. A group is the nodes at one switch. In a
+    round each node is in at most one pair, and all pairs exchange data at the same time. A pair that would come twice
+    is left out the second time, and so is a round without any pair left.
 
-    With one group all rounds pair nodes inside it. With several, the first half of the rounds, rounded down, pairs
-    nodes inside each group. The others pair nodes across groups, so that the pairs of a round mostly go through as many
-    switches, and load each group's uplink at once. A few pairs of these rounds may be inside a group that reaches over
-    the middle of the nodes: each pair says by `across` which it is.
+    - With one group, all rounds pair nodes inside the group.
+    - With several groups, the first half of the rounds, rounded down, pairs nodes inside each group. The other rounds
+      pair nodes of different groups, which loads the uplinks of all groups at the same time.
+
+    In the other rounds a few pairs may still be inside one group: the first half of all nodes meets the second half,
+    and a group may have nodes in both. `across` says for each pair whether its nodes are in different groups.
     """
-    members: dict[str, list[int]] = {}  # of each group, the numbers of its nodes
+    members: dict[str, list[int]] = {}  # {name of a group: numbers of its nodes}
     for node, group in enumerate(groups):
         members.setdefault(group, []).append(node)
-    total = round_count(len(groups))  # about log2 of the nodes
+    total = round_count(len(groups))  # about log2 of the number of nodes
     rounds_inside = total
     if len(members) > 1:
         rounds_inside = total // 2
-    # Each function gives the pairs of one round. Those of its rounds may repeat each other's.
-    planned = [_inside_groups(members, turn) for turn in range(rounds_inside)]
-    planned += [_across_groups(members, turn) for turn in range(total - rounds_inside)]
+    # An entry is the pairs of one round. They may repeat pairs of earlier rounds.
+    planned = [_pairs_inside_groups(members, index) for index in range(rounds_inside)]
+    planned += [_pairs_across_groups(members, index) for index in range(total - rounds_inside)]
 
     met: set[Pair] = set()
-    without_repeats = []
-    for nodes_in_pairs in planned:
+    rounds_without_repeats = []
+    for planned_pairs in planned:
         new_pairs = []
-        for first, second in nodes_in_pairs:
+        for first, second in planned_pairs:
             is_across = groups[first] != groups[second]
-            # The lower number first, so that a pair equals itself whichever node was named first.
+            # The lower number comes first, so that (2, 5) and (5, 2) are the same pair.
             pair = Pair(a=min(first, second), b=max(first, second), across=is_across)
             if pair not in met:
                 new_pairs.append(pair)
         met.update(new_pairs)
         if new_pairs:
-            without_repeats.append(new_pairs)
-    return without_repeats
+            rounds_without_repeats.append(new_pairs)
+    return rounds_without_repeats
 
 
-def _inside_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, int]]:
-    """Return the pairs of a round in which each node meets one of its own group."""
-    pairs_of_turn = []
+def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
+    """Return the pairs of a round in which each node meets a node of its own group; `members` has the groups' nodes."""
+    pairs_of_round = []
     for nodes in members.values():
-        pairs_of_turn += tournament(nodes, turn)
-    return pairs_of_turn
+        pairs_of_round += tournament_pairs(nodes, round_index)
+    return pairs_of_round
 
 
-def _across_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, int]]:
-    """Return the pairs of a round in which the first half of the nodes, group by group, meets the second half.
+def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
+    """Return the pairs of a round in which the first half of the nodes meets the second half.
 
-    In each round the second half, as a ring, has moved on by the size of the largest group, so that other groups meet,
-    and by one node more, so that other nodes of them do. Of an odd number of nodes the second half has one more, and
-    each round leaves another one of them out.
+    `members` has the nodes of each group, and the nodes are ordered by group. The second half is rotated by
+    `round_index * step`. The step is larger than any group. If the second half has several groups, a node then mostly
+    meets another one of them in the next round.
+
+    Two groups of nodes 0 to 3 and 4 to 7 rotate by 5: first (0, 4) (1, 5) (2, 6) (3, 7), then (0, 5) (1, 6) (2, 7)
+    (3, 4). With an odd number of nodes the second half has one node more, and each round leaves another one out.
     """
     ordered = list(itertools.chain.from_iterable(members.values()))
     middle = len(ordered) // 2
-    ring = ordered[middle:]
+    second_half = ordered[middle:]
+    # The size of the largest group leads to another group, and one more to another position in that group.
     step = max(len(nodes) for nodes in members.values()) + 1
-    while math.gcd(step, len(ring)) != 1:  # else the ring would be where it was before each node has met all of it
+    # With a common divisor the rotations would repeat before each node has met the whole second half.
+    while math.gcd(step, len(second_half)) != 1:
         step += 1
-    pairs_of_turn = []
+    pairs_of_round = []
     for index in range(middle):
-        partner = ring[(index + turn * step) % len(ring)]
-        pairs_of_turn.append((ordered[index], partner))
-    return pairs_of_turn
+        partner = second_half[(index + round_index * step) % len(second_half)]
+        pairs_of_round.append((ordered[index], partner))
+    return pairs_of_round
 
 
 def groups_of(text: str, nodes: int) -> list[str]:
-    """Return each node's switch group by SWITCH_GROUPS; if empty all are in one.
+    """Return the switch group of each node; `text` is the setting SWITCH_GROUPS, such as "s1,s1,s2".
 
-    Raises ValueError for a wrong number of groups.
+    An empty text puts all nodes in one group. Raises ValueError if the number of groups is not `nodes`.
     """
     groups = text.split(",") if text else [""] * nodes
     if len(groups) != nodes:

@@ -20,12 +20,13 @@ class Step:
     """A training step of one program on one batch."""
 
     def __init__(self, machine: Machine, main: static.Program, batch: loader.Batch) -> None:
+        """Keep what the step runs: the program `main`, which must have been started, on a batch on the device."""
         self._executor = machine.executor
         self._main = main
         self._feed = {"image": batch.image, "label": batch.label}
 
     def __call__(self) -> float:
-        """Take the step, and return its seconds."""
+        """Take the step, wait for the device to finish it, and return the seconds."""
         began = time.perf_counter()
         self._executor.run(self._main, feed=self._feed, fetch_list=[])
         np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor())  # waits for the device
@@ -33,22 +34,24 @@ class Step:
 
 
 class Programs(NamedTuple):
-    """The steps that a rank can take, all from one training program by the default strategy."""
+    """The programs of the fleet check, all made from one training program by the default strategy."""
 
-    alone: Step  # a step of this rank without all-reduces
-    of_all: Step  # a step of all ranks together
-    carrier: digests.Carrier  # repeats steps that are the same on all ranks
+    step_alone: Step  # a step of this rank without all-reduces
+    step_of_all: Step  # a step of all ranks together
+    repeatable_training: digests.RepeatableTraining  # repeats steps whose results must be the same on all ranks
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program, start it, and return the three kinds of steps that the fleet check takes.
+    """Build the job's training program, start it, and return what the fleet check runs.
 
-    These are a step of the rank alone, by the program without its all-reduces; a step of all ranks together; and the
-    carrier, which repeats steps whose results must be the same on all ranks. For the first two each rank has a
-    synthetic batch of its own. All ranks begin with the weights that the first one draws on its CPU: GPUs would draw
-    others from the same seed.
+    - `step_alone`: a step of this rank alone, by the program without its all-reduces.
+    - `step_of_all`: a step of all ranks together.
+    - `repeatable_training`: a training without all-reduces, set back to its start for each repetition. Its results must
+      be the same on all ranks.
 
-    All ranks must call this together, as the weights are broadcast.
+    The two steps use a synthetic batch that differs from rank to rank. All ranks start with the weights that the first
+    rank draws on its CPU, because GPUs would draw other weights from the same seed. All ranks must call this together:
+    the weights are broadcast.
     """
     job = machine.job
     me = machine.me
@@ -59,15 +62,17 @@ def programs(machine: Machine) -> Programs:
     if me.is_first:
         state.set_weights(training.main, first_weights(model.recipe))
     state.broadcast_parameters(training.main, me)
-    training.schedule.send(machine.executor.place)  # the first learning rate
+    training.schedule.send(machine.executor.place)  # sends the first learning rate to the device
 
     without_all_reduces = training.main.clone()
     edit.remove(without_all_reduces, lambda op: op.type.startswith("c_allreduce"))
     synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
     batch = loader.resident(synthetic, machine.executor.place)
+    rate_variable = training.schedule._var_name  # Paddle has no public attribute for the name
     return Programs(
-        alone=Step(machine, without_all_reduces, batch),
-        of_all=Step(machine, training.main, batch),
-        # Paddle has no public name for the variable of a schedule's learning rate.
-        carrier=digests.Carrier(machine.executor, without_all_reduces, model, rate=training.schedule._var_name),
+        step_alone=Step(machine, without_all_reduces, batch),
+        step_of_all=Step(machine, training.main, batch),
+        repeatable_training=digests.RepeatableTraining(
+            machine.executor, without_all_reduces, model, rate_variable=rate_variable
+        ),
     )

@@ -1,12 +1,12 @@
 """Which nodes and links of a fleet are slower than the others, by how much, and whether that can be chance.
 
-Every figure is a time, measured in turns that all nodes take at once. It is divided by the fleet's median of that turn,
-so that what slows all nodes alike goes out, and the logarithm of this quotient is its log ratio: 0 is usual, 0.05 is
-about 5 % slower. A node's place is the centre of its log ratios over the turns. Who is far above the others by its
-place is named as slow (outliers.py).
+All figures are times. All nodes take a measurement at the same time, again and again: each such repetition is a turn.
+Each time is divided by the fleet's median of its turn, so that what slows all nodes alike cancels. The logarithm of
+this quotient is the log ratio: 0 is usual, 0.05 is about 5 % slower. A node is compared with the others by the centre
+of its log ratios over the turns, and outliers.py finds the slow ones.
 
-Those of all nodes, links and metrics together that are named by chance are one in 1 / ALPHA healthy fleets, where the
-nodes of a healthy fleet differ as a normal distribution does.
+In one of 1 / ALPHA healthy fleets any node or link is called slow by chance, over all metrics together. This holds if
+healthy nodes differ as a normal distribution does.
 """
 
 import math
@@ -23,13 +23,13 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
 from tools.fleet import arithmetic
-from tools.fleet.outliers import LEAST_NODES, error_of, place_of, slow
+from tools.fleet.outliers import LEAST_NODES, centre_of, error_of_centre, find_slow
 
-ALPHA = 0.002  # of all tests of a fleet together
-STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
-DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
-BAD = (WARNING, FATAL)  # statuses that name a node or a link
-NOT_POSSIBLE = "not possible here"  # begins a record's reason that is no failure
+ALPHA = 0.002  # the chance of a false alarm in a healthy fleet, over all tests together
+STALLED_MEAN_OVER_MEDIAN = 1.1  # of a turn's steps, with a stall: one of eight took nearly twice as long
+MOST_STEP_DIFFERENCE = 0.05  # of the slowest node's step over the fastest one's, if no node is slow
+BAD = (WARNING, FATAL)  # statuses of a node or a link that is slow or fails
+NOT_POSSIBLE = "not possible here"  # the beginning of a record's reason that is not a failure
 STEP = "step_s"
 STALLS = "step_mean_s"
 NODE_METRICS = {
@@ -40,58 +40,74 @@ NODE_METRICS = {
     "clock_ns": "GPU clock",
 }
 LINK_METRICS = {"latency_s": "latency", "transfer_s": "transfer"}
-# Half of ALPHA is the step's, which decides what a job takes; the others, and links beside nodes, share the rest.
+# The step has half of ALPHA, because it decides how long a job takes. The other metrics share the rest: those of nodes
+# once, those of links twice, for nodes and for links.
 OTHERS_ALPHA = ALPHA / 2 / (len(NODE_METRICS) + 2 * len(LINK_METRICS))
 ALPHAS = dict.fromkeys(NODE_METRICS, OTHERS_ALPHA) | {STEP: ALPHA / 2}
 
 Record = Mapping[str, Any]  # fleet.json
-Series = Mapping[str, Sequence[float] | None]  # by node or link: a value a turn; None: not measured
+# Of one metric, by the name of a node or link: its time in each turn, in the order of the turns; None: not measured.
+Series = Mapping[str, Sequence[float] | None]
 
 
 def of_hosts(record: Record, metric: str) -> Series:
-    """Return what each node measured of a metric by itself."""
+    """Return what each node measured of a metric by itself, by the node's name."""
     return dict(zip(record["hosts"], record["metrics"][metric]["series"], strict=True))
 
 
 def links_of(record: Record) -> dict[str, Mapping[str, Any]]:
-    """Return the links by their names."""
+    """Return the links of a record by name: {"node0 - node1": the record's entry for the link}."""
     hosts = record["hosts"]
     return {f"{hosts[link['a']]} - {hosts[link['b']]}": link for link in record["links"]}
 
 
 def judge_slowness(
-    where: str, metric: str, slower: float, *, is_named: bool, also: str = "", **figures: Any
+    where: str,
+    metric: str,
+    slower: float,
+    *,
+    is_slow: bool,
+    interval_95: tuple[float, ...] | None,
+    value: float | None = None,
+    also: str = "",
 ) -> Verdict:
-    """Return the verdict on the node or link `where` by one metric: a warning if it `is_named` as slow, else ok.
+    """Return the verdict on the node or link `where` by one metric: a warning if it `is_slow`, else ok.
 
-    `slower` is the share of more time than the fleet's median: 0.05 is 5 %. `figures` must have its `interval_95`,
-    which is None where there is none, and may have the `value` in the metric's unit. They all become figures of the
-    verdict, and `also` the end of its text: "5.0% (4.0% to 6.0%) slower than the fleet's median".
+    `slower` is its extra time over the fleet's median: 0.05 is 5 % slower. `interval_95` is the 95 % interval of
+    `slower`; None if there is none. `value` is the median in the metric's unit; None leaves it out of the figures.
+
+    The text is "5.0% (4.0% to 6.0%) slower than the fleet's median", followed by `also`.
     """
-    interval = figures["interval_95"]
-    within = ""
-    if interval:
-        within = f" ({percent(interval[0])} to {percent(interval[1])})"
-    found = f"{percent(slower)}{within} slower than the fleet's median{also}"
-    return judged(metric, not is_named, found, bad=WARNING, where=where, figures=figures | {"slower": slower})
+    interval_text = ""
+    if interval_95:
+        interval_text = f" ({percent(interval_95[0])} to {percent(interval_95[1])})"
+    found = f"{percent(slower)}{interval_text} slower than the fleet's median{also}"
+    figures: dict[str, Any] = {}
+    if value is not None:
+        figures["value"] = value
+    figures["interval_95"] = interval_95
+    figures["slower"] = slower
+    return judged(metric, not is_slow, found, bad=WARNING, where=where, figures=figures)
 
 
-# ---- places of nodes and links
+# ---- log ratios of nodes and links
 
 
-def _log_ratios_to_median(series: Series, across: Container[str]) -> dict[str, list[float]]:
-    """Return for each node or link the logarithm of its time over the median time of all, turn by turn.
+def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[str, list[float]]:
+    """Return for each measured node or link, in each turn, the logarithm of its time over the median time of that turn.
 
-    0.0 is as fast as the median of that turn. Nodes and links without a measurement are left out, here and of the
-    median. Links in `across` lead from one switch group to another: they are compared with each other alone, and the
-    other links with each other alone.
+    Entry i of each list is turn i, which all nodes take at the same time. 0.0 is as fast as the median. Nodes and links
+    without a measurement are left out. The links of `across_links` lead from one switch group to another. They have a
+    median of their own, because they are usually slower than links inside a group.
     """
     measured = {name: np.array(times) for name, times in series.items() if times}
-    times_by_kind: dict[bool, list[Array]] = {}  # by whether a link is in `across`
+    times_by_is_across: dict[bool, list[Array]] = {}
     for name, times in measured.items():
-        times_by_kind.setdefault(name in across, []).append(times)
-    medians = {is_across: np.median(times_of_kind, axis=0) for is_across, times_of_kind in times_by_kind.items()}
-    return {name: np.log(times / medians[name in across]).tolist() for name, times in measured.items()}
+        is_across = name in across_links
+        times_by_is_across.setdefault(is_across, []).append(times)
+    # The median over the nodes or links, in each turn.
+    medians = {is_across: np.median(times_of_kind, axis=0) for is_across, times_of_kind in times_by_is_across.items()}
+    return {name: np.log(times / medians[name in across_links]).tolist() for name, times in measured.items()}
 
 
 def judge_metric(
@@ -99,22 +115,26 @@ def judge_metric(
     series: Series,
     *,
     alpha: float = OTHERS_ALPHA,
-    across: Container[str] = (),
+    across_links: Container[str] = (),
     reasons: Mapping[str, str] = {},
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    `series` has the times of each by turn, None for one that measured nothing. A warning names one that takes more
-    time than the others; `alpha` is the chance that a healthy fleet has one named. One that measured nothing is
-    unknown, or fatal where `reasons` has an error for its name. All are unknown where fewer than LEAST_NODES were
-    measured. Links in `across` lead from one switch group to another, and are compared with each other alone.
-    """
-    log_ratios = _log_ratios_to_median(series, across)
-    verdicts: dict[str, Verdict] = {}
-    if len(log_ratios) >= LEAST_NODES:
-        verdicts = _judge_by_place(metric, series, log_ratios, alpha)
+    `series` has for each name its time in each turn, or None if it measured nothing.
 
-    too_few = f"{len(log_ratios)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    - Fewer than LEAST_NODES names were measured: all measured ones are unknown.
+    - Otherwise a measured name has a warning if it is slow compared with the others, else it is ok.
+    - A name that measured nothing is fatal if `reasons` has an error for it, else unknown.
+
+    `alpha` is the chance of a false alarm in a healthy fleet. The links of `across_links` lead from one switch group to
+    another, and have a median of their own.
+    """
+    log_ratios_by_name = _log_ratios_to_median(series, across_links)
+    verdicts: dict[str, Verdict] = {}
+    if len(log_ratios_by_name) >= LEAST_NODES:
+        verdicts = _judge_measured(metric, series, log_ratios_by_name, alpha)
+
+    too_few = f"{len(log_ratios_by_name)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
     for name in series:
         if name not in verdicts:
             verdicts[name] = _judge_not_compared(metric, name, reasons.get(name), too_few)
@@ -122,10 +142,11 @@ def judge_metric(
 
 
 def _judge_not_compared(metric: str, name: str, reason: str | None, too_few: str) -> Verdict:
-    """Return the verdict on a node or link that cannot be compared.
+    """Return the verdict on a node or link that cannot be compared with others, by why it measured nothing.
 
-    `reason` says why it measured nothing: an error is fatal, what is not possible here is unknown. It is None for one
-    that was measured as one of `too_few`.
+    - `reason` is an error: fatal.
+    - `reason` begins with NOT_POSSIBLE: unknown, because this machine cannot measure it.
+    - `reason` is None: unknown, with the text `too_few`, which says that too few were measured.
     """
     status = UNKNOWN
     if reason is not None and not reason.startswith(NOT_POSSIBLE):
@@ -134,148 +155,162 @@ def _judge_not_compared(metric: str, name: str, reason: str | None, too_few: str
     return Verdict(check=metric, where=name, status=status, found=found)
 
 
-def _judge_by_place(
-    metric: str, series: Series, log_ratios: Mapping[str, Sequence[float]], alpha: float
+def _judge_measured(
+    metric: str, series: Series, log_ratios_by_name: Mapping[str, Sequence[float]], alpha: float
 ) -> dict[str, Verdict]:
-    """Return the verdict on each node or link that was measured, by name; a warning if it is slow beside the others.
+    """Return the verdict on each measured node or link by name: a warning if it is slow compared with the others.
 
-    `series` has the measured times, and `log_ratios` the logarithm of each over the fleet's median of its turn. The
-    centre of a node's log ratios is its place. How much slower it is than the fleet follows from the distance between
-    its place and the median place. `alpha` is the chance that a healthy fleet has one named.
+    `series` has the measured times. `log_ratios_by_name` has for each of them the logarithm of that time over the
+    fleet's median of the same turn. `alpha` is the chance of a false alarm in a healthy fleet.
+
+    Nodes or links are compared by the centre of their log ratios. The distance of a centre from the median centre says
+    how much slower than the fleet the node or link is.
     """
-    places = {name: place_of(of_turns) for name, of_turns in log_ratios.items()}
-    usual_error = statistics.median(error_of(of_turns) for of_turns in log_ratios.values())
-    slow_ones = slow(places, noise=usual_error, alpha=alpha)
-    median_place = statistics.median(places.values())
+    centres = {name: centre_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
+    usual_error = statistics.median(error_of_centre(log_ratios) for log_ratios in log_ratios_by_name.values())
+    slow_names = find_slow(centres, noise=usual_error, alpha=alpha)
+    median_centre = statistics.median(centres.values())
     verdicts = {}
-    for name, of_turns in log_ratios.items():
-        slower = math.expm1(places[name] - median_place)  # 0.05 is 5 % slower
+    for name, log_ratios in log_ratios_by_name.items():
+        times = series[name]
+        assert times is not None  # a name with log ratios was measured
+        interval = _interval_of_slower(log_ratios, centres[name], median_centre, nodes=len(log_ratios_by_name))
         verdicts[name] = judge_slowness(
             name,
             metric,
-            slower,
-            is_named=name in slow_ones,
-            value=statistics.median(series[name] or ()),  # not None: it has log ratios, so it was measured
-            interval_95=_interval_of_slower(of_turns, places[name], median_place, nodes=len(log_ratios)),
+            slower=math.expm1(centres[name] - median_centre),  # 0.05 is 5 % slower
+            is_slow=name in slow_names,
+            value=statistics.median(times),
+            interval_95=interval,
         )
     return verdicts
 
 
 def _interval_of_slower(
-    log_ratios: Sequence[float], place: float, median_place: float, *, nodes: int
+    log_ratios: Sequence[float], centre: float, median_centre: float, *, nodes: int
 ) -> tuple[float, ...] | None:
-    """Return the 95 % interval of how much slower a node is than the fleet, (0.04, 0.06) for 4 to 6 %.
+    """Return the 95 % interval of how much slower a node is than the fleet: (0.04, 0.06) for 4 to 6 %.
 
-    It is that of the node's own `log_ratios`, one a turn, whose centre is its `place`. It is widened because the median
-    of so many nodes has an error too: in normal noise its variance is pi / 2 times that of their mean. None where the
-    turns are too few for an interval.
+    `log_ratios` has one value for each turn: the logarithm of the node's time over the fleet's median time. `centre` is
+    the centre of these values, and `median_centre` is the median of the centres of all nodes; `nodes` is their number.
+
+    The interval of the node's own values is widened, because the fleet's median has an error too. None if there are too
+    few turns for an interval.
     """
     interval = spread.median_interval(log_ratios)
     if interval is None:
         return None
-    factor = math.sqrt(1 + math.pi / 2 / nodes)
-    widened = [place + (end - place) * factor for end in interval]
-    return tuple(math.expm1(end - median_place) for end in widened)
+    # In normal noise: variance of the median of n nodes = pi / 2 / n * variance of one node. Variances add up.
+    widening = math.sqrt(1 + math.pi / 2 / nodes)
+    widened = [centre + (end - centre) * widening for end in interval]
+    return tuple(math.expm1(end - median_centre) for end in widened)
 
 
 # ---- what is judged
 
 
-class LinkVerdicts(NamedTuple):
+class NetworkVerdicts(NamedTuple):
     """The verdicts on a fleet's network."""
 
-    by_node: list[Verdict]  # on nodes, by all their links
-    by_link: list[Verdict]  # on links
+    on_nodes: list[Verdict]  # by all links of the node
+    on_links: list[Verdict]
 
 
-def judge_links(record: Record) -> LinkVerdicts:
+def judge_links(record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on links between two nodes.
 
-    First each node is judged by the median slowness of its links. Then the links are compared with each other, without
-    those of a node that was named: that they are slow is the node's fault.
+    Each node is judged first, by the median slowness of its links. Then the links are compared with each other. Links
+    of a slow node are left out there, because the node is to blame for them. Links from one switch group to another
+    have a median of their own, because they are usually slower than links inside a group.
     """
     hosts = record["hosts"]
     links = links_of(record)  # by name
     hosts_by_link = {name: {hosts[link["a"]], hosts[link["b"]]} for name, link in links.items()}
-    across = {name for name, link in links.items() if link["across"]}  # from one switch group to another
+    across_links = {name for name, link in links.items() if link["across"]}  # from one switch group to another
 
-    by_node: list[Verdict] = []
-    by_link: list[Verdict] = []
+    on_nodes: list[Verdict] = []
+    on_links: list[Verdict] = []
     for metric, title in LINK_METRICS.items():
         times_by_link = {name: link[metric] for name, link in links.items()}
-        log_ratios = _log_ratios_to_median(times_by_link, across)
-        slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios)
-        # Slowness is no time but a quotient of times, which `judge_metric` compares like times.
+        log_ratios_by_link = _log_ratios_to_median(times_by_link, across_links)
+        # Slowness is a ratio of times, not a time; `judge_metric` compares ratios in the same way.
+        slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios_by_link)
         node_verdicts = judge_metric(f"network {title}", slowness_by_host)
-        by_node.extend(node_verdicts)
+        on_nodes.extend(node_verdicts)
 
-        slow_nodes = {verdict.where for verdict in node_verdicts if verdict.status == WARNING}
-        times_of_others = {name: t for name, t in times_by_link.items() if hosts_by_link[name].isdisjoint(slow_nodes)}
-        by_link.extend(judge_metric(title, times_of_others, across=across))
-    return LinkVerdicts(by_node, by_link)
+        slow_hosts = {verdict.where for verdict in node_verdicts if verdict.status == WARNING}
+        times_of_others: dict[str, list[float]] = {}  # of the links between two nodes that are not slow
+        for name, times in times_by_link.items():
+            if hosts_by_link[name].isdisjoint(slow_hosts):
+                times_of_others[name] = times
+        on_links.extend(judge_metric(title, times_of_others, across_links=across_links))
+    return NetworkVerdicts(on_nodes, on_links)
 
 
 def _median_slowness_of_links(
-    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], log_ratios: Mapping[str, list[float]]
+    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], log_ratios_by_link: Mapping[str, list[float]]
 ) -> dict[str, list[float] | None]:
-    """Return for each host, turn by turn, how many times as long its links take as the fleet's: 1.0 is usual.
+    """Return the slowness of each host's links in each turn: 1.0 is usual, 2.0 takes twice the usual time.
 
-    `log_ratios` has for each link, by name, the logarithm of that quotient in each turn. A host's is the median over
-    its links, so that one slow link does not speak for its host. None for a host whose links were not measured.
+    `log_ratios_by_link` has for each link and turn the logarithm of its time over the median time of links. The result
+    is the median over all links of the host, so that a single slow link does not count against it. None for a host
+    whose links were not measured.
     """
-    ratios_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}  # of each of its links
-    for name, of_turns in log_ratios.items():
+    log_ratios_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}  # a list for each of its links
+    for name, log_ratios in log_ratios_by_link.items():
         for host in hosts_by_link[name]:
-            ratios_by_host[host].append(of_turns)
+            log_ratios_by_host[host].append(log_ratios)
 
     slowness: dict[str, list[float] | None] = {}
-    for host, ratios_of_links in ratios_by_host.items():
-        if not ratios_of_links:
+    for host, log_ratios_of_links in log_ratios_by_host.items():
+        if not log_ratios_of_links:
             slowness[host] = None
             continue
-        median_by_turn = np.median(ratios_of_links, axis=0)
+        median_by_turn = np.median(log_ratios_of_links, axis=0)
         slowness[host] = np.exp(median_by_turn).tolist()
     return slowness
 
 
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
-    """Return a verdict on each node by its stalls; a warning names one that has them more often than the others do.
+    """Return a verdict on each node by its stalls: a warning if it has more of them than chance explains.
 
-    A stall is a training step that takes far longer than the others: it raises the mean of a turn's steps and leaves
-    the median. `medians` and `means` have both for each turn, by node. A turn has a stall where its mean is over
-    STALLED times its median. A node is named if so many turns with a stall are hardly chance, and if they make its
-    steps longer by more than the smallest difference that counts. Nodes without measured steps get no verdict; nor does
-    any node where fewer than LEAST_NODES were measured.
+    A stall is a training step that takes far longer than the others. Each node takes many steps in a turn: entry i of
+    `medians[host]` is the median time of turn i's steps, and `means` has their mean. A stall raises the mean and hardly
+    changes the median. So a turn has a stall if mean / median > STALLED_MEAN_OVER_MEDIAN.
+
+    A warning also requires that the stalls make the node's steps longer by more than the smallest difference that
+    matters. Nodes without measured steps have no verdict. The list is empty if fewer than LEAST_NODES were measured.
     """
-    mean_over_median: dict[str, Array] = {}  # by node: of each turn
+    ratios_by_host: dict[str, Array] = {}  # mean / median of each turn
     for host, medians_of_host in medians.items():
         means_of_host = means[host]
         if medians_of_host and means_of_host:
-            mean_over_median[host] = np.array(means_of_host) / np.array(medians_of_host)
-    nodes = len(mean_over_median)
+            ratios_by_host[host] = np.array(means_of_host) / np.array(medians_of_host)
+    nodes = len(ratios_by_host)
     if nodes < LEAST_NODES:
         return []
 
-    stalls = {host: int((of_turns > STALLED).sum()) for host, of_turns in mean_over_median.items()}
+    stalls = {host: int((ratios > STALLED_MEAN_OVER_MEDIAN).sum()) for host, ratios in ratios_by_host.items()}
     all_stalls = sum(stalls.values())
-    all_turns = sum(len(of_turns) for of_turns in mean_over_median.values())
-    usual = statistics.median(float(of_turns.mean()) for of_turns in mean_over_median.values())
+    all_turns = sum(len(ratios) for ratios in ratios_by_host.values())
+    usual_ratio = statistics.median(float(ratios.mean()) for ratios in ratios_by_host.values())
     verdicts = []
-    for host, of_turns in mean_over_median.items():
-        turns = len(of_turns)
+    for host, ratios in ratios_by_host.items():
+        turns = len(ratios)
         chance = _chance_of_stalls(stalls[host], turns=turns, all_stalls=all_stalls, all_turns=all_turns)
-        chance_of_any_node = chance * nodes  # at most: as many nodes are tested
-        slower = float(of_turns.mean()) / usual - 1
-        is_named = chance_of_any_node <= OTHERS_ALPHA and slower > smallest_difference()
+        chance_of_any_node = chance * nodes  # an upper bound: each node is tested
+        slower = float(ratios.mean()) / usual_ratio - 1
+        is_slow = chance_of_any_node <= OTHERS_ALPHA and slower > smallest_difference()
         also = f"; {stalls[host]} of {turns} turns have a stall"
-        verdicts.append(judge_slowness(host, "stalls", slower, is_named=is_named, also=also, interval_95=None))
+        verdicts.append(judge_slowness(host, "stalls", slower, is_slow=is_slow, also=also, interval_95=None))
     return verdicts
 
 
 def _chance_of_stalls(stalls: int, *, turns: int, all_stalls: int, all_turns: int) -> float:
-    """Return the chance that at least so many of all stalls fall to a node's turns, where all turns are alike.
+    """Return the chance that a node gets at least `stalls` of the fleet's stalls if all turns are equally likely.
 
-    This is Fisher's exact test: it counts the ways to choose the turns with a stall, in whole numbers, however large.
+    The node has `turns` turns. The fleet has `all_turns` turns, `all_stalls` of which have a stall. This is Fisher's
+    exact test: it counts in exact integers the ways to distribute the stalls over the turns.
     """
     turns_of_others = all_turns - turns
     ways = 0
@@ -285,7 +320,7 @@ def _chance_of_stalls(stalls: int, *, turns: int, all_stalls: int, all_turns: in
 
 
 def judge_nodes(record: Record) -> list[Verdict]:
-    """Return the verdicts on the nodes by what each measured by itself: on each by each metric, and by its stalls."""
+    """Return the verdicts on the nodes by what each measured by itself: by each metric of the record, and by stalls."""
     hosts = record["hosts"]
     verdicts: list[Verdict] = []
     for metric, title in NODE_METRICS.items():
@@ -302,41 +337,47 @@ class Judged:
 
     record: Record
     statuses: dict[str, str]  # of each node
-    verdicts: list[Verdict]  # on nodes
-    by_link: list[Verdict]
+    node_verdicts: list[Verdict]
+    link_verdicts: list[Verdict]
 
     @property
-    def bad(self) -> list[Verdict]:
-        """The verdicts that name a node or a link."""
-        return [verdict for verdict in (*self.verdicts, *self.by_link) if verdict.status in BAD]
+    def bad_verdicts(self) -> list[Verdict]:
+        """The verdicts that a node or a link is slow or fails."""
+        return [verdict for verdict in (*self.node_verdicts, *self.link_verdicts) if verdict.status in BAD]
 
     @property
-    def good(self) -> list[str]:
-        """Nodes to run on: those that are not known to be slow or to fail."""
+    def good_hosts(self) -> list[str]:
+        """Nodes to run on: all that are not known to be slow or to fail."""
         return [host for host, status in self.statuses.items() if status not in BAD]
 
     @property
-    def left_out(self) -> list[str]:
+    def left_out_hosts(self) -> list[str]:
         """Nodes that are known to be slow or to fail."""
         return [host for host, status in self.statuses.items() if status in BAD]
 
     @property
     def doubts(self) -> list[str]:
-        """A warning that nodes may be slow although none is named, by the times of a training step alone.
+        """At most one text: a doubt that nodes may be slow although no node is called slow.
 
-        In a fleet of two speeds, for instance, there is no majority of equal nodes from which the others could be told.
-        The list has one text at most. It is empty where a node is named by its steps, where none was measured, and
-        where the slowest step takes at most DOUBTFUL longer than the fastest.
+        For example, no majority of equal nodes shows which ones are slow if half of the fleet has another speed. Only
+        the times of training steps count here. The list is empty if:
+
+        - a node is slow by its steps;
+        - no steps were measured;
+        - the slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's.
         """
-        of_steps = [verdict for verdict in self.verdicts if verdict.check == NODE_METRICS[STEP]]
-        is_one_named = any(verdict.status == WARNING for verdict in of_steps)
-        times = {verdict.where: 1 + verdict.figures["slower"] for verdict in of_steps if "slower" in verdict.figures}
-        if is_one_named or not times:
+        step_verdicts = [verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]]
+        is_any_slow = any(verdict.status == WARNING for verdict in step_verdicts)
+        relative_times: dict[str, float] = {}  # of a step, by node: 1.05 is 5 % above the fleet's median
+        for verdict in step_verdicts:
+            if "slower" in verdict.figures:
+                relative_times[verdict.where] = 1 + verdict.figures["slower"]
+        if is_any_slow or not relative_times:
             return []
-        fastest = min(times, key=lambda host: times[host])
-        slowest = max(reversed(times), key=lambda host: times[host])  # of equal ones the last, so not the fastest
-        difference = times[slowest] / times[fastest] - 1
-        if difference <= DOUBTFUL:
+        fastest = min(relative_times, key=lambda host: relative_times[host])
+        slowest = max(reversed(relative_times), key=lambda host: relative_times[host])  # the last of equally slow ones
+        difference = relative_times[slowest] / relative_times[fastest] - 1
+        if difference <= MOST_STEP_DIFFERENCE:
             return []
         return [
             f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and nobody is told from "
@@ -346,28 +387,29 @@ class Judged:
 
 
 def _counts_for_status(verdict: Verdict) -> bool:
-    """Tell whether a verdict counts for the status of its node.
+    """Return whether a verdict counts for the status of its node.
 
-    What could not be measured says nothing against a node, and right arithmetic does not say that it is fast.
+    An unknown verdict does not count: what could not be measured says nothing against a node. The verdict that the
+    arithmetic is ok does not count either, because it does not say that the node is fast.
     """
-    says_nothing_of_speed = verdict.check == arithmetic.CHECK and verdict.status == OK
-    return verdict.status != UNKNOWN and not says_nothing_of_speed
+    is_right_arithmetic = verdict.check == arithmetic.CHECK and verdict.status == OK
+    return verdict.status != UNKNOWN and not is_right_arithmetic
 
 
 def judge_record(record: Record) -> Judged:
     """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
 
-    A node is as bad as its worst verdict: by its own times, its network, its arithmetic, or the doctor's check of it
-    (tools/doctor). It is unknown where no verdict says anything about it.
+    The status of a node is its worst verdict: by its own times, its network, its arithmetic, or what the doctor found
+    on it (tools/doctor). It is unknown if no verdict counts for it.
     """
-    links = judge_links(record)
-    verdicts = judge_nodes(record) + links.by_node + arithmetic.judge(record)
+    network = judge_links(record)
+    node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
         for failure in node["failed"]:
-            verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
+            node_verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
 
     statuses = {}
     for host in record["hosts"]:
-        counting = [verdict for verdict in verdicts if verdict.where == host and _counts_for_status(verdict)]
+        counting = [verdict for verdict in node_verdicts if verdict.where == host and _counts_for_status(verdict)]
         statuses[host] = worst(counting) if counting else UNKNOWN
-    return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=links.by_link)
+    return Judged(record=record, statuses=statuses, node_verdicts=node_verdicts, link_verdicts=network.on_links)

@@ -1,0 +1,59 @@
+"""The expressions of mlperf-logging's rules in words, for messages."""
+
+import ast
+import re
+
+# Expressions of mlperf-logging's rules, as ast.unparse writes them, and the words for them.
+_WORDS = (
+    (r"v\['value'\] != ''", "not empty"),
+    (r"'value' in v", "a value"),
+    (r"'(\w+)' in v\['metadata'\]", r"metadata has \1"),
+    (r"v\['metadata'\]\['(\w+)'\] > (\S+)", r"metadata has \1 above \2"),
+    (r"v\['metadata'\]\['(\w+)'\] >= (\S+)", r"metadata has \1 of \2 at least"),
+    (r"v\['value'\] in \[(.+)\]", r"one of \1"),
+    (r"is_integer\(v\['value'\]\)", "a whole number"),
+    (r"is_integer\(v\['value'\] / ([\d.e-]+)\)", r"a multiple of \1"),
+    (r"is_integer\(math\.log2\(v\['value'\] / ([\d.e-]+)\)\)", r"\1 times a power of two"),
+    (r"ll\.timestamp - s\['first_init_start'\] < .+", "soon enough after the first init_start"),
+    (r"sorted\(s\['initialized_tensors'\]\) == .+", "each tensor of the reference model once"),
+    (r"v\['value'\] == (.+)", r"equal to \1"),
+    (r"v\['value'\] > (\S+)", r"above \1"),
+    (r"v\['value'\] >= (\S+)", r"at least \1"),
+    (r"v\['value'\] < (\S+)", r"below \1"),
+    (r"v\['value'\] <= (\S+)", r"at most \1"),
+)
+
+
+def in_words(node: ast.expr) -> str:
+    """Return in words what an expression of a rule file wants. For instance:
+
+        v['value'] > 0                       -> above 0
+        v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
+        v['value'] > 0 if s['x'] else True   -> above 0, where x
+        v['value'] in s['names']             -> value in names
+        ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
+
+    An expression that joins others is put into words part by part. Any other expression gets the words of its pattern
+    in _WORDS. If it has no pattern, like the fourth example, its text is returned without brackets around names.
+    """
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return " and ".join(in_words(value) for value in values)
+        case ast.BoolOp(op=ast.Or(), values=values):
+            return " or ".join(in_words(value) for value in values)
+        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):  # `|`, which some files write for `or`
+            # If the words of both sides begin with "metadata has", it is said once.
+            return f"{in_words(node.left)} or {in_words(node.right).removeprefix('metadata has ')}"
+        case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):
+            return f"{in_words(body)}, where {in_words(test)}"
+    return _words_for_text(ast.unparse(node))
+
+
+def _words_for_text(expression_text: str) -> str:
+    """Return the words of the first pattern in _WORDS that matches; else the text without brackets around names."""
+    for pattern, words in _WORDS:
+        match = re.fullmatch(pattern, expression_text)
+        if match:
+            return match.expand(words).replace("'", "")
+    text = re.sub(r"\b[sv]\['(\w+)'\]", r"\1", expression_text)  # v['value'] -> value
+    return re.sub(r"\['(\w+)'\]", r"'s \1", text)  # metadata['file'] -> metadata's file

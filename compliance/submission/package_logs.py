@@ -1,0 +1,99 @@
+"""The logs of a package: copies that are checked, and then moved to their places in the package."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from compliance.check import Report, check_file
+from compliance.rules import Ruleset
+from compliance.submission.committed_code import LARGEST_BYTES
+from compliance.submission.runs import receipt_path, sha256
+
+FRAMEWORK_LOG = ".stderr"  # the launcher writes what the framework printed to result_N.stderr
+_CUT = b"\n[cut here: the framework's log is longer than 50 MiB]\n"
+
+
+class CopiedLogs(NamedTuple):
+    """The reports on the copies of logs in the order of their start, and the original of each copy.
+
+    `changed_logs` has a line for each log that changed since it was checked: a reason against the package.
+    """
+
+    checked: list[Report]
+    original_of_copy: dict[Path, Path]
+    changed_logs: list[str]
+
+
+def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> CopiedLogs:
+    """Copy the logs into a new folder and check the copies, so that exactly what was checked is handed in.
+
+    An earlier `check --receipt` may have left a receipt with a log's hash beside it. If a log no longer has this hash,
+    a line in `changed_logs` says so.
+
+    Raises ValueError if a log is a link or no file.
+    """
+    folder.mkdir()
+    original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
+    changed_logs = []
+    for copy, log in original_of_copy.items():
+        if log.is_symlink() or not log.is_file():
+            raise ValueError(f"{log}: not a regular file; copy the log itself there")
+        shutil.copyfile(log, copy)
+        receipt = receipt_path(log)
+        if receipt.is_file() and not _has_hash_of(receipt, copy):
+            changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
+            changed_logs.append(f"{log}: {changed}")
+    checked = [check_file(copy, ruleset) for copy in original_of_copy]
+    # In the order of their start; runs without a start come first. Equal starts: by the name that the user knows.
+    checked.sort(key=lambda report: (report.run.start_ms or 0, original_of_copy[report.path].name))
+    return CopiedLogs(checked, original_of_copy, changed_logs)
+
+
+def _has_hash_of(receipt: Path, copy: Path) -> bool:
+    """Return whether a receipt of `check --receipt` has the hash of a log's copy, as `"sha256": "5d41..."`.
+
+    The receipt is searched for this text instead of parsed as JSON, so a damaged receipt just lacks the hash.
+    """
+    return f'"sha256": "{sha256(copy)}"' in receipt.read_text(encoding="utf-8", errors="replace")
+
+
+class PlacedLogs(NamedTuple):
+    """The reports on the logs in their place in the package, and the user's log by the name of each."""
+
+    checked: list[Report]
+    original_by_name: dict[str, Path]
+
+
+def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
+    """Move the copies of the scored logs to `results`/result_N.txt, and copy the framework's logs beside them."""
+    results.mkdir(parents=True)
+    checked: list[Report] = []
+    original_by_name: dict[str, Path] = {}
+    for index, report in enumerate(scored):
+        name = f"result_{index}.txt"
+        original = copies.original_of_copy[report.path]
+        original_by_name[name] = original
+        checked.append(replace(report, path=report.path.rename(results / name)))
+        _copy_framework_log(original, results / name)
+    return PlacedLogs(checked, original_by_name)
+
+
+def _copy_framework_log(log: Path, copy: Path) -> None:
+    """Copy the framework's log that lies beside `log` to the side of its `copy`; do nothing if there is none.
+
+    For `result_3.txt` it is `result_3.stderr`, into which the launcher writes what the framework prints. If it is over
+    50 MiB, which repo_checker refuses, it is cut, with a line at its end that says so.
+
+    A valid result must include this log (training_rules.adoc, section Result files, of 2026-08:
+    mlcommons/training_policies #588).
+    """
+    source = log.with_suffix(FRAMEWORK_LOG)
+    if source.is_symlink() or not source.is_file():
+        return
+    with source.open("rb") as stream:
+        text = stream.read(LARGEST_BYTES + 1)  # one more byte shows that it is too large
+    if len(text) > LARGEST_BYTES:
+        text = text[: LARGEST_BYTES - len(_CUT)] + _CUT
+    copy.with_suffix(FRAMEWORK_LOG).write_bytes(text)

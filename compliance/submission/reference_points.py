@@ -1,0 +1,85 @@
+"""The runs of one submission against the reference convergence points: their hyperparameters and their convergence."""
+
+from collections.abc import Iterator, Sequence
+
+from compliance.check import LoggedRun, Report
+from compliance.logged_run import is_number
+from compliance.official import convergence
+from compliance.rules import Benchmark, Finding, Ruleset, StrictRule, breach, note
+from compliance.submission.group import NOT_KNOWN, PASSED, BlamedRun, ConvergenceTest, convergence_test
+from runlog import schema
+from runlog.text import printable
+
+
+def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield the findings on the runs of one closed submission that come from the reference convergence points.
+
+    A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took.
+
+    - Each run's hyperparameters are compared with those of the point at its batch.
+    - One test over all runs finds out whether they converged too fast. Its finding is yielded for each run.
+
+    Nothing is yielded for an open submission, or for a benchmark without reference points: the check of each log has
+    already noted that these rules were not applied.
+    """
+    first_run = members[0].run  # all runs of a submission state the same benchmark and division
+    benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
+    is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
+    if benchmark is None or not benchmark.reference_points or not is_closed:
+        return
+    test = convergence_test(members, ruleset)
+    reference = test.reference  # None: mlperf-logging has no points for this round
+    if reference is not None:
+        hyperparameters_rule = ruleset.strict["rcp-hyperparameters"]
+        for report in members:
+            for finding in _other_hyperparameters(report.run, reference.points, hyperparameters_rule):
+                yield BlamedRun(report, finding)
+
+    finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
+    if finding_of_test is not None:
+        for report in members:
+            yield BlamedRun(report, finding_of_test)
+
+
+def _finding_of_test(
+    test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, rule: StrictRule
+) -> Finding | None:
+    """Return the finding of a convergence test of closed runs: a note, a breach, or None if the runs pass.
+
+    A note says that the test was not applied: the runs have different global batches; there are more or fewer runs than
+    the benchmark takes; or mlperf-logging has no points, or cannot read a log. A failed test is a breach.
+    """
+    batches = {report.run.global_batch for report in members}
+    if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
+        return note(rule, "not applied: the runs have different global_batch_size")
+    if len(members) != benchmark.runs:
+        return note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
+    if test.status == NOT_KNOWN:
+        return note(rule, f"not applied: {test.reason}")
+    return None if test.status == PASSED else breach(rule, test.in_words())
+
+
+def _other_hyperparameters(
+    run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule
+) -> list[Finding]:
+    """Return a finding for each hyperparameter of a run that differs from the reference's at the same global batch.
+
+    `points` are the reference's, at most one for each batch. If none has the run's batch, or the one that does is of
+    another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are skipped.
+    """
+    batch = run.first_values.get("global_batch_size")
+    optimizer = run.first_values.get("opt_name")
+    hyperparameters_by_batch = {point.global_batch: point.hyperparameters for point in points}
+    if not is_number(batch) or batch not in hyperparameters_by_batch:
+        return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
+    wanted = hyperparameters_by_batch[batch]
+    if wanted["optimizer"] != optimizer:
+        return [note(rule, f"not applied: the reference point is of {wanted['optimizer']}")]
+    findings = []
+    for name, value in wanted.items():
+        key = f"{optimizer}_{name}"  # as logs name it: `lars_epsilon`
+        is_comparable = not name.endswith("decay_steps")  # in iterations; a log may count them in epochs
+        if is_comparable and key in run.first_values and run.first_values[key] != value:
+            actual = f"{key} is {printable(run.first_values[key], 30)}; the reference point has {value}"
+            findings.append(breach(rule, actual, line=run.first_lines.get(key)))
+    return findings

@@ -1,0 +1,151 @@
+"""The beginning of a run's log: all that is known before the programs are built."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import paddle
+
+from harness import env, provenance
+from harness.hooks.watchdog import WATCHDOG
+from harness.job import DataSettings, Job, Origins
+from harness.ranks import Ranks
+from harness.task import Task
+from program.optimizers import KINDS, OptimizerConfig, Schedule
+from runlog import schema
+from runlog.writer import RunLog
+
+
+class Named(NamedTuple):
+    """An event that is to be logged."""
+
+    event: schema.Point[Any]
+    value: Any
+
+
+def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, seed: int, resumed: bool) -> None:
+    """Write what a log says of a run before its programs are built: the preamble, its task and a summary.
+
+    `resumed` tells that the run goes on from a checkpoint. Every rank must call this.
+    """
+    recipe = task.workload.recipe
+    knobs = job.model.knobs
+    summary = summary_of(job, resumed=resumed)
+    hyperparameters: list[Named] = []
+    if not knobs.auto:  # else Paddle chooses the optimizer: the log's section "program" says which
+        hyperparameters = optimizer_events(task.schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
+
+    preamble(log, job, origins, ranks, recipe=recipe, dataset=task.dataset)
+    log.event(schema.SEED, seed)
+    log.event(schema.TRAIN_SAMPLES, task.dataset.train_samples)
+    log.event(schema.EVAL_SAMPLES, task.dataset.eval_samples)
+    log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
+    log.event(schema.GRADIENT_ACCUMULATION_STEPS, knobs.gradient_merge)
+    log.event(schema.MODEL_BN_SPAN, task.workload.bn_span)
+    for event, value in hyperparameters:
+        log.event(event, value)
+    log.event(schema.RUN_SUMMARY, summary)
+
+
+def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
+    """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
+
+    The first rank of each node flushes the node's page cache, if the job says so. Then rank 0 writes:
+
+    - the sections of the header: the code, all settings and the fields of the `recipe` (a frozen dataclass) with who
+      set each value (`origins`), the libraries, the machines of all ranks and the data set;
+    - the events that MLPerf has for a submission;
+    - an event for each node whose page cache was, or could not be, flushed.
+
+    Every rank must call this: the others send rank 0 what they know.
+    """
+    submission = job.submission
+    settings = origins | _flat("RECIPE", recipe, f"{job.model.package}/config.py")
+    flushed_caches = _flush_caches(job.data, ranks)
+    nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
+    hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
+    source = provenance.source(submission.source_commit, submission.image_digest)
+
+    log.section(schema.LOG, schema.Format())
+    log.section(schema.SOURCE, source)
+    log.section(schema.CONFIG, settings)
+    log.section(schema.ENVIRONMENT, env.libraries())
+    log.section(schema.PACKAGES, provenance.packages())
+    log.section(schema.HARDWARE, hardware)
+    log.section(schema.DATASET, dataset)
+    log.event(schema.SUBMISSION_BENCHMARK, job.model.row.benchmark)
+    log.event(schema.SUBMISSION_ORG, submission.org)
+    log.event(schema.SUBMISSION_DIVISION, submission.division)
+    log.event(schema.SUBMISSION_STATUS, submission.status)
+    log.event(schema.SUBMISSION_PLATFORM, submission.platform or job.cluster.dgxsystem)
+    for flushed in flushed_caches:
+        log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
+    log.mark(schema.INIT_START)
+
+
+def _flush_caches(data: DataSettings, ranks: Ranks) -> list[schema.CacheState]:
+    """Flush the page cache of each node, if the job says so; return for each node whether and by whom it was done."""
+    WATCHDOG.beat("flushing the page cache and building the programs")
+    done = None
+    if ranks.local_rank == 0:
+        done = provenance.clear_caches(bool(data.clear_caches), cleared_by=data.cache_cleared)
+    return [flushed for flushed in ranks.comm.allgather(done) if flushed]
+
+
+def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
+    """Return the fields of a dataclass as settings of a log, those of nested dataclasses too.
+
+    {"RECIPE.optimizer.momentum": {"value": 0.9, "origin": "paddle_rn50/config.py"}} is one with the prefix "RECIPE".
+    """
+    flat: dict[str, Any] = {}
+    for field in fields(value):
+        name = f"{prefix}.{field.name}"
+        item = getattr(value, field.name)
+        if is_dataclass(item):
+            flat |= _flat(name, item, origin)
+        else:
+            flat[name] = {"value": item, "origin": origin}
+    return flat
+
+
+def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
+    """Return what a score must know of a run: its devices, batch, precision, mode, data, framework and model.
+
+    It is logged before the run starts, so that the log of a run that is cut off has it, too. `resumed` tells that the
+    run goes on from a checkpoint.
+    """
+    return schema.RunSummary(
+        devices=job.cluster.world_size,
+        nodes=job.cluster.dgxnnodes,
+        batch_per_device=job.model.batchsize,
+        precision=job.model.precision,
+        math_mode=job.model.precision,
+        mode=job.course.mode,
+        data=job.data.kind,
+        resumed=resumed,
+        profiled=bool(job.course.profile),
+        framework=f"paddlepaddle {paddle.__version__}",
+        model=job.model.row.model,
+    )
+
+
+def optimizer_events(schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float) -> list[Named]:
+    """Return the optimizer's hyperparameters, an event each, under the names that MLPerf has for its kind.
+
+    `optimizer` and `warmup_epochs` are those of the recipe. The learning rates and the length of the decay come from
+    the `schedule`, which has them for the run's global batch.
+    """
+    kind = KINDS[optimizer.kind]  # the events that MLPerf has for it
+    hyperparameters = {
+        "base_learning_rate": schedule.base,
+        "end_learning_rate": schedule.end,
+        "learning_rate_decay_poly_power": schedule.power,
+        "learning_rate_decay_steps": schedule.decay_steps,
+        "momentum": optimizer.momentum,
+        "weight_decay": optimizer.weight_decay,
+    }
+    events = [Named(schema.OPT_NAME, optimizer.kind), Named(kind.warmup, warmup_epochs)]
+    for name, value in hyperparameters.items():
+        events.append(Named(kind.points[name], value))
+    if optimizer.kind == "lars":
+        events.append(Named(schema.LARS_EPSILON, optimizer.lars_epsilon))
+    return events

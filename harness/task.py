@@ -1,0 +1,120 @@
+"""Finds what a job trains, before a log is begun: its workload, its data set and its schedule."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import workload
+from harness.embedded import make_once
+from harness.hooks.watchdog import WATCHDOG
+from harness.job import DataSettings, Job
+from harness.passport import Samples, Surveyed, survey
+from harness.ranks import Ranks
+from harness.workload import Workload
+from program.optimizers import Schedule
+from runlog import schema
+
+LOOK_S = 3600.0  # that the first rank may look at a data set on a slow disk; meanwhile it watches itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The model, data set and schedule of a run, checked before a log is begun."""
+
+    workload: Workload
+    dataset: schema.Dataset  # its samples are those of an epoch
+    samples: Any  # of the training, and of the evaluations
+    eval_samples: Any
+    eval_image: Any  # format of an evaluation's images
+    eval_batch: int  # images a rank
+    epochs: int  # at most
+    schedule: Schedule
+    notes: tuple[str, ...] = ()  # what a user should know of the data set
+
+    def append_evaluation(self) -> None:
+        """Append the operators of an evaluation to the default program."""
+        self.workload.evaluation_totals(self.eval_image, self.eval_batch)
+
+
+def task_of(job: Job, me: Ranks) -> Task:
+    """Return what the job trains, by its settings and its data set; every rank must call this.
+
+    Raises ValueError if the job asks for what cannot be done, or a file of the data set would make the run fail.
+    """
+    model = workload.of_job(job)
+    recipe = model.recipe
+    name, folder = data_set(job.data, me, model.EMBEDDED)
+    train_samples = model.DATA.find(folder, "train", recipe.classes)
+    eval_samples = model.DATA.find(folder, "val", recipe.classes)
+    notes = [*train_samples.notes, *eval_samples.notes]
+    train_passport = None
+    eval_passport = None
+    if not job.data.is_synthetic:
+        surveyed = survey_on_first(me, train_samples, eval_samples)
+        train_passport = surveyed.train
+        eval_passport = surveyed.evaluation
+        notes += surveyed.notes
+
+    samples_per_epoch = len(train_samples)
+    if job.data.is_synthetic and not job.data.folder:
+        # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
+        samples_per_epoch = max(recipe.train_samples, job.global_batch)
+    dataset = schema.Dataset(
+        name=name,
+        train_samples=samples_per_epoch,
+        eval_samples=len(eval_samples),
+        synthetic=job.data.is_synthetic,
+        form=train_samples.form,
+        train=train_passport,
+        eval=eval_passport,
+        train_source=train_samples.source,
+        eval_source=eval_samples.source,
+    )
+    epochs = job.course.max_epochs or recipe.most_epochs(samples=samples_per_epoch, global_batch=job.global_batch)
+    eval_image, eval_batch = model.eval_input(eval_samples)
+    return Task(
+        workload=model,
+        dataset=dataset,
+        samples=train_samples,
+        eval_samples=eval_samples,
+        eval_image=eval_image,
+        eval_batch=eval_batch,
+        epochs=epochs,
+        schedule=recipe.make_schedule(
+            samples=samples_per_epoch, global_batch=job.global_batch, epochs=job.course.max_epochs
+        ),
+        notes=tuple(notes),
+    )
+
+
+def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
+    """Return the name and the folder of the job's data set: those of DATADIR, or of the embedded data set.
+
+    `embedded` is the module by which the workload writes its embedded data set. Where that is used and is not in
+    DATA_CACHE yet, the first rank of each node makes it, and all ranks wait for that: every rank must call this.
+    """
+    if data.folder:
+        folder = Path(data.folder)
+        return folder.name, folder
+    folder = Path(data.embedded_in) / embedded.NAME
+    if me.local_rank == 0:
+        make_once(folder, embedded.write)
+    me.comm.Barrier()
+    return embedded.NAME, folder
+
+
+def survey_on_first(me: Ranks, train: Samples, evaluation: Samples) -> Surveyed:
+    """Look at the data set's files on the first rank, and tell all ranks what it holds; every rank must call this.
+
+    Raises ValueError where a run would fail at one of its files.
+    """
+    WATCHDOG.beat("waiting for the first rank's look at the data set", extra_s=LOOK_S)
+    found = None
+    if me.is_first:
+        found = survey(train, evaluation, _print_now)
+    everywhere: Surveyed = me.comm.bcast(found)
+    return everywhere
+
+
+def _print_now(line: str) -> None:
+    print(line, flush=True)

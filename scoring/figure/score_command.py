@@ -1,0 +1,151 @@
+"""`python -m scoring score`: the figure of one system's runs under a protocol."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+
+from runlog.text import called, safe_lines
+from runlog.verdict import as_text
+from scoring.figure import protocols
+from scoring.figure.levels import in_words
+from scoring.figure.options import add_score_options, add_system_option, protocol_of
+from scoring.figure.protocols import Protocol
+from scoring.figure.run import RunFigure
+from scoring.figure.score import Score, score
+from scoring.figure.warnings import warning
+from scoring.importers import jsonable, read_records
+from scoring.record import NothingMeasuredError, Record, TooFewRunsError, section
+
+MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal is out of reach
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="logs of repeated runs of one system")
+    add_score_options(parser)
+    add_system_option(parser)
+    parser.add_argument("--json", action="store_true")
+    parser.epilog = "Protocols: " + "; ".join(
+        f"{name}: {protocol.describe()}" for name, protocol in protocols.load().items()
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the score of the logs, as lines or as JSON. Returns the exit status.
+
+    - The logs have a score: it is printed. Returns 0.
+    - There are too few runs: the reason is printed on stderr. With --json, the score of these runs is still printed.
+      Returns 1.
+    - The warm-up leaves nothing to measure: if all runs were resumed near their end and then finished, this is not an
+      error. A score without a figure is printed. Returns 0. Otherwise, or with --skip, NothingMeasuredError is raised.
+    """
+    protocol = protocol_of(args)
+    records = read_records(args)
+    try:
+        shown = score(records, protocol, skip=args.skip, system=args.system)
+        status = 0
+    except TooFewRunsError as error:
+        print(safe_lines([f"{called('scoring')} score: {error}"]), file=sys.stderr)
+        shown = error.partial or _score_without_figure("too_few_runs", error, protocol, records)
+        status = 1
+    except NothingMeasuredError as error:
+        is_expected = args.skip is None and all(_was_resumed_and_finished(record) for record in records)
+        if not is_expected:
+            raise
+        shown = _score_without_figure("nothing_measured", error, protocol, records)
+        status = 0
+
+    has_too_few_runs = status == 1
+    if args.json:
+        print(json.dumps(jsonable(shown.to_json()), indent=1))
+    elif not has_too_few_runs:
+        print(safe_lines(score_lines(shown)))
+    return status
+
+
+def _was_resumed_and_finished(record: Record) -> bool:
+    """Tell whether a log is of a run that was resumed from a checkpoint and then finished."""
+    return record.status == "success" and section(record, "run_summary").get("resumed") is True
+
+
+def _score_without_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:
+    """Return a score whose figure is NaN, with the reason `error` as its only warning, which is named `rule`."""
+    runs = []
+    for record in records:
+        runs.append(RunFigure(file=record.file, value=math.nan, windows=0, first_line=1, last_line=record.lines))
+    return Score(
+        value=math.nan,
+        unit=protocol.unit,
+        protocol=protocol,
+        runs=tuple(runs),
+        warnings=(warning(rule, str(error)),),
+        records=tuple(records),
+    )
+
+
+def _interval_rows(result: Score) -> list[tuple[str, str]]:
+    """Return the rows of `score` that show the 95 % intervals, as (name, text).
+
+    - No interval: one row that says why.
+    - An interval only for the figure itself, of one or several runs: one row.
+    - A single run with two intervals: one row for its own mean, and one for another run of the system.
+    """
+    if result.interval_95 is None:
+        return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"
+    low, high = result.interval_95
+    if result.repeat_interval_95 is None:
+        return [("95 % interval", f"{low:.3f} to {high:.3f}   ({result.interval_method})")]
+    repeat_low, repeat_high = result.repeat_interval_95
+    return [
+        ("this run", f"{low:.3f} to {high:.3f}   (95 % interval of its mean, {result.interval_method})"),
+        ("another run", f"{repeat_low:.3f} to {repeat_high:.3f}   (95 % interval of another run of this system)"),
+    ]
+
+
+def _more_runs_in_words(more_runs: int | None) -> str:
+    """Return how many runs to add for a 95 % interval of +-1 %, in words.
+
+    - None or 0: an empty text.
+    - More than MOST_MORE_RUNS: that the runs are too noisy for this goal.
+    """
+    if not more_runs:
+        return ""
+    if more_runs > MOST_MORE_RUNS:
+        return "too noisy for a goal of 1 %"
+    return f"{more_runs} more runs, all of them counted, by the spread of these"
+
+
+def _row_of_run(run: RunFigure) -> tuple[str, str]:
+    """Return the row of one run, as (name, text): its figure, and the lines of its log that the figure comes from."""
+    shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
+    windows = f", {run.windows} windows" if run.windows > 1 else ""
+    return "run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"
+
+
+def score_lines(result: Score) -> list[str]:
+    """Return the lines that `score` prints: the figure, a row for each known fact, the warnings and the footnotes.
+
+    A row has a name and a text: `  spread         1.234 (standard deviation over runs)`.
+    """
+    figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
+    rows = _interval_rows(result)
+    more_runs = _more_runs_in_words(result.more_runs_for_1_percent)
+    if more_runs:
+        rows.append(("for +-1 %", more_runs))
+    if result.median_window_rate is not None:
+        rows.append(("median", f"{result.median_window_rate:.3f} (of the window rates)"))
+    rows += [("limit", text) for text in result.limits]
+    if result.spread is not None:
+        rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
+    rows.append(("levels", in_words(result.levels)))
+    rows += [_row_of_run(run) for run in result.runs]
+    if result.one_clock and result.protocol.figure == "throughput":
+        rows.append(("one clock", f"nothing else in {', '.join(result.one_clock)} confirms the times"))
+    if result.standing is not None:
+        rows.append(("result", result.standing.name))
+        rows.append(("data set", f"{result.standing.dataset_in_words}; target {result.standing.target_in_words}"))
+    lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
+    lines += [f"  {name:15}{text}" for name, text in rows]
+    lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]
+    return lines + result.footnotes

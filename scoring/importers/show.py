@@ -1,0 +1,72 @@
+"""A record as lines of text, as `python -m scoring import` prints it."""
+
+from runlog.digits import six_digits
+from scoring.record import FACTS, Check, Record
+
+
+def record_lines(record: Record) -> list[str]:
+    """Return a record as lines of text, each with a name and a fact: `  devices          8  (line 12)`.
+
+    The facts of FACTS and the status always have a line, with `not said` if the log does not state them. Anything else
+    has a line only if the record holds it. Control characters that come from the log are escaped.
+    """
+    lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
+
+    def add(name: str, text: str) -> None:
+        lines.append(f"  {name:17}{text}")
+
+    if record.segment is not None:
+        first_line, last_line = record.segment
+        add("this run", f"lines {first_line} to {last_line}")
+    for name in (*FACTS, "status"):
+        add(name, _fact_text(record, name))
+    add("windows", _windows_text(record))
+    if record.run_time_s is not None:
+        add("run time", f"{record.run_time_s / 60:.3f} min")
+    if record.quality:
+        last = record.quality[-1]
+        add("quality", f"{last.name} {six_digits(last.value)}  (line {last.line})")
+    for check in record.checks:
+        add(_check_result(check), str(check))
+    if record.truncated:
+        add("truncated", "the log ends before its run does")
+    for problem in record.problems:
+        add("problem", f"{problem!a}")
+    return lines
+
+
+def _fact_text(record: Record, name: str) -> str:
+    """Return the field `name` of a record as text, with its source: `8  (line 12)`. None becomes `not said`.
+
+    The source is the options of the command line, a line of the log, or otherwise the format itself.
+    """
+    value = getattr(record, name)
+    if value is None:
+        return "not said"
+
+    source = "by its format"
+    if name in record.from_options:
+        source = "from the options"
+    elif name in record.field_lines:
+        source = f"line {record.field_lines[name]}"
+    in_quotes = ascii(str(value))  # escapes control characters
+    without_quotes = in_quotes[1:-1]
+    return f"{without_quotes}  ({source})"
+
+
+def _windows_text(record: Record) -> str:
+    """Return in words how many windows there are, on which lines, and what their rates are means over.
+
+    Example: `240, lines 12 to 480; each of its own steps; rates of all devices`.
+    """
+    lines = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
+    mean_over = "running averages of the epoch" if record.cumulative else "each of its own steps"
+    scope = "one device" if record.rate_scope == "device" else "all devices"
+    return f"{len(record.windows)}{lines}; {mean_over}; rates of {scope}"
+
+
+def _check_result(check: Check) -> str:
+    """Return the word for the result of a check."""
+    if check.one_sided:
+        return "NOT CHECKED"
+    return "checked" if check.agree else "DISAGREE"

@@ -1,0 +1,94 @@
+"""The plan of a campaign as lines, as `launch/campaign.sh --dry-run` prints them."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from scoring.published.plan import Campaign, Job
+
+START_UP_S = 60.0  # assumed: before the first step
+SHRUNK_RUN_S = 15.0  # assumed: of a whole shrunk run
+SHRUNK_NOTE = (
+    "Shrunk: synthetic data of 32 px on at most 2 CPU ranks of one node, batch 2, FP32, one trial of 3 steps. Cells "
+    "that become the same run share it, across campaigns too. The figures show that the chain works; they are not "
+    "comparable with the published ones."
+)
+
+
+class ExpectedTime(NamedTuple):
+    """How long one trial takes, and where that is from."""
+
+    seconds: float
+    source: str
+
+
+def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
+    """Yield the plan of a campaign as lines: one or more for each job, and then a total.
+
+    The total has the number of trials that are done, skipped and to run, and the expected time of those to run. After
+    it a shrunk campaign has a note on what its figures are good for.
+    """
+    trials_done = 0
+    trials_skipped = 0
+    trials_to_run = 0
+    seconds = 0.0
+    for job in jobs:
+        state = _state(job)
+        expected = expected_time(campaign, job)
+        trials_done += len(job.done)
+        if state == "skip":
+            trials_skipped += len(job.missing)
+        elif state == "run":
+            trials_to_run += len(job.missing)
+            seconds += expected.seconds * len(job.missing)
+        yield from _lines_of_job(job, state, expected)
+
+    yield (
+        f"{campaign.name}: {trials_done + trials_skipped + trials_to_run} trials, {trials_done} done, "
+        f"{trials_skipped} skipped, {trials_to_run} to run in about {seconds / 60:.0f} min: assumed, by the published "
+        f"rates and a start-up"
+    )
+    if campaign.shrunk:
+        yield SHRUNK_NOTE
+
+
+def _lines_of_job(job: Job, state: str, expected: ExpectedTime) -> Iterator[str]:
+    """Yield the lines of one job.
+
+    The first has its `state`, how many trials are done and missing, and the time of one trial. The next say why the
+    logs of missing trials do not count; a trial that was not run yet has no such line. The last says why the job is
+    skipped, or the command to run. A job that is done has no such line.
+    """
+    counts = f"{len(job.done)} done, {len(job.missing)} missing"
+    yield f"{state:<4} {job.run.name}: {counts}, about {expected.seconds:.0f} s each by {expected.source}"
+    for trial, reason in job.missing.items():
+        if reason:
+            yield f"     trial {trial}: {reason}"
+    if state == "skip":
+        yield f"     {job.skipped}"
+    if state == "run":
+        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in job.exports.items())
+        yield f"     {exports} LOGDIR={job.folder}/trial_N {job.command}"
+
+
+def _state(job: Job) -> str:
+    """Return the state of a job: `done`, `skip` if this machine cannot do its missing trials, or `run` if it can."""
+    if not job.missing:
+        return "done"
+    return "skip" if job.skipped else "run"
+
+
+def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
+    """Return the expected time of one trial: a start-up, then its steps at the published rate.
+
+    A shrunk trial has a fixed time, because its CPU does not run at the published rate.
+    """
+    if campaign.shrunk:
+        return ExpectedTime(SHRUNK_RUN_S, "assumption")
+
+    cell = job.cell
+    run = job.run
+    steps = int(job.exports["WARMUP_STEPS"]) + int(job.exports["MEASURED_STEPS"])
+    seconds = START_UP_S + steps * run.batch_per_device * run.devices / cell.value
+    shape = f"batch {run.batch_per_device} x {run.devices} {cell.accelerator}"
+    return ExpectedTime(seconds, f"{cell.printed} {cell.unit} of {shape} ({cell.source})")

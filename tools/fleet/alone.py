@@ -1,0 +1,269 @@
+"""The measurements that each rank of a fleet makes by itself, at the same time as all others: in turns.
+
+A turn takes each measurement once. If the job has one node, its ranks are compared as if they were nodes, so that a
+slow GPU of one machine is found.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from harness import loader, nvidia, ranks, sampling
+from harness.hooks.watchdog import WATCHDOG
+from paddle_rn50.train import ResNet50
+from runlog.errors import message_of
+from runlog.json_types import JsonObject
+from tools.acceptance.machine import Machine, NotPossible
+from tools.fleet.steps import SEED
+from tools.fleet.verdicts import NOT_POSSIBLE
+
+# In a turn a rank takes training steps for STEP_S seconds, but at least LEAST_STEPS and at most MOST_STEPS.
+STEP_S = 2.0
+LEAST_STEPS = 3
+MOST_STEPS = 200
+# The measurements end after TURNS turns, or after TURNS * TURN_S seconds, but not before LEAST_TURNS turns.
+TURNS = 16
+TURN_S = 4.0
+LEAST_TURNS = 6  # a 95 % interval needs five
+COPY_MIB = 128  # copied in memory, in a turn
+DISK_MIB = 32  # read from DATADIR in a turn, or as much as DISK_S seconds allow
+DISK_S = 1.0
+MOST_FILES = 5000  # of DATADIR that are read
+BATCHES = 6  # of the input pipeline, in a turn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One of the measurements that a rank makes by itself."""
+
+    metrics: tuple[str, ...]  # of the record, one for each value that `take` returns
+    take: Callable[[], tuple[float, ...]]  # raises NotPossible if it cannot be taken here
+
+
+def first_files(folder: str) -> list[Path]:
+    """Return the first MOST_FILES files below a folder; an empty list if `folder` is empty."""
+    files: list[Path] = []
+    for below, _, names in os.walk(folder):
+        files.extend(Path(below, name) for name in sorted(names))
+        if len(files) >= MOST_FILES:
+            break
+    return files[:MOST_FILES]
+
+
+class RankMeasurements:
+    """The measurements that this rank makes by itself, and their results so far."""
+
+    def __init__(self, machine: Machine, take_step: Callable[[], float] | None) -> None:
+        """Prepare the measurements of training steps, GPU clock, memory, input pipeline and, on some ranks, the disk.
+
+        `take_step` takes a training step of this rank alone and returns its seconds; None if this machine cannot
+        compute one.
+
+        The ranks that measure the disk are those that represent a compared host. They are the first rank of each node.
+        In a job of one node they are all ranks, because its ranks are compared as if they were nodes.
+        """
+        self.machine = machine
+        self.job = machine.job
+        self.take_step = take_step
+        self.represents_host = machine.me.local_rank == 0 or machine.job.cluster.dgxnnodes == 1
+        self.values: dict[str, list[float]] = {}  # {metric: a value for each turn}
+        self.failures: dict[str, str] = {}  # {metric: why it was not measured}
+        self.all_step_times_s: list[float] = []  # of the steps of all turns
+        self.source = np.ones(COPY_MIB * 2**18, np.float32)
+        self.target = np.ones_like(self.source)
+        self.files = itertools.cycle(first_files(self.job.data.folder))
+        self.measurements = [
+            Measurement(metrics=("step_s", "step_mean_s"), take=self._median_and_mean_step_s),
+            Measurement(metrics=("clock_ns",), take=self._clock_cycle_ns),
+            Measurement(metrics=("memory_s_per_gib",), take=self._memory_s_per_gib),
+        ]
+        if self.represents_host:
+            self.measurements.append(Measurement(metrics=("disk_s_per_gib",), take=self._disk_s_per_gib))
+        self.measurements.append(Measurement(metrics=("input_s",), take=self._input_s))
+
+    def take_turn(self) -> None:
+        """Take each measurement once, and append its values to `self.values`.
+
+        If a measurement fails, `self.failures` gets the reason for each of its metrics. It is not tried again in later
+        turns.
+        """
+        for measurement in self.measurements:
+            first_metric = measurement.metrics[0]
+            has_failed = first_metric in self.failures  # all metrics of a measurement fail together
+            if has_failed:
+                continue
+            WATCHDOG.beat(f"measuring {first_metric}")
+            try:
+                values = measurement.take()
+            except NotPossible as reason:
+                self.failures |= dict.fromkeys(measurement.metrics, f"{NOT_POSSIBLE}: {reason}")
+            except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
+                self.failures |= dict.fromkeys(measurement.metrics, message_of(error))
+            else:
+                for metric, value in zip(measurement.metrics, values, strict=True):
+                    self.values.setdefault(metric, []).append(value)
+
+    def drop_values(self) -> None:
+        """Forget the values of all turns so far, but not the failures."""
+        self.values = {}
+        self.all_step_times_s = []
+
+    # The methods below each take one measurement. They return a tuple, as `Measurement.take` does: a value per metric.
+
+    def _median_and_mean_step_s(self) -> tuple[float, float]:
+        """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
+
+        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times are also appended to
+        `self.all_step_times_s`. Raises NotPossible if this machine cannot take a step.
+        """
+        if self.take_step is None:
+            raise NotPossible("this Paddle has no kernels for a GPU")
+        times_s = [self.take_step() for _ in range(LEAST_STEPS)]
+        until_s = time.perf_counter() + STEP_S
+        while len(times_s) < MOST_STEPS:
+            expected_end_s = time.perf_counter() + times_s[-1]  # if the next step takes as long as the last one
+            if expected_end_s >= until_s:
+                break
+            times_s.append(self.take_step())
+        self.all_step_times_s += times_s
+        return statistics.median(times_s), statistics.fmean(times_s)
+
+    def _clock_cycle_ns(self) -> tuple[float]:
+        """Return the nanoseconds of one clock cycle of this rank's GPU, in a tuple of one value.
+
+        Raises NotPossible on a CPU, or if NVML does not know the clock.
+        """
+        if self.job.cluster.device == "cpu":
+            raise NotPossible("no GPU: DEVICE=cpu")
+        mhz: float | None = None
+        with nvidia.opened() as (handles, why_not_opened):
+            if handles:
+                mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"]
+        if not mhz:
+            raise NotPossible(why_not_opened or "NVML does not tell it")
+        return (1000 / mhz,)
+
+    def _memory_s_per_gib(self) -> tuple[float]:
+        """Copy COPY_MIB within memory; return the seconds that a GiB takes at that speed, in a tuple of one value."""
+        began = time.perf_counter()
+        np.copyto(self.target, self.source)
+        return ((time.perf_counter() - began) * 1024 / COPY_MIB,)
+
+    def _disk_s_per_gib(self) -> tuple[float]:
+        """Return the seconds that reading a GiB from the disk takes, in a tuple of one value.
+
+        It reads DISK_MIB from files of DATADIR, or less if that takes over DISK_S seconds. Each turn continues with the
+        files after those of the last turn. The kernel is asked first to drop each file from its cache, which would
+        otherwise be measured in place of the disk. Raises NotPossible if there are no files, or all are empty.
+        """
+        read_bytes = 0
+        took_s = 0.0
+        # `self.files` starts again after the last file. The limit keeps a turn from reading one file twice.
+        for path in itertools.islice(self.files, MOST_FILES):
+            with path.open("rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the whole file leaves the cache
+                began = time.perf_counter()
+                read_bytes += len(file.read(DISK_MIB * 2**20))
+                took_s += time.perf_counter() - began
+            if read_bytes >= DISK_MIB * 2**20 or took_s > DISK_S:
+                break
+        if not read_bytes:
+            folder = self.job.data.folder
+            raise NotPossible(f"DATADIR={folder} holds no data" if folder else "no DATADIR")
+        return (took_s * 2**30 / read_bytes,)
+
+    def _input_s(self) -> tuple[float]:
+        """Return the seconds that the job's input pipeline alone takes for a batch, in a tuple of one value.
+
+        It is the mean over BATCHES batches. They come after a first one, which waits for the pipeline to start. The
+        images are those of DATADIR, or the embedded ones if DATADIR is not set.
+        """
+        job = self.job
+        me = self.machine.me
+        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
+        root = Path(job.data.folder) if job.data.folder else self.machine.root
+        images = model.DATA.find(root, "train", model.recipe.classes)
+        batch = min(job.model.batchsize, len(images))
+        # This rank reads all images as if it were the only one, in an order of its own.
+        order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
+        reader = loader.ReaderConfig.of_rank(job.data, job.cluster, me.local_rank, model.image, batch=batch, seed=SEED)
+        with contextlib.closing(model.batches(images, order, reader)) as batches:
+            next(batches)  # waits for the pipeline to start
+            began = time.perf_counter()
+            count = sum(1 for _ in itertools.islice(batches, BATCHES))
+            return ((time.perf_counter() - began) / count,)
+
+
+def take_turns(me: ranks.Ranks, measurements: RankMeasurements) -> None:
+    """Take the measurements of each rank turn by turn, and keep the values in `measurements`.
+
+    All ranks must call this together. A turn begins at the same time on all ranks, so that the comparison of a turn
+    cancels what slows all ranks alike. The first turn only warms caches up, and its values are dropped.
+
+    TURNS turns follow. There are fewer if rank 0 finds that TURNS * TURN_S seconds have passed, but not fewer than
+    LEAST_TURNS.
+    """
+    until_s = time.monotonic() + TURNS * TURN_S
+    for turn in range(TURNS + 1):  # turn 0 is the warm-up
+        ranks.wait(me.comm)
+        measurements.take_turn()
+        is_warm_up = turn == 0
+        if is_warm_up:
+            measurements.drop_values()
+        is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
+        if is_late and turn >= LEAST_TURNS:
+            break
+
+
+class RankResult(NamedTuple):
+    """The measurements that one rank made by itself."""
+
+    host_index: int  # of the compared host that it belongs to: its node, or the rank itself in a job of one node
+    values: dict[str, list[float]]  # {metric: a value for each turn}
+    failures: dict[str, str]  # {metric: why it was not measured}
+
+
+def merge_by_host(hosts: list[str], results: Sequence[RankResult]) -> JsonObject:
+    """Return what the ranks measured by themselves, as the record has it: {metric: {"series": ..., "reasons": ...}}.
+
+    "series" has an entry for each host of `hosts`: for each turn the time of its slowest rank, because a node is as
+    slow as that. The entry is None if a rank of the host failed, or if no rank of the host measured the metric.
+
+    "reasons" says why a host failed, by the host's index as text: {"3": "..."}. If several ranks of a host failed, the
+    first rank's reason is kept.
+    """
+    metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have them
+    for result in results:
+        metric_names |= dict.fromkeys((*result.values, *result.failures))
+
+    metrics: JsonObject = {}
+    for metric in metric_names:
+        reasons: dict[str, str] = {}
+        times_by_host: list[list[list[float]]] = [[] for _ in hosts]  # for each rank of a host its times
+        for result in results:
+            if metric in result.failures:
+                reasons.setdefault(str(result.host_index), result.failures[metric])
+            if metric in result.values:
+                times_by_host[result.host_index].append(result.values[metric])
+
+        series: list[list[float] | None] = []
+        for host_index, times_by_rank in enumerate(times_by_host):
+            has_failed = str(host_index) in reasons
+            series.append(None if has_failed else _slowest_of_each_turn(times_by_rank))
+        metrics[metric] = {"series": series, "reasons": reasons}
+    return metrics
+
+
+def _slowest_of_each_turn(times_by_rank: Sequence[Sequence[float]]) -> list[float] | None:
+    """Return the longest time of each turn over several ranks with equally many turns; None if there are no ranks."""
+    if not times_by_rank:
+        return None
+    return [max(times_of_turn) for times_of_turn in zip(*times_by_rank, strict=True)]
