@@ -59,7 +59,7 @@ class Header(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Text that claims to be an event and cannot be taken as one, or not as one alone.
+    """Text that claims to be an event, but is not exactly one valid event.
 
     `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events, oversized, nul, and
     event-type, which no other reader asks for.
@@ -321,7 +321,7 @@ def _rank_of(prefix: bytes) -> int | None:
 
 
 def _shown(text: bytes) -> str:
-    """Return the start of a text, as a Problem shows it."""
+    """Return the first 200 bytes of a text, decoded, for the `text` of a Problem."""
     return text[:200].decode("utf-8", "replace")
 
 
