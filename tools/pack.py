@@ -58,7 +58,7 @@ def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
 
     - The part is packed already, from the same list: it is left as it is.
-    - An earlier pack was stopped: its records are kept, and packing goes on behind them.
+    - An earlier pack was stopped: its records are kept, and packing goes on after them.
     - Otherwise packing begins with the first image.
 
     Each record is read back and compared before the file gets its final name.
@@ -147,7 +147,7 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     - A record has a line, but does not begin in the file yet: it is not kept.
     - The last record that begins in the file may be incomplete: it is not kept.
 
-    `growing` is the file of records. It is cut off behind the kept ones and left at that position, for the next record.
+    `growing` is the file of records. It is cut off after the kept ones and left at that position, for the next record.
     The journal is rewritten with the kept records.
 
     Raises ValueError if the pack was begun from another list than `list_sha256`, or the journal is damaged.

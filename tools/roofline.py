@@ -111,7 +111,7 @@ def step_time(
                 now_s += takes_s
                 exposed_s += takes_s
             else:
-                # Its gradients are ready now: the program has it right behind the operator that computes the last one.
+                # Its gradients are ready now: the program has it right after the operator that computes the last one.
                 link_free_s = max(link_free_s, now_s) + takes_s
             continue
         if work.role & OPTIMIZE and not optimizer_has_begun:

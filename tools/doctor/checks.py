@@ -196,7 +196,7 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
     used_ports = nccl.names_taken(setting, list(ports))
     inactive_ports = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
-    can_open_devices = facts.get("verbs", True)  # absent: nobody has tried
+    can_open_devices = facts.get("verbs", True)  # absent if it was not tried
 
     found = _port_states(ports)
     fix = ""  # the one of checks.yaml

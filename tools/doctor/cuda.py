@@ -81,7 +81,7 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
 
     - The child ends by itself: it has tried all GPUs, or CUDA itself has failed.
     - It hangs or dies outside a GPU's step: that is a fault of CUDA itself, and no further GPU is tried.
-    - It hangs or dies on a GPU: that is the GPU's fault, and a new child goes on with the GPU behind it. No child is
+    - It hangs or dies on a GPU: that is the GPU's fault, and a new child goes on with the next GPU. No child is
       started after ALL_S seconds, so that some GPUs may have no result.
 
     The result has the last step of each GPU that was tried. Its other fields come from the last child.

@@ -102,7 +102,7 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """
     has_own_code = gpu.capability in GPU_CODE
     runnable_codes = code_for(gpu.capability)
-    # Status and fix count only without its own code.
+    # Status and fix are used only if the GPU does not have its own code.
     if gpu.capability is None:
         bad_status = WARNING
         fix = NOT_SAID
@@ -137,20 +137,19 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """
     bundled_driver, oldest_driver = DRIVERS
     driver = _driver_version(gpu, facts)
-    if driver is not None and _numbers(driver) >= _numbers(bundled_driver):
-        return _driver_verdict(job, good=True, found=driver)
-    if driver is not None and _numbers(driver) >= _numbers(oldest_driver):
-        found = (
-            f"{driver}: older than {bundled_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
-        )
+    found = driver or "unknown"
+    if _numbers(driver) >= _numbers(bundled_driver):  # False for an unknown driver, which has no numbers
+        return _driver_verdict(job, good=True, found=found)
+    if _numbers(driver) >= _numbers(oldest_driver):
+        found += f": older than {bundled_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
         return _driver_verdict(job, good=True, found=found)
     if _cuda_has_started(facts):
         start: CudaStart = facts["cuda_start"]
-        found = f"{driver or 'unknown'}: {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
+        found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
         return _driver_verdict(job, good=True, found=found)
     if driver is None:
-        return _driver_verdict(job, good=False, found="unknown", bad_status=WARNING, fix=NOT_SAID)
-    return _driver_verdict(job, good=False, found=driver or "unknown")
+        return _driver_verdict(job, good=False, found=found, bad_status=WARNING, fix=NOT_SAID)
+    return _driver_verdict(job, good=False, found=found)
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:

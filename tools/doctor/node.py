@@ -58,7 +58,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]
-        # The slow checks run in threads meanwhile. Their results are read last.
+        # These take seconds, so they run in threads while the other facts are gathered. They are read last.
         import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node) if on_gpu else None
         facts = {
@@ -175,11 +175,11 @@ def package_of(error: str) -> str:
     """Return how to install what an import lacked, by the import's error.
 
     - The error names no library: a Python package is taken to be missing.
-    - It names a library of the system, as in "libGL.so.1: cannot open shared object file": its package.
+    - It names a library of the system, as in "libGL.so.1: cannot open shared object file": by apt-get its Debian
+      package, by dnf, yum or zypper its file name, which RPM packages provide.
 
-    Debian's policy, section 8.1, names the package: the library's name, then its version, with a hyphen between them if
-    the name ends with a digit. libGL.so.1 -> libgl1, libfoo2.so.3 -> libfoo2-3. With RPM, the library's file name is
-    enough.
+    By Debian's policy, section 8.1, a package has the library's name and then its version: libGL.so.1 -> libgl1. If the
+    name ends with a digit, a hyphen stands between them: libfoo2.so.3 -> libfoo2-3.
     """
     library = re.search(r"(?P<file>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
     if library is None:

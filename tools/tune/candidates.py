@@ -90,11 +90,11 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
     A switch is yielded with the value that is not its default, as program/strategy.py has it: "=0" if it is on by
     default. Settings that cannot change the job's program are left out:
 
-    - fusions of operators that run in another layout;
     - the switch of another optimizer;
-    - sizes of gradient buckets for a job of one rank;
-    - settings for GPUs on a CPU;
-    - a CUDA graph of a program that cannot be captured.
+    - fusions of operators for another layout;
+    - sizes of gradient buckets, for a job of one rank;
+    - settings for GPUs, on a CPU;
+    - a CUDA graph, of a program that cannot be captured.
     """
     on_gpu = job.cluster.device == "gpu"
     traits = job.model.traits

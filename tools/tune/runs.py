@@ -26,8 +26,10 @@ class Runner:
     """Starts runs of the job by ./run_and_time.sh. Each has its own folder; all have one seed, so the same samples."""
 
     def __init__(self, job: env.Job) -> None:
-        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        self.folder = Path(job.trials.logdir).resolve() / "tune" / started
+        """Prepare the runs of a job. Nothing is started or written yet."""
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        self.folder = Path(job.trials.logdir).resolve() / "tune" / now
+        # A seed below 0 means a new one for each run. All runs of a search need the same one.
         seed = job.course.seed if job.course.seed >= 0 else 1
         self.variables = {
             "MODE": "throughput",
@@ -74,7 +76,7 @@ class Runner:
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
-        """Run each candidate once in each turn, and return its runs, or why it failed.
+        """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
         - Every second turn has the reverse order. So a slow change, such as heat, affects all candidates alike.
         - A candidate that has failed is not run again.
