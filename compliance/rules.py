@@ -53,11 +53,10 @@ class StrictRule:
     bound_from: str = ""
     found: int = 0  # accepted logs of the corpus that it refuses
 
-    def why_not_applied(self, benchmark: str, division: str) -> str:
+    def why_not_applied(self, benchmark: str | None, division: str) -> str:
         """Return why the rule does not apply to a run of this benchmark and division; empty if it applies.
 
-        A rule for certain benchmarks or for one division applies to no run of another one. An empty `benchmark` stands
-        for any that this project has no rules for.
+        None is a benchmark that this project has no rules for. Only rules that hold for all benchmarks apply to it.
         """
         if self.benchmarks and benchmark not in self.benchmarks:
             return f"it holds for {' and '.join(self.benchmarks)}"
@@ -270,10 +269,10 @@ class FindingCollector:
         if self._breach_counts[rule] <= FINDINGS_PER_RULE:
             self.findings.append(breach(strict_rule, actual, line=line, expected=expected, severity=severity))
 
-    def drop_inapplicable_rules(self, benchmark: str, division: str) -> None:
+    def drop_inapplicable_rules(self, benchmark: str | None, division: str) -> None:
         """Drop the findings of rules that do not apply to this benchmark and division, and note each such rule.
 
-        An empty `benchmark` stands for any that this project has no rules for.
+        None is a benchmark that this project has no rules for.
         """
         for rule in self.strict_rules.values():
             reason = rule.why_not_applied(benchmark, division)

@@ -48,7 +48,7 @@ def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verd
 
 
 def failed(call: str, code: int) -> CudaStart:
-    return CudaStart(library="/usr/lib/libcuda.so.525.105.17", fault=Step(call=call, code=code, name="CUDA_ERROR"))
+    return CudaStart(library="/usr/lib/libcuda.so.525.105.17", fault=Step(call=call, code=code, code_name="CUDA_ERROR"))
 
 
 # ---- machines on which nothing is wrong
@@ -110,7 +110,7 @@ MUTE = dict.fromkeys(("capability", "persistence", "throttle", "remapped_rows", 
 SERVICE = {"pids": [812], "process_mib": 10}
 DESKTOP = {"displays": [99], "memory": (40960 * 2**20, 700 * 2**20)}
 SEVEN = {"cuda_start": dataclasses.replace(SOUND, count=7, gpus={})}
-ONE_BROKEN = dataclasses.replace(SOUND, gpus=SOUND.gpus | {7: Step(call="cuCtxCreate_v2", code=999, name="")})
+ONE_BROKEN = dataclasses.replace(SOUND, gpus=SOUND.gpus | {7: Step(call="cuCtxCreate_v2", code=999, code_name="")})
 NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not permitted"})
 
 
