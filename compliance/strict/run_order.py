@@ -80,7 +80,7 @@ class RunOrder:
         self._handlers |= dict.fromkeys(_STOPS, self._stop_part)
 
     def take(self, event: Event) -> None:
-        """Follow the next event, of any key."""
+        """Check the time of the next event, and pass it on to the method for its key."""
         self._check_clock(event)
         handle = self._handlers.get(event.key)
         if handle is not None:
@@ -337,8 +337,9 @@ class RunOrder:
     def _epoch_to_evaluate(self) -> int | None:
         """Return the number of the epoch that an evaluation is of if it starts now; None if no event states it.
 
-        This is the open epoch, else the last epoch of an open block whose epochs have no events, else the last epoch
-        that was trained.
+        - An epoch is open: this epoch.
+        - A block is open, and the log has no events of single epochs: the last epoch of the block.
+        - Otherwise: the last epoch that was trained.
         """
         if "epoch" in self._open_parts:
             return self._open_parts["epoch"].number
