@@ -165,7 +165,7 @@ class RunOrder:
 
         - It must be later than run_start.
         - If its status is success, no block, epoch or evaluation may be open, and the last evaluation must have an
-          accuracy. The losses and the last step of a run that only measures throughput are checked, too.
+          accuracy. Its losses are checked, too, and its last step if it only measures throughput.
 
         A second run_stop is another node's: it is only compared with the first.
         """
@@ -258,7 +258,8 @@ class RunOrder:
 
         Report a breach if the evaluation before it has no accuracy, or if `number` is not that of the last epoch.
         """
-        if self._evaluation_without_accuracy is not None and "eval" not in self._open_parts:
+        is_last_one_open = "eval" in self._open_parts  # then it was reported by now
+        if self._evaluation_without_accuracy is not None and not is_last_one_open:
             self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
         last_trained = self._epoch_to_evaluate()
         if number != last_trained:
