@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with a parser for each command in COMMANDS."""
     parser = argparse.ArgumentParser(
         prog=called("compliance"), description="Compliance of training logs and submission packages."
     )

@@ -173,7 +173,7 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule of a row of strict.yaml, whose `fields` are changed.
+    """Return the strict rule of a row of strict.yaml. Its `fields` are changed.
 
     A row of class `form` only warns by default. A row of class `rule` or `plausibility` is an error by default, and
     names the text that it was read in and the first ruleset in force. `texts` has the titles of these texts.

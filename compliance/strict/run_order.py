@@ -80,7 +80,7 @@ class RunOrder:
         self._handlers |= dict.fromkeys(_STOPS, self._stop_part)
 
     def take(self, event: Event) -> None:
-        """Follow the next event, of any key."""
+        """Check the time of the next event, and pass it on to the method for its key."""
         self._check_clock(event)
         handle = self._handlers.get(event.key)
         if handle is not None:
@@ -165,7 +165,7 @@ class RunOrder:
 
         - It must be later than run_start.
         - If its status is success, no block, epoch or evaluation may be open, and the last evaluation must have an
-          accuracy. The losses and the last step of a run that only measures throughput are checked, too.
+          accuracy. Its losses are checked, too, and its last step if it only measures throughput.
 
         A second run_stop is another node's: it is only compared with the first.
         """
@@ -258,7 +258,8 @@ class RunOrder:
 
         Report a breach if the evaluation before it has no accuracy, or if `number` is not that of the last epoch.
         """
-        if self._evaluation_without_accuracy is not None and "eval" not in self._open_parts:
+        is_last_one_open = "eval" in self._open_parts  # then it was reported by now
+        if self._evaluation_without_accuracy is not None and not is_last_one_open:
             self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
         last_trained = self._epoch_to_evaluate()
         if number != last_trained:
@@ -337,8 +338,9 @@ class RunOrder:
     def _epoch_to_evaluate(self) -> int | None:
         """Return the number of the epoch that an evaluation is of if it starts now; None if no event states it.
 
-        This is the open epoch, else the last epoch of an open block whose epochs have no events, else the last epoch
-        that was trained.
+        - An epoch is open: this epoch.
+        - A block is open, and the log has no events of single epochs: the last epoch of the block.
+        - Otherwise: the last epoch that was trained.
         """
         if "epoch" in self._open_parts:
             return self._open_parts["epoch"].number
