@@ -33,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         named_files.check_options(args)
-        return args.main(args)
+        status: int = args.main(args)
+        return status
     except BrokenPipeError:
         drop_output()
         return 0

@@ -148,7 +148,8 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     square_of_inverse_chance = math.pi * samples * mean * (1 - mean)
     if square_of_inverse_chance <= 1:
         return None
-    return square_of_inverse_chance**-0.5
+    chance: float = square_of_inverse_chance**-0.5
+    return chance
 
 
 def _values_at_same_place(series: Sequence[int], other_series: Sequence[int]) -> set[int]:

@@ -152,4 +152,4 @@ def _base_learning_rate(run: LoggedRun, batch: int) -> float | None:
     batch_of_rate: Any = run.settings.get("RECIPE.base_batch") or batch
     if not is_number(rate) or not is_number(batch_of_rate) or batch_of_rate <= 0:
         return None
-    return float(rate) * (batch / batch_of_rate)
+    return float(rate) * (batch / float(batch_of_rate))

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.check import NOTHING, Report
+from compliance.check import Report
 from compliance.forms import check_replaceable
+from compliance.logged_run import NOTHING
 from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.rules import Finding, Ruleset

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compliance import mlperf
-from compliance.check import NOTHING, LoggedRun, Report
-from compliance.logged_run import is_number
+from compliance.check import Report
+from compliance.logged_run import NOTHING, LoggedRun, is_number
 from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.official.convergence import Convergence, NoReferenceError, ReferenceSet

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.check import LoggedRun, Report
+from compliance.check import Report
+from compliance.logged_run import LoggedRun
 from compliance.rules import Finding, Ruleset, load, verdict
 from compliance.submission.committed_code import REPOSITORY, code_of
 from compliance.submission.description import compare_description, read_description

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from compliance.check import LoggedRun, Report, check_file
+from compliance.check import Report, check_file
+from compliance.logged_run import LoggedRun
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, verdict
 from compliance.strict.copies import describe_equal_marks, describe_resemblance, seed_key, shared_last_accuracy
