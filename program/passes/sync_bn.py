@@ -1,8 +1,8 @@
 """Batch normalization over all ranks: statistics of the joined batch, forward and backward.
 
 Fleet's `sync_batch_norm` strategy changes nothing in the program of this wheel, so the operators are exchanged here:
-`span_ranks` before the gradients are added, and `on_cpu` after it where the ranks are CPU processes, for which Paddle
-has no kernel. There each operator becomes several with one all-reduce of 2 C numbers, C being the channels:
+`span_ranks` before the gradients are added, and afterwards `replace_on_cpu` if the ranks are CPU processes, for which
+Paddle has no kernel. There each operator becomes several with one all-reduce of 2 C numbers, C being the channels:
 
 forward   mean and E[x^2] of the rank, all-reduced / ranks; y = (x - mean) / sqrt(variance + epsilon) * scale + bias
 backward  d_scale = sum(dy x^), d_bias = sum(dy), both of the rank (the optimizer's all-reduce joins them later);
@@ -63,7 +63,7 @@ def check_on_gpu(main: static.Program) -> int:
     return count
 
 
-def on_cpu(main: static.Program, ranks: int) -> None:
+def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
     `ranks` is the number of ranks over which the statistics are computed.
