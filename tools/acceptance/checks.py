@@ -237,6 +237,7 @@ def mean_grey_levels(a: Array, b: Array) -> float:
     """
     if a[..., 3:].any() or b[..., 3:].any():
         return math.inf
+    # Normalized images are divided by STD, which is in grey levels.
     return float(np.mean(np.abs(a - b)[..., :3] * np.array(data.STD)))
 
 
