@@ -313,5 +313,5 @@ def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None
     if any(import_errors.values()):
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
     data_check = importlib.import_module("harness.data_check")
-    facts: JsonObject = data_check.facts(job)
+    facts: JsonObject = data_check.describe_data_set(job)
     return facts
