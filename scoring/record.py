@@ -37,13 +37,13 @@ class Window:
     step: int | None = None  # last step of the window, as printed
     epoch: int | None = None  # as printed
     steps: int | None = None  # steps of the window
-    images: float | None = None  # of all devices; None where the batch or the devices are unknown
+    images: float | None = None  # of all devices; None if the batch or the devices are unknown
     seconds: float | None = None  # wall time of the window
     data_wait_s: float | None = None  # the part of `seconds` that rank 0 waited for input
     printed_rate: float | None = None  # images/s as the log prints it; scope: Record.rate_scope
     printed_step_time_s: float | None = None  # mean step time as the log prints it
     end_s: float | None = None  # time stamp of the row, seconds since any fixed origin
-    phase: str | None = None  # "train", "warmup" or "measured", where the log says
+    phase: str | None = None  # "train", "warmup" or "measured", if the log says
     loss: float | None = None  # may be NaN
     gpu_memory_mib: float | None = None
     power_w: float | None = None
@@ -111,9 +111,9 @@ class Record:
     file: str
     sha256: str  # of the whole text, unpacked
     lines: int  # lines of the file
-    segment: tuple[int, int] | None = None  # first and last line of this run, where the file holds more than one
+    segment: tuple[int, int] | None = None  # first and last line of this run, if the file holds more than one
     format: str  # the importer's name
-    framework: str | None = None  # with its version, where the log has it
+    framework: str | None = None  # with its version, if the log has it
     model: str | None = None
     benchmark: str | None = None  # as an MLPerf log names it (submission_benchmark)
     devices: int | None = None
@@ -122,9 +122,9 @@ class Record:
     accelerator: str | None = None  # the devices' name as a system description has it
     described_by: str | None = None  # the system description that said devices, nodes and batch_per_device
     batch_per_device: int | None = None
-    batch_of_all: int | None = None  # images of one step over all devices, where the log says that
-    train_samples: int | None = None  # images of an epoch, where an MLPerf log says that
-    eval_samples: int | None = None  # of an evaluation, where an MLPerf log says that
+    batch_of_all: int | None = None  # images of one step over all devices, if the log states that
+    train_samples: int | None = None  # images of an epoch, if an MLPerf log states that
+    eval_samples: int | None = None  # of an evaluation, if an MLPerf log states that
     division: str | None = None  # closed or open, as an MLPerf log names it
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
     software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
@@ -135,13 +135,13 @@ class Record:
     summary_rate: float | None = None  # images/s as the log's own closing line has it; scope: rate_scope
     mode: str | None = None  # "train" or "throughput" (our own logs)
     windows: tuple[Window, ...] = ()
-    epochs: tuple[Window, ...] = ()  # the summary of each, where the log prints one; evaluation excluded
+    epochs: tuple[Window, ...] = ()  # the summary of each, if the log prints one; evaluation excluded
     quality: tuple[Quality, ...] = ()
-    evaluations: tuple[Span, ...] = ()  # when the model was evaluated, where an MLPerf log says that
+    evaluations: tuple[Span, ...] = ()  # when the model was evaluated, if an MLPerf log states that
     run_start_s: float | None = None  # stamps share one origin
     run_stop_s: float | None = None
     telemetry: JsonObject = field(default_factory=dict)  # `telemetry_summary` of our own logs
-    status: str | None = None  # "success" or "aborted", where the log says
+    status: str | None = None  # "success" or "aborted", if the log says
     truncated: bool | None = None  # None: this format has no end by which to tell
     # Line on which each of framework, model, devices, ..., run_start_s, run_stop_s, telemetry, status was read.
     field_lines: dict[str, int] = field(default_factory=dict)

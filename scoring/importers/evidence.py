@@ -45,17 +45,17 @@ class Evidence:
         self.other_word = ""  # the word that shows it
         self.half_line: int | None = None  # the first line that switches half precision on
 
-    def search(self, line: int, text: str, *, configures: bool) -> None:
+    def search(self, line: int, text: str, *, may_configure: bool) -> None:
         """Search line number `line` for evidence, and keep the first line of each kind.
 
-        - Words that show images are searched for in every line.
-        - Words that show other samples, and switches of half precision, are searched for only if `configures` is set:
-          if the line stands before training or among its first rows.
+        - Every line is searched for words that show images.
+        - Lines with `may_configure` are also searched for words that show other samples, and for switches of half
+          precision. These are the lines before training and its first rows.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):
             self.images_line = line
-        if not configures:
+        if not may_configure:
             return
 
         if self.other_line is None:

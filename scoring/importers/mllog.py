@@ -111,7 +111,7 @@ class MLLog(FormatReader):
 
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
-            self.lines.begin_run(entry.line)
+            self.lines.note_possible_start(entry.line)
         if name == schema.RUN_START.key:
             self.lines.confirm_run(entry.line)  # a run that logs its start counts, even if nothing follows
 
@@ -218,7 +218,7 @@ class MLLog(FormatReader):
     def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
         """Add the window that a `step_window` event of our own logs states: its steps, seconds, images, loss and so on.
 
-        `rank_times` says how far the ranks' times lie apart in the window, or is None if that was not logged. The
+        `rank_times` is the spread of the ranks' times in the window, or None if that was not logged. The
         printed step time is set to seconds / steps, so that the speed is known even without images. A window whose
         images cannot be read is also added to `_without_images`. An event whose value is no table, or lacks the steps
         or the time, becomes a problem of the record instead of a window.

@@ -60,7 +60,10 @@ class Totals(NamedTuple):
 
 
 class Meters(NamedTuple):
-    """How a release counts its steps and when it resets its meters within an epoch."""
+    """How a release counts its steps, and when it resets its meters within an epoch.
+
+    Meters are the running averages of a step's time and wait that the program prints.
+    """
 
     first_step: int  # the number of an epoch's first step
     reset_step: int | None  # the first step that the averages cover after the reset; None: there is no reset
@@ -136,8 +139,8 @@ class Dygraph(Launch):
 
     def finish_facts(self) -> None:
         """Set the precision, convert the facts, and set whether the log is truncated."""
-        line = min((fact.line for fact in self._precision_switches.values()), default=0)
-        self.set_if_unset("precision", self._precision(), line)
+        first_line = min((fact.line for fact in self._precision_switches.values()), default=0)
+        self.set_if_unset("precision", self._precision(), first_line)
         super().finish_facts()
         self.truncated = self._is_truncated()
 
@@ -192,15 +195,13 @@ class Dygraph(Launch):
         return True if prints_ends else None
 
     def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return how many steps a row's averages cover: those since the last row that is counted separately.
-
-        They are the steps since the latest of these:
+        """Return how many steps the printed averages of a row cover. They cover the steps after the latest of these:
 
         - the row before, if it is of the same epoch;
         - the beginning of the epoch;
-        - the reset of the meters, whose averages cover the step of the reset too.
+        - the step before `reset_step`, at which the program resets its averages.
 
-        Returns None for the log's first row if it is not of an epoch's first step, because the log's start may be lost.
+        Returns None for the log's first row unless it is of an epoch's first step: rows before it may be missing.
         """
         last = self.last_position
         if last is None and position.step > self.meters.first_step:
@@ -246,17 +247,16 @@ class Static(Dygraph):
     def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The printed averages are over all steps since the meters were reset. An average x its steps is a running total,
-        and the row's own time is its total less that of the row before. For example, averages of 0.2 s over 20 steps
-        and 0.3 s over 30 steps make 9 s - 4 s for 10 steps. In a new epoch and after a reset, the row's own time is its
-        whole total. The totals are remembered for the next row, and the time in `row` is made more exact.
+        The printed averages are over all steps since the program last reset them. An average x its steps is a running
+        total, and the row's own time is its total less that of the row before. For example, averages of 0.2 s over 20
+        steps and 0.3 s over 30 steps make 9 s - 4 s for 10 steps. In a new epoch and after a reset, the row's own time
+        is its whole total. The totals are remembered for the next row, and the time in `row` is made more exact.
 
-        Seconds are None if they are not positive. The wait is None if the log does not print it.
+        Seconds are None if they are not positive. The wait is None if it is not printed, or is longer than the seconds.
         """
         totals = self._totals_of_row(position, row)
         steps = self._steps_since_last_row(position)
-        starts_anew = steps is None  # in a new epoch, or because the meters were reset
-        if starts_anew:
+        if steps is None:  # the totals start anew: in a new epoch, or because the averages were reset
             steps = totals.steps
             self._last_total_s = 0.0
             self._last_wait_s = 0.0
@@ -299,8 +299,8 @@ class Static(Dygraph):
     def _steps_since_last_row(self, position: RowPosition) -> int | None:
         """Return the steps since the last row, or None if the row's totals start anew.
 
-        They start anew in three cases: there is no last row, the epoch is another or its step goes back, or the meters
-        were reset after the last row.
+        They start anew if there is no last row, if the row is of another epoch, if its step does not go up, or if the
+        program reset its averages after the last row.
         """
         last = self.last_position
         if last is None or position.epoch != last.epoch or position.step <= last.step:

@@ -202,7 +202,7 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
         executor=static.Executor(paddle.CPUPlace()), plan=lambda: workload.plan_of(job_of(device="gpu", layout=layout))
     )
     assert acceptance.pooling(machine).status == "ok"
-    spread = gradients.spread_mean
+    spread = gradients.spread_mean_gradients
 
     def with_another_window(main: static.Program) -> int:
         changed = spread(main)
@@ -210,7 +210,7 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
         op.desc._set_attr("exclusive", True)
         return changed
 
-    monkeypatch.setattr(gradients, "spread_mean", with_another_window)
+    monkeypatch.setattr(gradients, "spread_mean_gradients", with_another_window)
     assert acceptance.pooling(machine).status == "fatal"
 
 

@@ -163,9 +163,9 @@ def pooling(machine: Machine) -> Verdict:
     """Check the gradient of the global average pooling, which takes the mean over 7 x 7 pixels before the classifier.
 
     The right gradient of each pixel is the gradient of the mean divided by 49. Paddle's operator for it also reads the
-    image, which it does not need. So the pass `gradients.spread_mean` replaces it by an average pooling of the mean's
-    gradient, an image of one pixel. With a window of 7 x 7 and padding 6, each of the 49 results is the average of
-    that pixel and 48 zeros.
+    image, which it does not need. So the pass `gradients.spread_mean_gradients` replaces it by an average pooling of
+    the mean's gradient, an image of one pixel. With a window of 7 x 7 and padding 6, each of the 49 results is the
+    average of that pixel and 48 zeros.
 
     The check runs this pooling on random gradients, and compares the result with the quotient in float64. The verdict
     is ok if the largest relative difference on any rank is at most MOST_POOLING_ERROR of the job's type.
@@ -186,7 +186,7 @@ def pooling(machine: Machine) -> Verdict:
         mean_gradient = static.data("gradient", mean_shape, dtype)
         mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (image_gradient,) = static.gradients([mean], [image], [mean_gradient])
-        replaced_operators = gradients.spread_mean(main)
+        replaced_operators = gradients.spread_mean_gradients(main)
         assert replaced_operators == 1
         given = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
         # The image's values do not matter: a mean has the same gradient whatever they are.
@@ -237,6 +237,7 @@ def mean_grey_levels(a: Array, b: Array) -> float:
     """
     if a[..., 3:].any() or b[..., 3:].any():
         return math.inf
+    # Normalized images are divided by STD, which is in grey levels.
     return float(np.mean(np.abs(a - b)[..., :3] * np.array(data.STD)))
 
 

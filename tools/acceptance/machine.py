@@ -105,8 +105,12 @@ class Machine:
     def raise_if_not_possible(self, check: str) -> None:
         """Raise NotPossible if this device lacks what a check needs; the message says what.
 
-        The reasons: the check needs a GPU; Paddle has no kernels for the GPU; the GPU is too old for TF32; or the GPU
-        cannot run the fused operators of the check `units`.
+        The possible reasons, in this order:
+
+        - The check needs a GPU.
+        - Paddle has no kernels for this GPU.
+        - The GPU does not have the job's precision, TF32.
+        - The GPU cannot run the fused operators of the check `units`.
         """
         if self.job.cluster.device == "cpu" and check in ONLY_ON_A_GPU:
             raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
@@ -148,7 +152,7 @@ class Machine:
     def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Batches:
         """Return the batches of the first steps of the recorded training; the CPU decodes the images.
 
-        They are the batches of a single rank: all images are in its order, whatever the number of ranks.
+        They are read as by a job of one rank, so that they are the same on every rank.
         """
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
         reader = self.reader(data.ImageFormat(size=SIDE))
@@ -177,11 +181,11 @@ class Machine:
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
             step = self._make_step(plan, training, feeds[0])
-            state.set_weights(training.main, weights)  # after `_make_step`, which may draw other weights
-            step.capture()  # captures the CUDA graph; without one it does nothing
+            state.set_weights(training.main, weights)  # after `_make_step`, which may reset the weights
+            step.capture()  # captures the CUDA graph; for a plan without one it does nothing
             for number, feed in enumerate(feeds, 1):
                 WATCHDOG.beat("training the recorded steps")
-                step.send_rate(number)  # the learning rate of this step, to the device
+                step.send_rate(number)  # so that the device has the learning rate of this step
                 step.run(training.main, feed)
                 training.schedule.step()  # the schedule moves on to the next step's rate
                 loss = static.global_scope().find_var(LOSS_VALUE).get_tensor()
@@ -302,8 +306,8 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
     A check fails by an exception. NotPossible becomes the status UNKNOWN, and any other exception FATAL.
 
     - If no rank failed, each rank returns its own verdict.
-    - If any rank failed, all ranks return the gravest failure, the first rank's if several are equally grave. If some
-      ranks did not fail, the text of a FATAL failure names its rank.
+    - If any rank failed, all ranks return the gravest failure, the first rank's if several are equally grave. If
+      only some ranks failed, the text of a FATAL failure names its rank.
 
     All ranks must call this together. The check must not use the communicator of `me`.
 

@@ -62,5 +62,5 @@ def _run_check(machine: Machine, name: str) -> Verdict:
     of a lost rank, and its message explains them.
     """
     machine.raise_if_not_possible(name)
-    with memory.explained(machine.job.model.batchsize), ranks.lost_peer():
+    with memory.explain_exhaustion(machine.job.model.batchsize), ranks.lost_peer():
         return FUNCTIONS[name](machine)
