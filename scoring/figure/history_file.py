@@ -61,7 +61,7 @@ class Added(NamedTuple):
     """The numbers of runs that were written into the history."""
 
     new: int
-    corrected: int  # of these, an older row was replaced
+    corrected: int  # runs that replaced an older row
 
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
