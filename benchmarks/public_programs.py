@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import env
 from paddle_rn50.config import NVIDIA_COSINE
 from paddle_rn50.model import resnet50
-from program import count, elsewhere, precision
+from program import count, in_temporary_folder, precision
 from program.passes import resnet_unit, updates
 from tools import inspect
 
@@ -163,7 +163,7 @@ def main() -> None:
     rows = []
     # Fleet prints what it found, and would wait for the other ranks.
     waiting = mock.patch("paddle.distributed.fleet.meta_optimizers.common.wait_server_ready", lambda endpoints: None)
-    with waiting, contextlib.redirect_stdout(sys.stderr), elsewhere():
+    with waiting, contextlib.redirect_stdout(sys.stderr), in_temporary_folder():
         for name, build in public.items():
             main = static.Program()
             with static.program_guard(main, static.Program()), paddle.utils.unique_name.guard():

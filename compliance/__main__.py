@@ -18,6 +18,11 @@ from runlog.text import called, printable
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit status. `arguments` are those of the command line; None takes sys.argv.
+
+    For a wrong use or bad input, one line is printed on stderr, and the status is 2. If the reader of the output goes
+    away, as in `check ... | head`, the rest of the output is dropped, and the status is 1.
+    """
     parser = _parser()
     complete(parser)
     options = parser.parse_args(arguments)
@@ -25,9 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
         named_files.check_options(options)
         if options.command == "check":
             return _check(options)
-        # half of the time of a small check would be the imports of the other commands
-        return int(importlib.import_module(f"compliance.submission.{options.command}").command(options))
-    except BrokenPipeError:  # the reader of our output went away: `check ... | head`
+        # Half of the time of a small check would be the imports of the other commands.
+        module = importlib.import_module(f"compliance.submission.{options.command}")
+        return int(module.command(options))
+    except BrokenPipeError:
         drop_output()
         return 1
     except (ValueError, OSError) as error:
@@ -37,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with a parser for each command in COMMANDS."""
     parser = argparse.ArgumentParser(
         prog=called("compliance"), description="Compliance of training logs and submission packages."
     )
@@ -95,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
+    """Run the command `check`: check logs and print the reports, or explain a rule. Return the exit status.
+
+    It is 0 if all logs pass, else 1. With --junit the reports are also written to a file. Raises ValueError for options
+    that do not go together, before any log is read.
+    """
     if options.explain:
         if options.logs:
             raise ValueError("--explain checks no log; ask for it in a command of its own")
@@ -106,18 +118,23 @@ def _check(options: argparse.Namespace) -> int:
         raise ValueError("--json and --format github: one form only")
     form = "json" if options.json else options.format
     if options.junit:
-        forms.check_replaceable(options.junit, forms.as_junit([]).removesuffix("</testsuites>\n"))
+        start_of_junit = forms.as_junit([]).removesuffix("</testsuites>\n")
+        forms.check_replaceable(options.junit, start_of_junit)
+    official_checker = None
+    if options.official:
+        official_checker = importlib.import_module("compliance.official.tools").check_log
     reports = check_logs(
         logs_named_by(options.logs),
         rules.load(options.ruleset),
         benchmark=options.benchmark,
         system=options.system,
-        official=importlib.import_module("compliance.official.tools").check_log if options.official else None,
+        official=official_checker,
         receipt=options.receipt,
         hashed=form == "json",
         by=options.verdict,
     )
-    print(getattr(forms, f"as_{form}")(reports), end="")
+    print_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
+    print(print_form(reports), end="")
     if options.junit:
         options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1

@@ -57,8 +57,8 @@ class Report:
     findings: tuple[Finding, ...]
     run: LoggedRun = NOTHING
     asked: str | None = None  # the verdict that counts; None: strict for logs of this project, official for others
-    sha256: str | None = None  # of the file, where it was asked
-    mlperf_logging: JsonObject | None = None  # verdict and messages of the tool itself, where it was asked
+    sha256: str | None = None  # of the file, if it was asked for
+    mlperf_logging: JsonObject | None = None  # verdict and messages of its own checker, if it was run
 
     @property
     def file(self) -> str:
@@ -124,11 +124,15 @@ class Checker:
         self._judge = Judge(ruleset.version, self._collector)
         self._tool_reader = ToolReader(ruleset.version)
         self._has_no_events = True
-        self._refused_line_count = 0  # lines that the official parser refuses
+        self._refused_line_count = 0  # of the lines that the official parser refuses
         self.may_be_read_otherwise = False  # whether the official parser may read a line in another way
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take the entries of the log in their order. Stop at the entry after MOST_REFUSED_LINES refused lines."""
+        """Take the entries of the log in their order.
+
+        After MOST_REFUSED_LINES lines that the official parser refuses, reading is given up at the next entry that is
+        not an event.
+        """
         for entry in entries:
             if type(entry) is Event:
                 self._take_event(entry)
@@ -219,7 +223,7 @@ class Checker:
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         run = self._run
-        self._judge.finish()
+        self._judge.finish()  # adds the breaches of the official rules
         run.as_tools_read = self._tool_reader.result()
         # Put the keys into the order of the rules, so that messages list them in the same order for each log.
         run.first_events = {key: run.first_events[key] for key in self._known_keys if key in run.first_events}

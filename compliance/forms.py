@@ -1,7 +1,7 @@
-"""The forms of reports: text, JSON, annotations of GitHub, JUnit XML; and a rule in words."""
+"""The forms of reports: text, JSON, annotations for GitHub, JUnit XML; and a rule in words."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from html import escape
 from pathlib import Path
@@ -11,13 +11,13 @@ from compliance.official.rule_files import VERSION, files, keys, load, read_chec
 from compliance.rules import Finding, Ruleset, StrictRule, verdict
 from runlog.digits import six_digits
 
-_NOT_APPLIED = "not applied: "  # how the note of a rule that does not hold for a log begins
+_NOT_APPLIED = "not applied: "  # begins the note on a rule that was not applied
 
 
 def check_replaceable(path: Path, start: str) -> None:
-    """Raise ValueError if `path` is a folder or a file that this command did not write, so that none is lost.
+    """Raise ValueError if `path` is a folder, or a file that this command did not write.
 
-    A file of this command begins with the text `start`. It may be replaced, and so may an empty file.
+    A file of this command begins with the text `start`. An empty file may be replaced, too.
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder: name a file")
@@ -41,28 +41,40 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
+    """Return the lines of one report: both verdicts, the findings, the notes, and the answer of mlperf-logging.
+
+    Notes without a line are put together by their text, so that it is shown once for several rules. Those on rules that
+    were not applied share one line.
+    """
     errors = sum(map(report.fails, report.findings))
     plural = "" if errors == 1 else "s"
     result = f"FAIL, {errors} error{plural} by the {report.by} rules" if errors else "PASS"
     both = f"official {verdict(report.passes_official)}, strict {verdict(report.passes_strict)}"
     lines = [f"{report.file}: {result}", f"  {both}; {report.by} counts"]
-    noted: dict[str, list[str]] = {}  # the rules that a note without a line is of, by its text
+    rules_by_note: dict[str, list[str]] = {}
     for finding in report.findings:
         if finding.severity == "info" and finding.line is None:
-            noted.setdefault(finding.actual, []).append(finding.rule)
+            rules_by_note.setdefault(finding.actual, []).append(finding.rule)
         else:
             lines += _lines_of_finding(finding)
-    not_applied = []
-    for actual, rules in noted.items():
-        if actual.startswith(_NOT_APPLIED):
-            not_applied.append(f"{', '.join(rules)} ({actual.removeprefix(_NOT_APPLIED)})")
-        else:
-            lines.append(f"  info: {', '.join(rules)}: {actual}")
-    if not_applied:
-        lines.append(f"  info: {_NOT_APPLIED}{'; '.join(not_applied)}")
+    lines += _lines_of_notes(rules_by_note)
     if report.mlperf_logging:
         lines.append(f"  mlperf-logging's checker: {report.mlperf_logging['verdict']}")
         lines += [f"      {message}" for message in report.mlperf_logging["messages"]]
+    return lines
+
+
+def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each note with its rules, then one line for all rules that were not applied."""
+    lines = []
+    not_applied = []
+    for note, rules in rules_by_note.items():
+        if note.startswith(_NOT_APPLIED):
+            not_applied.append(f"{', '.join(rules)} ({note.removeprefix(_NOT_APPLIED)})")
+        else:
+            lines.append(f"  info: {', '.join(rules)}: {note}")
+    if not_applied:
+        lines.append(f"  info: {_NOT_APPLIED}{'; '.join(not_applied)}")
     return lines
 
 
@@ -78,27 +90,30 @@ def _lines_of_finding(finding: Finding) -> list[str]:
 
 
 def as_json(reports: Iterable[Report]) -> str:
-    """Return the reports as JSON, of the schema in findings.schema.json."""
+    """Return the reports as JSON, in the form that findings.schema.json describes."""
     return json.dumps({"files": [report.as_dict() for report in reports]}, indent=2) + "\n"
 
 
 def as_github(reports: Iterable[Report]) -> str:
-    """Return the reports as annotations in GitHub's workflow log, one for each finding; below each report its verdict.
+    """Return the reports as annotations for GitHub's workflow log: a line for each finding, then the report's verdict.
 
     For instance:
 
         ::error file=result_0.txt,line=7,title=run-status::status aborted; train until the target is reached
         result_0.txt: FAIL
 
-    A finding is an error if it fails the verdict that counts, a notice if it is a note, and else a warning.
+    A finding is an error if it fails the verdict that counts. Otherwise it is a notice if it is a note, else a warning.
     """
     lines = []
     for report in reports:
         file = _escaped_for_github(report.file).replace(":", "%3A").replace(",", "%2C")
         for finding in report.findings:
-            level = "notice" if finding.severity == "info" else "warning"
             if report.fails(finding):
                 level = "error"
+            elif finding.severity == "info":
+                level = "notice"
+            else:
+                level = "warning"
             where = f",line={finding.line}" if finding.line else ""
             text = f"{finding.actual}; {finding.fix}" if finding.fix else finding.actual
             lines.append(f"::{level} file={file}{where},title={finding.rule}::{_escaped_for_github(text)}")
@@ -111,7 +126,7 @@ def _escaped_for_github(text: str) -> str:
 
 
 def as_junit(reports: Iterable[Report]) -> str:
-    """Return JUnit XML: a suite a log, with a case for each rule that found something and one for the verdict."""
+    """Return the reports as JUnit XML: a test suite for each log."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for report in reports:
         lines += _junit_suite(report)
@@ -119,9 +134,13 @@ def as_junit(reports: Iterable[Report]) -> str:
 
 
 def _junit_suite(report: Report) -> list[str]:
+    """Return the lines of a report's test suite: a test case for the verdict, and one for each finding.
+
+    A finding that fails the verdict is a failure. These come first. The text of any other is output.
+    """
     name = escape(report.file)
-    passed = "" if report.passed else '<failure message="fail"/>'
-    cases = [f'    <testcase classname="{name}" name="verdict">{passed}</testcase>']
+    body_of_verdict = "" if report.passed else '<failure message="fail"/>'
+    cases = [f'    <testcase classname="{name}" name="verdict">{body_of_verdict}</testcase>']
     failures = 0 if report.passed else 1
     for finding in sorted(report.findings, key=report.fails, reverse=True):
         text = f"line {finding.line}: {finding.actual}"
@@ -140,32 +159,33 @@ def _junit_suite(report: Report) -> list[str]:
 
 
 def explain(name: str, ruleset: Ruleset) -> str:
-    """Return a text on the rule `name`: what it asks for, why, what to do, and where it comes from.
+    """Return a text on the rule `name`: what it asks for, why, what to do, and its source. `name` is one of these:
 
-    `name` is one of these, and any other raises ValueError, with names that are like it:
-
-    - `all`, for a text on each key of events and each strict rule
+    - `all`: the text has all keys of events and all strict rules
     - a strict rule, such as `seed-present`
-    - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text is on
+    - `events` or `events.count`: that a log must have an event at all
+    - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text has
       all rules about events of that key
-    - `events`, or `events.count`: that a log must have an event at all
+
+    Raises ValueError for any other name. The message has names that are like it.
     """
-    known = keys(ruleset.version)
+    known_keys = keys(ruleset.version)
     if name == "all":
-        return "\n".join(explain(one, ruleset) for one in [*sorted(known), *sorted(ruleset.strict)])
+        return "\n".join(explain(one, ruleset) for one in [*sorted(known_keys), *sorted(ruleset.strict)])
     if name in ruleset.strict:
         return _explain_strict(ruleset.strict[name])
     key = name.partition(".")[0]
     if key == "events":
         return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
-    if key in known:
+    if key in known_keys:
         return _explain_key(key, ruleset)
-    similar = get_close_matches(name, [*known, *ruleset.strict], n=3, cutoff=0.4)
+    similar = get_close_matches(name, [*known_keys, *ruleset.strict], n=3, cutoff=0.4)
     hint = f"; near it: {', '.join(similar)}" if similar else ""
     raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")
 
 
 def _explain_strict(rule: StrictRule) -> str:
+    """Return a text on a strict rule. Its bounds are left out if it has none."""
     lines = [
         f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",
         f"  expects: {rule.expected}",
@@ -181,10 +201,10 @@ def _explain_strict(rule: StrictRule) -> str:
 
 
 def _explain_key(key: str, ruleset: Ruleset) -> str:
-    """Return a text on what the rules ask of the events of a key, such as `seed`, and on the source of each demand.
+    """Return a text on what the rules ask of the events of a key, such as `seed`, with the source of each rule.
 
-    The rules of mlperf-logging's rule files come first. Then come those that its texts have and its checker has not,
-    which are in written.yaml.
+    The rules of mlperf-logging's rule files come first. The checks of written.yaml follow: the texts of MLPerf ask for
+    them, and mlperf-logging's checker does not make them.
     """
     lines = [f"{key} (ruleset {ruleset.version})"]
     for name in files(ruleset.version):

@@ -73,21 +73,21 @@ class ResultFacts:
 class Standing:
     """The facts that decide whether a result is an MLPerf result, and what follows for its name.
 
-    `is_mlperf` is True, False, or None where that is not known.
+    `is_mlperf` is True, False, or None if that is not known.
     """
 
     facts: ResultFacts
     is_mlperf: bool | None
-    contradictions: tuple[str, ...]  # why it is none
+    contradictions: tuple[str, ...]  # why it is not an MLPerf result
     unknown: tuple[str, ...]  # what decides it and is not known
 
     @property
     def name(self) -> str:
         """Return the name of the result as it must stand in a table or a footnote.
 
-        - It is not an MLPerf result -> that it is none, and why
-        - Its benchmark or division is not stated -> that it is not known, and which facts are missing
-        - otherwise -> such as "Unverified MLPerf(R) v4.0 Training Closed ResNet"
+        - not an MLPerf result: this, and why
+        - benchmark or division not stated: that it is not known, and which facts are missing
+        - otherwise: such as "Unverified MLPerf(R) v4.0 Training Closed ResNet"
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
@@ -164,7 +164,7 @@ class Standing:
         return [" ".join(sentences), TRADEMARK]
 
     def as_dict(self) -> JsonObject:
-        """Return for JSON whether the result is one of MLPerf, its name, and what decides it."""
+        """Return for JSON whether the result is an MLPerf result, its name, and the facts that decide it."""
         return {
             "is_mlperf": self.is_mlperf,
             "status": self.status,

@@ -9,22 +9,22 @@ from runlog.reader import dataclass_of
 
 _TRAINING = "training"
 _EVALUATION = "evaluation"
-# The fields of the header's `dataset` that hold a passport, and the part of the data set that each describes. Packed
-# records and the files that they were made of are both looked at: either may have been shrunk.
-_PARTS = {"train": _TRAINING, "train_source": _TRAINING, "eval": _EVALUATION, "eval_source": _EVALUATION}
+# The fields of the header's `dataset` that hold a passport, the sizes of some files, and the part of the data set that
+# each describes. Packed records and the files that they were made of are both looked at: either may have been shrunk.
+_PART_OF_FIELD = {"train": _TRAINING, "train_source": _TRAINING, "eval": _EVALUATION, "eval_source": _EVALUATION}
 
 
 class PartBytes(NamedTuple):
-    """The sum of the sizes of a part's files, as a log states it."""
+    """The sum of the sizes of the files of the training or evaluation data, as a log states it."""
 
     part: str
     total_bytes: int
-    is_exact: bool  # False: of records with more in them than the encoded images
+    is_exact: bool  # False: the files are records, which hold more than the encoded images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """A data set as its publisher distributes it: the least and the most bytes that all files of a part can have."""
+    """A data set as its publisher distributes it: the least and the most bytes that the files of a part have in all."""
 
     name: str
     train_least_bytes: int
@@ -34,9 +34,9 @@ class Distributed:
 
 
 def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
-    """Return the sums of bytes that a header's `dataset` section states in its passports; empty where it has none."""
+    """Return the sums of bytes that the passports in a header's `dataset` section state; empty if there are none."""
     parts = []
-    for field, part in _PARTS.items():
+    for field, part in _PART_OF_FIELD.items():
         passport = dataclass_of(schema.Passport, dataset.get(field))
         if passport is not None:
             parts.append(PartBytes(part=part, total_bytes=passport.bytes, is_exact=passport.is_exact))
@@ -46,9 +46,8 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 def differences(parts: tuple[PartBytes, ...], distributed: Distributed) -> Iterator[str]:
     """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
 
-    `parts` are the training and evaluation data as a log states them, `distributed` has the bytes that the publisher's
-    files have at least and at most. Images that were packed into records may have more (`is_exact` is False): of these,
-    too many bytes are no difference.
+    `parts` are the training and evaluation data as a log states them. `distributed` has the least and the most bytes of
+    the publisher's files. Records (`is_exact` is False) may have more bytes than these.
     """
     for part in parts:
         if part.part == _EVALUATION:

@@ -53,11 +53,10 @@ class StrictRule:
     bound_from: str = ""
     found: int = 0  # accepted logs of the corpus that it refuses
 
-    def why_not_applied(self, benchmark: str, division: str) -> str:
+    def why_not_applied(self, benchmark: str | None, division: str) -> str:
         """Return why the rule does not apply to a run of this benchmark and division; empty if it applies.
 
-        A rule for certain benchmarks or for one division applies to no run of another one. An empty `benchmark` stands
-        for any that this project has no rules for.
+        None is a benchmark that this project has no rules for. Only rules that hold for all benchmarks apply to it.
         """
         if self.benchmarks and benchmark not in self.benchmarks:
             return f"it holds for {' and '.join(self.benchmarks)}"
@@ -174,7 +173,7 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule of a row of strict.yaml, whose `fields` are changed.
+    """Return the strict rule of a row of strict.yaml. Its `fields` are changed.
 
     A row of class `form` only warns by default. A row of class `rule` or `plausibility` is an error by default, and
     names the text that it was read in and the first ruleset in force. `texts` has the titles of these texts.
@@ -270,10 +269,10 @@ class FindingCollector:
         if self._breach_counts[rule] <= FINDINGS_PER_RULE:
             self.findings.append(breach(strict_rule, actual, line=line, expected=expected, severity=severity))
 
-    def drop_inapplicable_rules(self, benchmark: str, division: str) -> None:
+    def drop_inapplicable_rules(self, benchmark: str | None, division: str) -> None:
         """Drop the findings of rules that do not apply to this benchmark and division, and note each such rule.
 
-        An empty `benchmark` stands for any that this project has no rules for.
+        None is a benchmark that this project has no rules for.
         """
         for rule in self.strict_rules.values():
             reason = rule.why_not_applied(benchmark, division)

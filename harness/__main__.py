@@ -20,8 +20,8 @@ LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes t
 def main(module: str = "", **options: Any) -> int:
     """Run this rank's part of the job that the environment describes, and return its exit status.
 
-    That part is the `main` of harness/train.py, or of the module named `module`, which is called with the job, with who
-    set each of its values, and with `options`. Before it is loaded, the settings of Paddle and CUDA are put into the
+    That part is the `main` of harness/train.py, or of the module named `module`. It is called with the job, the origins
+    of its values (who set each), and `options`. Before it is loaded, the settings of Paddle and CUDA are put into the
     environment.
 
     The status is 0; 2 for what a user did wrong (ValueError); 1 for any other error. An error is one line `error: ...`
@@ -57,15 +57,15 @@ DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hang
 def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
     """Check that this node has the GPUs that the job wants; return the memory of the smallest of them in GiB.
 
-    With `checks_precision` each GPU must also be able to compute in the job's precision. Without this check Paddle
-    would end the process without a message for a GPU that is not there, and CUDA's libraries would silently compute in
-    another precision. The memory is infinite where no GPU tells it.
+    With `checks_precision` each GPU must also be able to compute in the job's precision. Unchecked, Paddle would end
+    the process without a message if a GPU is missing, and CUDA's libraries would silently compute in another precision.
+    The memory is infinite if no GPU tells it.
 
-    Raises ValueError where there are too few GPUs, or one cannot compute what the job asks for, and RunError where NVML
+    Raises ValueError if there are too few GPUs, or one cannot compute what the job asks for, and RunError if NVML
     hangs.
     """
     host = socket.gethostname()
-    hanging_call = child.nvml_silence()  # asked in a child, as this process would wait without an end
+    hanging_call = child.hanging_call_of_nvml()  # in a child process, as this one would wait without an end
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
     with nvidia.opened() as (handles, why_some_are_missing):

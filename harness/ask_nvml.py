@@ -1,7 +1,6 @@
-"""Asks NVML for the node's GPUs in a process of its own, as a driver that hangs never answers.
+"""Finds the call of NVML that hangs, in a process of its own, because a driver that hangs never answers.
 
-`harness/child.py` starts it and reads which call hangs: the last that was announced by a line of JSON. It imports
-nothing of the project.
+`harness/child.py` starts it: the call that hangs is the last one that was announced. It imports nothing of the project.
 """
 
 import contextlib
@@ -9,15 +8,15 @@ import json
 
 
 def announce(call: str) -> None:
-    """Print which function of NVML is called next, as {"call": "nvmlInit"}, at once: the call may never return."""
+    """Print which function of NVML is called next, as {"call": "nvmlInit"}; at once: it may never return."""
     print(json.dumps({"call": call}), flush=True)
 
 
 def main() -> None:
-    """Open NVML and each of the node's GPUs, and announce each call before it is made.
+    """Make the calls of NVML that a driver may hang in, and announce each one before it is made.
 
-    An error of NVML ends this process in order: NVML has answered, and whoever started this process gets the same error
-    by its own call.
+    Their results are not used. If a call hangs, the parent process sees it as the last one announced. An error of NVML
+    is an answer, too: it ends the calls with exit status 0, and the parent gets the same error by its own call.
     """
     import pynvml
 

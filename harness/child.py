@@ -96,13 +96,13 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 
 
 @functools.cache  # a node of a fleet asks twice, and NVML_S is long
-def nvml_silence() -> str:
-    """Say which call of NVML hung or killed the process that made it; empty where NVML answers, be it by an error.
+def hanging_call_of_nvml() -> str:
+    """Say which call of NVML hung or killed the process that made it; empty if NVML answers, even by an error.
 
-    A child process makes the calls, once in the life of this process. Without its package pynvml it makes none, and
-    the answer is empty, too.
+    A child process makes the calls, once in the life of this process. Without the package pynvml it makes none, and the
+    answer is empty, too.
     """
-    child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)
+    child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
     calls = [answer["call"] for answer in child.answers() if "call" in answer]
     has_hung_or_died = child.failure.startswith(("no answer", "ended by signal"))
     if not calls or not has_hung_or_died:

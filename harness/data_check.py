@@ -27,11 +27,12 @@ def facts(job: Job) -> dict[str, Facts]:
     """Return what a job's data set holds, by part ("train" and "val"), as the doctor of tools/ prints it.
 
     A part that a run would fail to find has an `error` alone. Any other part has:
-    - `name`, which tells how its samples are kept, and `samples`, how many there are
-    - `passport`, a digest of names, sizes and labels
-    - `decoded`, how many samples were decoded for a test, chosen by the job's seed
-    - `undecodable`, what is wrong with the first bad one of these; empty where all are good
-    - `notes`, sentences that a user should read; what is said of both parts together is among those of "train"
+    - `name`: the part and the form that its samples are kept in
+    - `samples`: their number
+    - `passport`: a digest of names, sizes and labels
+    - `decoded`: how many samples were tested; the job's seed chooses which
+    - `undecodable`: the first fault of these, in a picture or else in a label; empty if there is none
+    - `notes`: sentences that a user should read; the train part also has those about both parts together
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
@@ -45,17 +46,17 @@ def facts(job: Job) -> dict[str, Facts]:
             continue
         seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
         tested = _choose_samples(len(samples), seed)
-        undecodable = _first_undecodable(samples, tested) or _first_label_fault(data_module, samples, tested)
+        first_fault = _first_undecodable(samples, tested) or _first_label_fault(data_module, samples, tested)
         by_part[part] = {
             "name": f"{part} ({samples.form})",
             "samples": len(samples),
             "passport": as_json(passport(contents[part])),
             "decoded": len(tested),
-            "undecodable": undecodable,
+            "undecodable": first_fault,
             "notes": list(samples.notes),
         }
     has_both_parts = len(contents) == len(PARTS)
-    if has_both_parts:  # what is to be said of the two together, as of a file that is in both, stands with the training
+    if has_both_parts:  # a note may be about both, such as that a file is in both
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
     return by_part
 

@@ -89,16 +89,17 @@ def _jpeg_fault(content: bytes) -> str:
 
 
 def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
-    """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty where it is in order.
+    """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
 
-    A frame, the segment that holds the picture's size, must have 8 bits a channel. A marker that begins another picture
-    is a fault, too: the file was cut and a second one follows. `has_scan` tells whether pixels came before the segment.
+    A marker that begins another picture is a fault, too: the file was cut, and a second one follows. A frame, the
+    segment that holds the picture's size, must have 8 bits a channel. `has_scan` says whether pixels came before this
+    segment.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
-    # Behind a scan these two bytes are no frame but damaged pixels, as the check after this one says.
     if segment.kind == JPEG_LS_FRAME and not has_scan:
         return "it is a JPEG-LS, which is not supported"
+    # After a scan a JPEG-LS frame is no known kind either: these are damaged pixels.
     if segment.kind not in KNOWN_KINDS:
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):

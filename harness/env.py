@@ -16,25 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import refusals
-from harness.job import SETTINGS, Origins, Setting, job_of
+from harness import exports, refusals
+from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, job_of, names
 from harness.job import Job as Job  # for those who read the environment and name what they got
-from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, dropped, handed_on, mkl_settings, of_network, secrets
-from runlog import workloads
+from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings, of_network
 from runlog.errors import print_to_reader
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
-PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
-
-
-def names() -> list[str]:
-    """List every variable that describes a job."""
-    listed = list(SETTINGS)
-    for workload in workloads.NAMES:
-        for name in PER_WORKLOAD:
-            listed.append(f"{workload.upper()}_{name}")
-    return listed
 
 
 # ---- reading a job
@@ -77,14 +66,18 @@ def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | Non
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
     """Name who set a value that the environment holds under one of its `accepted_names`.
 
-    It is "environment" for the user, else the name of the system's config file, else launch/trials.sh, which may change
-    a default, else this file. `resolve` has left the names of the first two; an environment without them is the user's.
+    - "environment": the user; also for every value of an environment that `resolve` has not seen
+    - "config_<DGXSYSTEM>.sh": the system's file
+    - "launch/trials.sh": nobody of these, but the value is not the default, which only that script changes
+    - "harness/env.py": nobody, the value is the default
     """
-    by_user = environ.get("JOB_FROM_USER", "").split()
-    by_config = environ.get("JOB_FROM_CONFIG", "").split()
-    if "JOB_FROM_USER" not in environ or not set(by_user).isdisjoint(accepted_names):
+    if "JOB_FROM_USER" not in environ:  # `resolve` has not seen it
         return "environment"
-    if not set(by_config).isdisjoint(accepted_names):
+    set_by_user = environ["JOB_FROM_USER"].split()
+    set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
+    if any(name in set_by_user for name in accepted_names):
+        return "environment"
+    if any(name in set_by_config for name in accepted_names):
         return f"config_{environ.get('DGXSYSTEM', '')}.sh"
     if value != setting.default:
         return "launch/trials.sh"
@@ -94,17 +87,18 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    A variable of the file for one workload and precision alone, as RN50_AMP_O2_STRATEGY, also sets the general one,
-    STRATEGY, unless the user set that. Three more are added: DGXSYSTEM, where the user has left it to its default,
-    JOB_FROM_USER with the names of the job's variables that the user set, and JOB_FROM_CONFIG with those of all that
-    the file set. An environment that has the last one was resolved before: it is returned as it is.
+    The file may set a variable for one workload and precision alone, such as RN50_AMP_O2_STRATEGY. For a job of that
+    workload and precision it also sets the general one, STRATEGY, unless the user gave that a value. Three more are
+    added: DGXSYSTEM, JOB_FROM_USER with the names of the job's variables that the user set, and JOB_FROM_CONFIG with
+    the names of the variables that the file set. An environment that has JOB_FROM_CONFIG was resolved before and is
+    returned as it is.
 
-    Raises ValueError where there is no such file, or bash refuses it.
+    Raises ValueError if there is no such file, or bash refuses it.
     """
     if "JOB_FROM_CONFIG" in environ:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
-    resolved = _variables_after_config(system, environ)
+    resolved = _variables_after_config(system, environ)  # the whole environment, and what the file added
 
     workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
@@ -112,7 +106,8 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     for name, value in list(resolved.items()):
         general_name = name.removeprefix(prefix)  # as STRATEGY
         is_for_this_job = general_name != name
-        if is_for_this_job and not environ.get(general_name):
+        user_gave_a_value = bool(environ.get(general_name))
+        if is_for_this_job and not user_gave_a_value:
             resolved[general_name] = value
 
     by_user = [name for name in names() if name in environ]
@@ -301,48 +296,6 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def _exports_of_node(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
-    """Return the variables that run_and_time.sh exports on a node.
-
-    They are those that the system's file has `added` to the environment, every value of the job (`origins`), and three
-    lists of names: JOB_FORWARDED of the variables that mpirun hands to the ranks, JOB_SECRETS of those that the shell
-    unsets as they hold secrets, and JOB_DROPPED of those that it unsets as they choose NCCL's network between nodes,
-    for a job of one node. The last is left out where it would be empty.
-    """
-    settings = {name: str(entry["value"]) for name, entry in origins.items()}
-    nodes = int(settings["DGXNNODES"])
-    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG", *handed_on(environ, nodes=nodes)}
-    return {
-        **added,
-        **settings,
-        "JOB_FORWARDED": " ".join(sorted(forwarded)),
-        "JOB_SECRETS": secrets(environ),
-        **dropped(environ, nodes),  # JOB_DROPPED
-    }
-
-
-def _exports_of_launcher(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
-    """Return the variables by which a launcher starts the job on its nodes.
-
-    They are the container's settings (CONT_...) that the system's file has `added`, the number of nodes, the device,
-    and two lists of names: JOB_GIVEN of the variables that the launcher hands to the nodes, and JOB_SECRETS of those
-    that hold secrets.
-
-    Handed to the nodes are the job's variables that the environment had `before` the file was read, those of CUDA's and
-    other libraries, and Open MPI's own. What the file sets is not handed on: run_and_time.sh reads it on each node.
-    """
-    container_settings = {name: value for name, value in added.items() if name.startswith("CONT_")}
-    handed_to_nodes = {name for name in names() if name in before}
-    handed_to_nodes.update(handed_on(before, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes))
-    return {
-        **container_settings,
-        "DGXNNODES": str(job.cluster.dgxnnodes),
-        "JOB_DEVICE": job.cluster.device,
-        "JOB_GIVEN": " ".join(sorted(handed_to_nodes)),
-        "JOB_SECRETS": secrets(before),
-    }
-
-
 def _arguments() -> argparse.Namespace:
     """Read the command line of `python -m harness.env`: which form of the job is printed, exactly one of four."""
     says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
@@ -374,14 +327,15 @@ class _Described(NamedTuple):
     environ: dict[str, str]  # the environment with what the system's config file adds to it
 
 
-def _describe(*, is_from_user: bool, asks_program: bool) -> _Described:
-    """Return the job that this process's environment and its system's config file describe, after all checks of it.
+def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
+    """Return the job that this process's environment and its system's config file describe, and check it.
 
-    `is_from_user` says that the environment is as a user has set it. Another is of a launcher or run_and_time.sh,
-    which checked what the user set before they resolved it, and set RESULT_FILE themselves. With `asks_program` the
-    training program may refuse the job, too, for which the packages of launch/setup.sh must be there.
+    - `is_from_user`: the environment is as a user has set it. Then RESULT_FILE is refused, and the files and folders
+      that it names must exist. A launcher or run_and_time.sh has checked both before, and sets RESULT_FILE itself.
+    - `checks_program`: the job is refused, too, if its training program cannot be built. This needs the packages that
+      launch/setup.sh installs.
 
-    Raises ValueError where a check fails.
+    Raises ValueError if a check fails.
     """
     if is_from_user:
         _refuse_result_file(os.environ)
@@ -389,41 +343,43 @@ def _describe(*, is_from_user: bool, asks_program: bool) -> _Described:
     job, origins = read(environ)
     if is_from_user:
         refusals.raise_first(refusals.of_named_paths(job))
-    if asks_program:
+    if checks_program:
         refusals.raise_first(refusals.of_program(job))
     return _Described(job, origins, environ)
 
 
 def _print_exports(args: argparse.Namespace, described: _Described) -> None:
-    """Print NAME=value for each variable that a node's shell (`--shell`) or a launcher (`--launch`) should export.
+    """Print NAME=value for each variable that a launcher (`--launch`) or a node's shell (`--shell`) should export.
 
-    A NUL byte follows each, as a value may hold a line feed.
+    A NUL byte ends each, because a value may hold a line feed.
     """
-    # What the system's config file has set or changed.
-    added = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
+    set_by_config = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
     if args.launch:
-        exports = _exports_of_launcher(os.environ, added, described.job)
+        # The environment without the config file: each node reads the file itself.
+        exported = exports.of_launcher(os.environ, set_by_config, described.job)
     else:
-        exports = _exports_of_node(described.environ, added, described.origins)
-    for name, value in exports.items():
+        exported = exports.of_node(described.environ, set_by_config, described.origins)
+    for name, value in exported.items():
         sys.stdout.write(f"{name}={value}\0")
 
 
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    The form is that of the option: --json, --shell or --launch; --table prints the variables that may be set instead.
-    Warnings and notes go to stderr. Returns the exit status: 0, or 2 with an error on stderr where the job is wrong.
+    --json prints the values and who set each, --shell and --launch the variables to export. --table prints which
+    variables may be set, and no job. Warnings and notes go to stderr. Returns the exit status: 0, or 2 with an error on
+    stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:
         print_to_reader(table())
         return 0
 
-    is_from_user = "JOB_FROM_CONFIG" not in os.environ  # `resolve` has set it in the environment of a launcher
+    is_from_user = "JOB_FROM_CONFIG" not in os.environ  # `resolve` sets it for a launcher and its nodes
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
+    checks_program = has_packages and not args.launch
     try:
-        described = _describe(is_from_user=is_from_user, asks_program=has_packages and not args.launch)
+        described = _describe(is_from_user=is_from_user, checks_program=checks_program)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -22,6 +22,7 @@ PRECISIONS = ("fp32", "tf32", *HALF_PRECISIONS)
 
 LAST_PORT = 65_535
 LAST_SEED = 2**31 - 1  # Paddle's own seeds are of C's integers
+PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
 MOST_PIXELS = 65_535  # of a side, as JPEG has it
 
 Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
@@ -389,6 +390,15 @@ def _settings() -> dict[str, Setting]:
 
 
 SETTINGS = _settings()
+
+
+def names() -> list[str]:
+    """List every variable that describes a job."""
+    listed = list(SETTINGS)
+    for workload in workloads.NAMES:
+        for name in PER_WORKLOAD:
+            listed.append(f"{workload.upper()}_{name}")
+    return listed
 
 
 def job_of(**values: Any) -> Job:

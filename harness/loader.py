@@ -121,8 +121,8 @@ class Loader(ABC):
     def _next_inputs(self) -> tuple[Any, ...]:
         """Return what the pipeline is to decode for the next batch of the plan; DALI calls this.
 
-        First as many of the next batches are begun to be read by threads that PREFETCH_BATCHES are under way. Then this
-        waits for the first of them, and notes that its samples are inside the pipeline.
+        Threads read up to PREFETCH_BATCHES batches ahead. This waits for the oldest of them, and notes that its samples
+        are inside the pipeline.
 
         Raises StopIteration, as DALI wants it, at the end of the plan.
         """
@@ -135,9 +135,9 @@ class Loader(ABC):
             self._being_read.append(_BatchBeingRead(ids, inputs))
         if not self._being_read:
             raise StopIteration
-        first = self._being_read.popleft()
-        self._ids_in_pipeline.append(first.ids)
-        return first.inputs.result()
+        oldest = self._being_read.popleft()
+        self._ids_in_pipeline.append(oldest.ids)
+        return oldest.inputs.result()
 
     def __iter__(self) -> "Loader":
         return self
@@ -215,11 +215,11 @@ def resident(batch: Batch, place: Any) -> Batch:
 
 
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
-    """Return an output of a DALI pipeline in the form in which Paddle's executor is fed.
+    """Return an output of a DALI pipeline in the form that Paddle's executor takes.
 
-    On a CPU, where `device_id` is None, that is a NumPy array in DALI's own buffer, good until the next batch. On a GPU
-    it is a Paddle tensor on that device, to which the output is copied. The tensor is `into` where that is given, as a
-    step that was captured as a CUDA graph reads at a fixed address; else it is a new one. The copy may still be under
+    On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch. On a GPU it is a
+    Paddle tensor on that device, to which the output is copied: the tensor `into`, or a new one if that is None. A step
+    that was captured as a CUDA graph needs the first, because it reads at a fixed address. The copy may still be under
     way when this returns: what is computed on Paddle's stream waits for it.
     """
     dense = output.as_tensor()

@@ -173,7 +173,7 @@ class Trainer:
         losses = []
         for program, feed_of_part in zip(programs, parts(feed, len(programs)), strict=True):
             if is_first:
-                kernels.feed(program, feed_of_part)  # which checks it
+                kernels.check_feed(program, feed_of_part)
             self.step.run(program, feed_of_part)
             if read_loss:
                 losses.append(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))
@@ -361,7 +361,7 @@ class Evaluator:
         """Add a batch's results to the totals."""
         feed = {"image": batch.image, "label": batch.label, "valid": batch.valid}
         if is_first:
-            kernels.feed(self.main, feed)
+            kernels.check_feed(self.main, feed)
         self.executor.run(self.main, feed=feed, fetch_list=[])
 
     def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:

@@ -150,15 +150,15 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 
 
 @contextlib.contextmanager
-def explained(batchsize: int) -> Iterator[None]:
-    """Raise a RunError of one line in place of the error that comes where memory ran out inside this context.
+def explain_exhaustion(batchsize: int) -> Iterator[None]:
+    """Raise a RunError of one line in place of an error that says that memory ran out inside this context.
 
-    The line says what the run was doing, which memory is short, and what to lower: BATCHSIZE where a device computes
-    more than one image (`batchsize`), else IMAGE_SIZE or DGXNGPU. For an error of C++ that names no amount it does not
-    say what to lower.
+    The error is a MemoryError of Paddle, DALI or NumPy, or an OSError in the words of a library of CUDA. Any other
+    error passes as it is.
 
-    Such an error is a MemoryError, of Paddle, DALI or NumPy, or an OSError with the words of a library of CUDA. Any
-    other error passes as it is.
+    The line says what the run was doing, which memory is short, and what to lower: BATCHSIZE if a device computes more
+    than one image (`batchsize`), else IMAGE_SIZE or DGXNGPU. It does not say what to lower for `std::bad_alloc` and the
+    like: C++ does not tell how much was asked for, so the batch need not be the cause.
     """
     try:
         yield
@@ -197,10 +197,10 @@ def _exhausted_memory(text: str) -> str:
 
 
 def _exhausted_gpu_memory(text: str, host: str) -> str:
-    """Say which GPU of `host` an error message is about, and what it tells of its memory.
+    """Say which GPU of `host` ran out of memory, and what the error message says of that memory.
 
-    The messages of Paddle and DALI name the GPU. One of a library of CUDA is about some GPU of the host. The text is
-    empty for any other message.
+    The messages of Paddle and DALI name the GPU. A message of a library of CUDA does not: it is about some GPU of the
+    host. The text is empty for any other message.
     """
     paddle_error = _PADDLE_ON_GPU.search(text)
     if paddle_error:

@@ -45,14 +45,14 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVML, NVIDIA's management library, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The context gives (handles, reason): NVML's handles of the GPUs, and in words why some or all of the node's GPUs are
-    missing among them; empty where none is. GPUs are missing where there is no driver, one does not answer, or
-    CUDA_VISIBLE_DEVICES leaves them out. The handles are good until the context ends.
+    The context gives (handles, reason). The handles are NVML's, one for each GPU, and good until the context ends. The
+    reason says why GPUs of the node are missing: there is no driver, a GPU does not answer, or CUDA_VISIBLE_DEVICES
+    leaves it out. It is empty if none is missing.
     """
     with contextlib.ExitStack() as at_exit:
         try:
             pynvml.nvmlInit()
-            at_exit.callback(_ask, pynvml.nvmlShutdown)  # an error of which is of no interest
+            at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
             handles, reason = _all_handles()
         except UNANSWERED as error:
             handles = []
@@ -60,7 +60,7 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
         named_by_user = env.visible_gpus()
         if handles and named_by_user is not None:
-            # An empty text matches no entry: a GPU that does not tell its UUID can only be named by its number.
+            # "" for a GPU that does not tell its UUID: no entry of the variable matches that, only the GPU's number.
             uuids = [uuid_of(handle) or "" for handle in handles]
             numbers = numbers_of_visible(named_by_user, uuids)
             if len(numbers) < len(handles):
@@ -204,9 +204,13 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
-    The driver keeps some memory for itself, 0.3 to 1 GiB on an idle card. NVML's second memory call, which drivers have
-    from 510 on, does not count that as used. The first call counts it as used from 510 on: where only that one answers,
-    `used_or_reserved` has the sum of both, and `used` is None. Before 510 the first call counts what processes use.
+    The driver reserves some memory for itself, 0.3 to 1 GiB on an idle card. Whether NVML counts that as used depends
+    on the call and on the driver:
+
+    - the second memory call, of drivers from 510 on, does not count it: `used` is the answer
+    - the first call of a driver before 510 does not count it: `used` is the answer
+    - the first call of a driver from 510 on, or of unknown version, counts it: `used_or_reserved` is the answer, and
+      `used` is None
     """
     second_call = getattr(pynvml, "nvmlMemory_v2", None)  # which an old pynvml does not have
     answer = None
@@ -219,8 +223,8 @@ def memory_of(handle: Handle) -> Memory:
     if answer is None:
         return Memory()
     generation = _driver_generation(driver_version())
-    is_reserve_left_out = generation is not None and generation < RESERVE_COUNTED_FROM
-    if is_reserve_left_out:
+    counts_no_reserve = generation is not None and generation < RESERVE_COUNTED_FROM
+    if counts_no_reserve:
         return Memory(total=answer.total or None, used=answer.used)
     return Memory(total=answer.total or None, used_or_reserved=answer.used)
 
@@ -279,17 +283,17 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
 
-    Processes that draw on its display are asked for only where something is to be explained by them: a process that is
-    listed as computing, or more used memory than a service takes (SERVICE_MIB). `displays` is empty where they were not
-    asked for, and where NVML does not answer.
+    `displays`, the processes that draw on the GPU's display, may explain why it is in use. So they are asked for only
+    if it is: a process computes on it, or more memory is used than a service takes (SERVICE_MIB). The field is empty if
+    they were not asked for, or NVML does not answer.
     """
     memory = memory_of(handle)
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     used_bytes = memory.used or memory.used_or_reserved or 0
+    is_in_use = processes or used_bytes > SERVICE_MIB * MIB
     displays = None
-    is_used = processes or used_bytes > SERVICE_MIB * MIB
-    if is_used:
+    if is_in_use:
         displays = _processes(DRAWING, handle)
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),

@@ -18,7 +18,7 @@ from harness import env, network
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import ClusterSettings
 from harness.processes import end_with_parent
-from program import elsewhere
+from program import in_temporary_folder
 from runlog.errors import RunError
 
 if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
@@ -85,10 +85,10 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI; return which rank this is, and of how many.
 
-    From now on the watchdog watches this process, and, if mpirun has started it, the process ends when mpirun does. A
+    From now on the watchdog watches this process. If mpirun has started the process, it also ends when mpirun does. A
     variable of the environment tells NCCL which network interface leads to the other nodes.
 
-    Raises ValueError where mpirun started another number of ranks than the cluster's settings say.
+    Raises ValueError if mpirun started another number of ranks than the cluster's settings say.
     """
     comm = MPI.COMM_WORLD
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -102,7 +102,7 @@ def start(cluster: ClusterSettings) -> Ranks:
     )
     local.Free()
     if env.is_rank():
-        # A killed mpirun cannot end its ranks, and launch/trial.py closes the log when it is gone.
+        # An mpirun that is killed cannot end its ranks, and launch/trial.py closes the log as soon as mpirun is gone.
         end_with_parent(signal.SIGKILL)
     WATCHDOG.start(cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != cluster.world_size:
@@ -110,7 +110,7 @@ def start(cluster: ClusterSettings) -> Ranks:
             f"{ranks.size} ranks were started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
-    # Here, as the log's header has the libraries' variables.
+    # Before the log's header is written, because that lists the libraries' variables.
     env.export(network.nccl_settings(cluster, ranks.rank // cluster.dgxngpu))
     return ranks
 
@@ -118,9 +118,9 @@ def start(cluster: ClusterSettings) -> Ranks:
 def _hold_port() -> int:
     """Return a free TCP port, and keep it for Paddle to the end of this process: no other process is given it.
 
-    It is kept by a socket that is bound to it and never listens. Paddle can bind the same port all the same, as Linux
-    allows that to a second socket of the same user where both have set one of two options. Both are set here: Paddle
-    sets SO_REUSEPORT alone where ranks exchange NCCL's id, and SO_REUSEADDR alone in its stores.
+    A socket keeps it: it is bound to the port and never listens. Linux lets a second socket of the same user bind the
+    port, if both sockets set SO_REUSEPORT, or both set SO_REUSEADDR. This one sets both, because Paddle sets only the
+    first where ranks exchange NCCL's id, and only the second in its stores.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -141,14 +141,15 @@ def _check_free(port: int) -> None:
         raise RunError(f"GLOO_PORT={port} on {socket.gethostname()}: {error.strerror}: set another, or 0") from error
 
 
-def _listen_on(own_address: str, server_address: str) -> None:
-    """Replace two parts of Paddle, so that gloo and its rendezvous listen at the addresses that they are told here.
+def _have_gloo_listen_on(own_address: str, *, server_address: str) -> None:
+    """Replace two parts of Paddle, so that gloo and its rendezvous listen at the addresses given here.
 
-    Gloo then listens at this node's `own_address`: by itself it takes the address of the host's name, which may have
-    none, or the loopback's. The server by which ranks find each other, which rank 0 runs, listens at `server_address`:
-    by itself it listens on every interface. Paddle offers no setting for either.
+    - Gloo listens at this node's `own_address`. By itself it takes the address of the host's name, which may have none,
+      or that of the loopback.
+    - The server by which the ranks find each other, on rank 0, listens at `server_address`. By itself it listens on
+      every interface.
 
-    Raises RunError where no network interface has the own address.
+    Paddle offers no setting for either. Raises RunError if no network interface has the own address.
     """
     from paddle.base import core
     from paddle.distributed.fleet.utils import http_server
@@ -170,7 +171,7 @@ def _listen_on(own_address: str, server_address: str) -> None:
 
     def bind_to_address(server: HTTPServer) -> None:
         port = server.server_address[1]
-        server.server_address = (server_address, port)
+        server.server_address = (server_address, port)  # in place of every interface
         HTTPServer.server_bind(server)
 
     http_server.KVHTTPServer.server_bind = bind_to_address
@@ -179,11 +180,12 @@ def _listen_on(own_address: str, server_address: str) -> None:
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
     """Tell Paddle's fleet who the ranks are and, on CPUs, connect them by gloo; every rank must call this.
 
-    Each rank keeps a port at its node's address, and by MPI all learn the addresses of all. Fleet, Paddle's layer for
-    several ranks, reads them from the PADDLE_TRAINER variables, which are set here, and NCCL connects GPUs by them
-    later. On CPUs the ranks find each other by a server that rank 0 starts, at GLOO_PORT or a free port.
+    Each rank keeps a port at its node's address, and by MPI all learn the addresses of all. They are put into the
+    PADDLE_TRAINER variables: fleet, Paddle's layer for several ranks, reads them there, and NCCL connects GPUs by them
+    later. On several CPUs rank 0 then starts a server at GLOO_PORT, or at a free port if that is 0, by which gloo joins
+    the ranks.
 
-    Raises RunError where the other ranks cannot reach this one.
+    Raises RunError if this node has no address that the others can reach, or GLOO_PORT is taken.
     """
     address = network.node_address(cluster, ranks.rank // cluster.dgxngpu)
     endpoints = ranks.comm.allgather(f"{address}:{_hold_port()}")
@@ -196,10 +198,10 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
         _check_free(cluster.gloo_port)
     port = ranks.comm.bcast(cluster.gloo_port or _hold_port())
     first_host = endpoints[0].rpartition(":")[0]
-    # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
+    # Paddle forks helpers for the rendezvous. They hold this rank's pipes: if it dies, mpirun waits until they end.
     os.register_at_fork(after_in_child=_end_with_its_parent)
-    with elsewhere():
-        _listen_on(address, first_host)
+    with in_temporary_folder():  # Paddle leaves files in the working directory
+        _have_gloo_listen_on(address, server_address=first_host)
         paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_host}:{port}")
 
 

@@ -19,8 +19,8 @@ from runlog import named_files, workloads
 # Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
 # less than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
 # images alone; at 5 it does not. Baidu's runs have 1.
-IMAGES_TO_SCALE = 16
-MOST_SCALE = 4
+IMAGES_PER_LEAST_SCALE = 16  # the least scale grows by one with so many images of the global batch
+MOST_SCALE_PER_IMAGE = 4
 
 FOLDERS = ("LOGDIR", "DATADIR", "DATA_CACHE", "CHECKPOINT_DIR")
 NAMED_PATHS = (*FOLDERS, "JOB_KEY", "PRETRAINED", "FLEET_BASELINE", "TELEMETRY_PROMETHEUS")
@@ -103,8 +103,11 @@ def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
 def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set.
 
-    Only the loss of FP16 is scaled, and only for some workloads a fixed scale was shown to hold. It must be so large
-    that the gradients of a mean over the global batch do not vanish in FP16, and so small that they do not overflow.
+    - The precision is not half: only the loss of FP16 is scaled.
+    - The workload is none of those for which a fixed scale was shown to hold.
+    - The scale is out of bounds. If it is too small, the gradients of a mean over the global batch vanish in FP16. If
+      it is too large, they overflow. Such gradients are smaller in a larger batch, so both bounds grow with it.
+
     LOSS_SCALE=0 leaves the choice to the program, and nothing is refused.
     """
     scale = job.model.loss_scale
@@ -116,37 +119,41 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
         holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
         yield f"LOSS_SCALE={scale}: a fixed scale was shown to hold for {holds} alone: set 0"
 
-    # A mean over more images has smaller gradients, so both bounds grow with the batch; a scale of 1 is none.
-    least = max(2, math.ceil(job.global_batch / IMAGES_TO_SCALE))
-    most = max(2, job.global_batch * MOST_SCALE)
+    # At least 2: a scale of 1 scales nothing.
+    least = max(2, math.ceil(job.global_batch / IMAGES_PER_LEAST_SCALE))
+    most = max(2, job.global_batch * MOST_SCALE_PER_IMAGE)
     if not least <= scale <= most:
         mean = f"the gradients of a mean over {job.global_batch} images"
         yield f"LOSS_SCALE={scale}: FP16 is shown to hold {mean} at {least} to {most} alone: set one of these, or 0"
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each setting of how the run goes that does not fit its MODE, workload or recipe.
+    """Yield a sentence for each of these settings that does not fit the run's MODE, workload or recipe.
 
-    PRETRAINED is for some workloads only, and some recipes are for MODE=throughput only. PROFILE must name steps from 1
-    on, and in MODE=throughput none behind the last. A run of MODE=throughput has no checkpoint for RESUME=auto.
+    - PRETRAINED: only some workloads read it.
+    - RECIPE: some recipes are for MODE=throughput only.
+    - PROFILE: it must name steps from 1 on, and in MODE=throughput no step after the last.
+    - RESUME=auto: a run of MODE=throughput has no checkpoints.
     """
-    model, course = job.model, job.course
+    model = job.model
+    course = job.course
     if model.pretrained and not model.traits.reads_pretrained:
         fitting = " or ".join(f"WORKLOAD={name}" for name in _names_of_those_that("reads_pretrained"))
         yield (
             f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    recipe_to_train_by = model.traits.only_measured.get(model.recipe)  # of a recipe that is for measurements only
+    recipe_to_train_by = model.traits.only_measured.get(model.recipe)  # None for a recipe that one may train by
     if recipe_to_train_by and course.trains:
         yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
 
-    first_traced = course.traced.start  # 0, and the last one -1, where PROFILE is empty
-    last_traced = course.traced.stop - 1
-    if course.profile and not 1 <= first_traced <= last_traced:
-        yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"
-    if last_traced > course.throughput_steps and not course.trains:
-        ends = f"the run ends with step {course.throughput_steps} (WARMUP_STEPS + MEASURED_STEPS)"
-        yield f"PROFILE={course.profile}: {ends}: trace earlier ones, or set MEASURED_STEPS to more"
+    if course.profile:
+        first_traced = course.traced.start
+        last_traced = course.traced.stop - 1
+        if not 1 <= first_traced <= last_traced:
+            yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"
+        if last_traced > course.throughput_steps and not course.trains:
+            ends = f"the run ends with step {course.throughput_steps} (WARMUP_STEPS + MEASURED_STEPS)"
+            yield f"PROFILE={course.profile}: {ends}: trace earlier ones, or set MEASURED_STEPS to more"
     if job.checkpoints.resume == "auto" and not course.trains:
         yield "RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train"
 
@@ -165,27 +172,29 @@ def _titles_of_those_that(trait: str) -> list[str]:
 
 
 def of_named_paths(job: Job) -> Iterator[str]:
-    """Yield a sentence for each path of the user's that is no file, or no folder, on this machine.
+    """Yield a sentence for each of the job's paths that is no file, or no folder where one is wanted, on this machine.
 
-    A path at which there is nothing is accepted, as the job may make it. HOSTFILE beside HOSTS is refused as well.
+    A path at which there is nothing is accepted, because the job may make it. HOSTFILE and HOSTS together are refused.
 
-    Only the machine of the user's command is asked, and no rank: mpirun hands a rank the first node's HOSTS beside
-    HOSTFILE, and the other files need not be on its node.
+    Call this on the machine of the user's command only, and not on a rank. There mpirun sets HOSTS although HOSTFILE is
+    set, and the files may be those of another node.
 
-    Raises ValueError where HOSTFILE cannot be read as a list of hosts, or does not fit the job.
+    Raises ValueError if HOSTFILE cannot be read as a list of hosts, or does not fit the job.
     """
     cluster = job.cluster
     if cluster.hostfile and cluster.hosts:
         yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
     if cluster.hostfile:
-        hosts_of_cluster(cluster)  # which raises
+        hosts_of_cluster(cluster)  # called for its ValueError
     for variable in NAMED_PATHS:
         path = job.value(variable)
         if not path:
             continue
-        refuse = named_files.require_folder_if_present if variable in FOLDERS else named_files.require_file_if_present
         try:
-            refuse(Path(path))
+            if variable in FOLDERS:
+                named_files.require_folder_if_present(Path(path))
+            else:
+                named_files.require_file_if_present(Path(path))
         except named_files.UnusableError as error:
             yield f"{variable}={error}"
 

@@ -11,7 +11,7 @@ import paddle
 from paddle import static
 
 from harness import header, memory, ranks, sampling
-from harness.hooks import Hook, checkpoint, telemetry
+from harness.hooks import Hook, checkpoint, resume, telemetry
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import ClusterSettings, Job, ModelSettings, Origins
 from harness.progress import Progress, Timing
@@ -32,7 +32,7 @@ class Run:
     progress: Progress
     keeper: checkpoint.Keeper
     hooks: tuple[Hook, ...]  # the keeper among them
-    start: checkpoint.Start
+    start: resume.Start
     seed: int  # of the run: the same on every rank
     steps_per_epoch: int
     executor: static.Executor
@@ -47,7 +47,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     """
     samples = task.dataset.train_samples
     identity = identity_of(job.model, task)
-    start = checkpoint.find(job, me, identity)
+    start = resume.find(job, me, identity)
     if start.position.epoch > task.epochs:
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
     seed = start.position.seed if start.path else me.comm.bcast(_seed(job.course.seed))
@@ -60,7 +60,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         progress_kind = job.course.progress or "plain"
     with (
         open_log(result_file if me.is_first else None) as log,
-        memory.explained(job.model.batchsize),
+        memory.explain_exhaustion(job.model.batchsize),
         ranks.lost_peer(),
         Progress(progress_kind, total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from harness import loader, ranks, sampling, session, state
-from harness.hooks import checkpoint
+from harness.hooks import resume
 from harness.job import ClusterSettings, CourseSettings, DataSettings, Job, ModelSettings, Origins
 from harness.loader import Batch, Loader
 from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
@@ -134,7 +134,7 @@ def warm_up(
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
-    checkpoint.restore(run.start, training, run.ranks)
+    resume.restore(run.start, training, run.ranks)
     trainer.step.capture()
 
 

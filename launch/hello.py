@@ -29,7 +29,7 @@ REFUSED_S = 8.0  # a first node with the right key calls again within this time 
 HUNG_UP = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+ )?(\S+) port \d+ \[preauth\]")
 
 
-def hello(job: env.Job) -> str:
+def hello_line(job: env.Job) -> str:
     """Return a waiting node's message to the first node, a line of JSON with `rank`, `code` and `given`.
 
     `code` is the SHA-256 of the files that the node runs. `given` has the settings that its user gave it.
@@ -39,7 +39,7 @@ def hello(job: env.Job) -> str:
     return json.dumps({"rank": job.cluster.node_rank, "code": code_sha256(), "given": given}) + "\n"
 
 
-def overruled(given: Mapping[str, str], job: env.Job) -> str:
+def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
     """Name the settings that a user gave a waiting node and that the first node has otherwise; empty if there are none.
 
     `given` has the waiting node's settings, and `job` is that of the first node. The first node's values count, because

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from harness import env
 from harness.provenance import code_sha256
 from launch.ends import say
-from launch.hello import overruled, why_sshd_cannot_start
+from launch.hello import overruled_settings, why_sshd_cannot_start
 
 CONNECTING = threading.Semaphore(64)  # ssh connections that the first node opens at the same time
 
@@ -117,10 +117,10 @@ class Lifeline(threading.Thread):
     def _let_join(self, facts: dict[str, Any], to_node: IO[str]) -> None:
         """Send the node `go`. If the first node's settings overrule some of its own, say so on both nodes."""
         to_node.write("go\n")
-        differences = overruled(facts["given"], self.job)
-        if differences:
-            say(f"{self.host} (node {self.rank}) was given {differences}; the first node's values rule")
-            to_node.write(f"say the first node's values rule, not this node's: {differences}\n")
+        overruled = overruled_settings(facts["given"], self.job)
+        if overruled:
+            say(f"{self.host} (node {self.rank}) was given {overruled}; the first node's values rule")
+            to_node.write(f"say the first node's values rule, not this node's: {overruled}\n")
         to_node.flush()
 
     def run(self) -> None:

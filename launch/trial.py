@@ -133,11 +133,11 @@ class Trial:
             self.deadline = time.monotonic() + limit_s
             self.signal = signal.Signals(number)
         if self.mpirun is not None:
-            sent = SENT_TO_RANKS[signal.Signals(number)]
-            # HUP comes from a user, or from Linux where a launcher above was killed; the ranks say which in the log.
+            signal_to_send = SENT_TO_RANKS[signal.Signals(number)]
+            # HUP comes from a user, or from Linux if a launcher above was killed; the ranks say which in the log.
             if number == signal.SIGHUP and self.killed_launcher():
-                sent = LAUNCHER_ENDED
-            self.mpirun.send_signal(sent)
+                signal_to_send = LAUNCHER_ENDED
+            self.mpirun.send_signal(signal_to_send)
 
     def run(self, messages: IO[bytes]) -> int:
         """Run mpirun to its end; return its exit status, or 128 + n if signal n ended it.

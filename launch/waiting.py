@@ -14,7 +14,7 @@ from typing import NoReturn
 from harness import env
 from harness.processes import on_signals
 from launch.ends import NodeError, fail, say, stop
-from launch.hello import RefusedCalls, answer_in_place_of_sshd, hello
+from launch.hello import RefusedCalls, answer_in_place_of_sshd, hello_line
 from launch.times import TIMES
 
 
@@ -41,7 +41,7 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
 
     The first node reads what it must know of this node from the file `hello`, by ssh.
     """
-    (folder / "hello").write_text(hello(job))
+    (folder / "hello").write_text(hello_line(job))
     lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     sshd = start_sshd(job, folder)
     return WaitingNode(job, hosts, lifeline, sshd, folder / "sshd.log").wait()

@@ -8,7 +8,6 @@ this order about mid-grey, where PaddleSeg shuffles the order and turns contrast
 Images leave the pipeline as [N, 3, H, W], float32, normalized; labels as [N, H, W], uint8, 255 where ignored.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -208,38 +207,44 @@ class Loader(loader.Loader):
         super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
-        """Return what `_pipeline` is fed for a batch of the samples `ids`, of which `valid` [N] says which count.
+        """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
 
-        Images are decompressed here: whole for evaluation, in training as many rows as the crop shows.
+        They are, each with a value for every sample:
+
+        - the images, decompressed: whole for an evaluation, in training down to the last row that the crop needs
+        - the encoded labels
+        - if labels are renumbered: where the sample's row of RENUMBERED begins
+        - in training what `_draw` draws, in an evaluation whether the sample counts
         """
-        images = []
-        labels = []
-        sizes = []
-        for number in ids:
-            pair = self._read_pair(int(number))
-            images.append(pair.image)
-            labels.append(np.frombuffer(pair.label, dtype=np.uint8))
-            sizes.append(pair.size)
-
-        row_counts = [size.height for size in sizes]
-        last_inputs = [valid.astype(np.float32)]
+        pairs = [self._read_pair(int(number)) for number in ids]
+        labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
+        sizes = np.array([pair.size for pair in pairs])
+        needed_rows = sizes[:, 0]  # of (height, width)
+        augmentation_or_valid = [valid.astype(np.float32)]
         if self._augment is not None:
-            drawn = _draw(self._augment, self._image, np.array(sizes), seed=self._reader.seed, epoch=epoch, ids=ids)
-            _, window_ends, *_ = drawn
+            drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
+            window_ends = drawn[1]
             bottoms = window_ends[:, 0]  # of (bottom, right)
-            # Down to the window's bottom, and one more row to interpolate with.
-            row_counts = [min(height, math.ceil(end) + 1) for height, end in zip(row_counts, bottoms, strict=True)]
-            last_inputs = drawn
-        if self._renumbered:
-            # Where the row of each sample begins in RENUMBERED, which the pipeline reads with its rows end to end. A
-            # sample that only fills up the batch has the row that ignores all pixels.
-            row_start = RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)
-            last_inputs = [row_start.astype(np.uint16), *last_inputs]
+            needed_rows = np.minimum(needed_rows, np.ceil(bottoms) + 1)  # one more row to interpolate with
+            augmentation_or_valid = drawn
 
-        plain = []
-        for image, count in zip(images, row_counts, strict=True):
-            plain.append(np.frombuffer(pictures.inflated(image, count), dtype=np.uint8))
-        return plain, labels, *last_inputs
+        images = []
+        for pair, rows in zip(pairs, needed_rows, strict=True):
+            images.append(np.frombuffer(pictures.inflated(pair.image, int(rows)), dtype=np.uint8))
+        other_inputs = augmentation_or_valid
+        if self._renumbered:
+            other_inputs = [self._row_starts(ids, valid), *augmentation_or_valid]
+        return images, labels, *other_inputs
+
+    def _row_starts(self, ids: Array, valid: Array) -> Array:
+        """Return where the row of each sample begins in RENUMBERED, [N] uint16; the pipeline reads its rows end to end.
+
+        A sample that only fills up the batch (not `valid`) has the row that ignores all pixels.
+        """
+        row_numbers = np.where(valid, self._row[ids], FILLED_UP)
+        row_length = RENUMBERED.shape[1]
+        starts: Array = row_length * row_numbers
+        return starts.astype(np.uint16)
 
     def _read_pair(self, number: int) -> Pair:
         """Return the encoded image and label of a pair, and their size in pixels; the label as a greyscale PNG.

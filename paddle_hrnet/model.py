@@ -150,6 +150,7 @@ def _module(branches: list[static.Variable], stage: int, number: int, layers: La
 
 # The last two parts of a variable's name, our layer and value, and those that PaddleSeg has in their place. What stands
 # before them is the same.
+ERRORS_OF_PICKLE = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)
 BACKBONE = "backbone."  # begins the names of all layers but the head's
 PADDLESEG_LAYERS = {"conv": "_conv", "bn": "_batch_norm", "cls": "cls"}
 PADDLESEG_VALUES = {"w": "weight", "b": "bias", "mean": "_mean", "variance": "_variance"}
@@ -194,14 +195,16 @@ class _Reader(pickle.Unpickler):
 def read_pdparams(path: Path) -> dict[str, Array]:
     """Return the arrays of a `.pdparams` file, a pickled dictionary that Paddle saved, by their names in it.
 
-    Raises ValueError where the file cannot be read, is no dictionary of arrays, or would run code when it is loaded.
+    A tensor may stand there as an array or as (name, array). The keys that Paddle adds for itself are left out.
+
+    Raises ValueError if the file cannot be read, is no dictionary of arrays, or would run code when it is loaded.
     """
     try:
         named_files.refuse_unusable(path)
         with path.open("rb") as file:
             loaded = _Reader(file).load()
         if not isinstance(loaded, dict):
-            raise TypeError(f"a {type(loaded).__name__}")
+            raise TypeError(f"a {type(loaded).__name__}")  # gets the file's name below, as any other error
         arrays = {}
         for name, value in loaded.items():
             if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
@@ -212,8 +215,7 @@ def read_pdparams(path: Path) -> dict[str, Array]:
             if not isinstance(array, np.ndarray) or array.dtype.hasobject:
                 raise TypeError(f"{name} is no array")
             arrays[name] = array
-    # What a pickle of anything may raise.
-    except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError) as error:
+    except (OSError, *ERRORS_OF_PICKLE) as error:
         raise ValueError(f"{path}: no weights of Paddle ({error}): set PRETRAINED to a .pdparams file") from error
     return arrays
 

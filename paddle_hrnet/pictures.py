@@ -65,8 +65,8 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError where the size is not stated in it, or EXIF says that the picture is stored turned and must be
-    turned upright to be shown: its label may not be stored so.
+    Raises ValueError if the size is not stated in it. It is also raised if EXIF says that the picture is stored
+    rotated: the label, a PNG without EXIF, need not be rotated in the same way.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -109,11 +109,14 @@ def _is_but_must(depth: int, colour_type: int) -> str:
 def as_grey(content: bytes) -> bytes:
     """Return a label's PNG as a greyscale PNG with the same number in each pixel.
 
-    A greyscale PNG is returned as it is. In a palette PNG the decoder would turn the numbers into colours. One of 8
-    bits a pixel stores its pixels as a greyscale PNG does: only the colour type in the header is changed, and all
-    chunks but header, pixels and end are left out. One of fewer bits is decoded and stored anew.
+    The decoder would turn the numbers of a palette PNG into colours.
 
-    Raises ValueError where Pillow cannot decode a palette PNG of fewer bits.
+    - A PNG without a palette is returned as it is; `label_size` takes only greyscale ones.
+    - A palette PNG of 8 bits a pixel stores its numbers as a greyscale PNG does. So only the colour type in its header
+      is changed, and all chunks but header, pixels and end are left out.
+    - A palette PNG of fewer bits a pixel is decoded and encoded anew.
+
+    Raises ValueError if Pillow cannot decode a palette PNG of fewer bits.
     """
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
     if colour_type != PALETTE:
@@ -145,10 +148,10 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 def inflated(content: bytes, rows: int) -> bytes:
     """Return a PNG in RGB as a PNG of its first `rows` rows that is not compressed.
 
-    It is for speed: ISA-L decompresses in a third of the time that DALI's zlib takes, which then only copies. The rows
-    keep their PNG filters.
+    It is for speed: ISA-L decompresses in a third of the time that DALI's zlib takes, and DALI then only copies. The
+    rows keep their PNG filters.
 
-    A JPEG, an interlaced PNG and a damaged one are returned as they are. DALI decodes the first two, and says what is
+    A JPEG, an interlaced PNG and a damaged PNG are returned as they are. DALI decodes the first two, and says what is
     wrong with the third.
     """
     if not content.startswith(encoded.PNG_START):
@@ -160,12 +163,14 @@ def inflated(content: bytes, rows: int) -> bytes:
     header = content[PNG_HEADER_AT : PNG_HEADER_AT + PNG_HEADER_BYTES]
     width = int.from_bytes(header[:4], "big")
     methods = header[COLOUR_TYPE_IN_HEADER + 1 :]  # of compression, filters and interlacing: bytes of 0 if plain
+    is_interlaced = any(methods)
     row_bytes = 1 + 3 * width  # the first byte names the row's filter
     try:
         pixels = isal_zlib.decompressobj().decompress(compressed, rows * row_bytes)
     except isal_zlib.error:  # type: ignore[misc]
         return content
-    if len(pixels) < rows * row_bytes or any(methods):
+    is_cut_off = len(pixels) < rows * row_bytes
+    if is_cut_off or is_interlaced:
         return content
     height_start, height_end = 4, 8  # in the header, behind the width
     new_header = header[:height_start] + struct.pack(">I", rows) + header[height_end:]

@@ -35,21 +35,21 @@ def write(folder: Path) -> None:
     _write_part(folder, "val", digits, digits.evaluation, SCENES_EVAL)
 
 
-def _write_part(folder: Path, part: str, digits: embedded.Digits, numbers: list[int], scenes: int) -> None:
+def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], scenes: int) -> None:
     """Write `scenes` scenes into a folder in Cityscapes' layout, and the list of them, PART.txt.
 
-    They show those of the `digits` that have these `numbers`. A scene is drawn from random numbers of its own, seeded
-    by the count of scenes and its number. A line of the list is `image label`, as paths below the folder.
+    The scenes show the `digits` at these indices. The random numbers of a scene are seeded by the count of scenes and
+    the scene's own number. A line of the list is `image label`, as paths below the folder.
     """
-    numbers_by_scene = _deal_out(numbers, scenes)
+    indices_by_scene = _deal_out(digit_indices, scenes)
     lines = []
     for scene_number in range(scenes):
         image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
         label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
         shown = []
-        for number in numbers_by_scene[scene_number]:
-            ink = digits.images[number] / embedded.FULL_INK  # from 0 to 1
-            shown.append((ink, int(digits.labels[number])))
+        for index in indices_by_scene[scene_number]:
+            ink = digits.images[index] / embedded.FULL_INK  # from 0 to 1
+            shown.append((ink, int(digits.labels[index])))
 
         pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
         for path, array in ((image, pixels), (label, labels)):
@@ -59,14 +59,14 @@ def _write_part(folder: Path, part: str, digits: embedded.Digits, numbers: list[
     (folder / f"{part}.txt").write_text("".join(lines))
 
 
-def _deal_out(numbers: list[int], scenes: int) -> Array:
-    """Return the numbers of the digits that each scene shows, at random: [scenes, DIGITS].
+def _deal_out(digit_indices: list[int], scenes: int) -> Array:
+    """Return the indices of the digits that each scene shows, at random: [scenes, DIGITS].
 
-    Each number is dealt out once before any is dealt out again.
+    Each index is dealt out once before any is dealt out again.
     """
     rng = np.random.default_rng(scenes)
-    rounds = math.ceil(scenes * DIGITS / len(numbers))
-    shuffled: Array = np.concatenate([rng.permutation(numbers) for _ in range(rounds)])
+    rounds = math.ceil(scenes * DIGITS / len(digit_indices))
+    shuffled: Array = np.concatenate([rng.permutation(digit_indices) for _ in range(rounds)])
     return shuffled[: scenes * DIGITS].reshape(scenes, DIGITS)
 
 

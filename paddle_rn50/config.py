@@ -137,12 +137,13 @@ def _steps_to_end_of_decay(point: ReferencePoint, global_batch: int, per_epoch: 
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf for a global batch, for which there must be a reference point.
+    """Return the recipe of the closed division of MLPerf for a global batch; MLPERF_POINTS must have a point for it.
 
-    A reference point says in how many steps the learning rate falls. From there training goes on, at the rate that was
-    reached, to the next evaluation: one is made every EVAL_EVERY epochs, the first after EVAL_OFFSET.
+    The reference point says after how many steps the learning rate has fallen to its end. Training then goes on, at
+    that rate, up to the next evaluation. Evaluations are made after epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so
+    on: 3, 7, 11, ... If the rate ends its fall in epoch 36, training takes 39 epochs.
 
-    Raises ValueError where MLPERF_POINTS has no point for this batch.
+    Raises ValueError if there is no point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -151,9 +152,9 @@ def mlperf_lars(global_batch: int) -> Recipe:
         )
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
-    train_steps = _steps_to_end_of_decay(point, global_batch, per_epoch)
-    last_decay_epoch = round(train_steps / per_epoch)  # the whole epoch whose end is nearest
-    epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY  # 0 to 3
+    steps_to_end_of_decay = _steps_to_end_of_decay(point, global_batch, per_epoch)
+    last_decay_epoch = round(steps_to_end_of_decay / per_epoch)  # the whole epoch whose end is nearest
+    epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY  # 0 to 3: 3 after epoch 36, 0 after 39
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
@@ -164,7 +165,8 @@ def mlperf_lars(global_batch: int) -> Recipe:
         base_batch=None,
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
-        decay_ends=train_steps + 1,  # the reference's rate reaches its end one step after the last that decays
+        decay_ends=steps_to_end_of_decay
+        + 1,  # the reference's rate reaches its end one step after the last that decays
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),

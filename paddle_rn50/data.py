@@ -71,9 +71,12 @@ class _Noted(NamedTuple):
 
 
 def _noted_in(sizes_file: Path) -> _Noted:
-    """Read a file that tools.pack wrote, such as `{"width": 500, "height": 375, "source": {...}}`.
+    """Return the size of the largest image, and the passport of the images' source, by a file that tools.pack wrote.
 
-    Raises ValueError where it is damaged; the message is about width and height, which every such file has.
+    The file is as `{"width": 500, "height": 375, "source": {...}}`; without `source` the passport is None.
+
+    Raises ValueError if the file is damaged. The message speaks of width and height, which every such file has, even if
+    it is the source that is damaged.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
@@ -167,7 +170,8 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
-    # With these factors a crop of a square image keeps its area and aspect in pixels.
+    # From shares of a square image to shares of this one: the crop keeps its share of the area (width x height), and
+    # its aspect in pixels.
     root = dali_math.sqrt(height_over_width)
     crop_widths = widths * root
     crop_heights = heights / root
@@ -180,8 +184,8 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     any_fits = fn.cast(best_rank > 0.0, dtype=types.FLOAT)
     none_fits = 1.0 - any_fits
 
-    # Where none fits: the largest crop of which neither the aspect nor a side is too large.
-    widest = dali_math.min(1.0, augment.aspect_max * root * root)
+    # If none fits: the whole image, but for what is too wide, or too high, for the bounds of the aspect.
+    widest = dali_math.min(1.0, augment.aspect_max * root * root)  # root * root is height / width
     highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * root * root))
     width = fn.reductions.sum(crop_widths * is_chosen) + none_fits * widest
     height = fn.reductions.sum(crop_heights * is_chosen) + none_fits * highest

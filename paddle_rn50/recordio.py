@@ -59,12 +59,12 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    The payload is an IRHeader and the image. The word MAGIC marks where a record begins, so it may not stand in the
-    payload at a multiple of 4. There the payload is split into parts, each with a head of its own; the word between two
+    The payload is an IRHeader and the image. The word MAGIC marks the start of a record, so a payload may not hold it
+    at a multiple of 4. If it does, it is split there into parts, each with a head of its own. The word between two
     parts is left out, and the reader puts it back. Nearly every image is one part. The record is filled up with zeros
     to a multiple of 4 bytes.
 
-    Raises ValueError where a part is longer than its head can say.
+    Raises ValueError if a part is longer than its head can say.
     """
     further_labels = 0
     payload = IR_HEADER.pack(further_labels, label, number, 0) + image
@@ -80,10 +80,9 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
         if len(part) > MOST_BYTES:
             raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
         flag_and_length = _flag(part_number, len(parts)) << FLAG_SHIFT | len(part)
-        record += HEAD.pack(MAGIC, flag_and_length) + part
-    # Only the last part needs a filling: the others begin and end at multiples of 4. Its filling is that of the whole
-    # payload, as the parts before it and the words left out have multiples of 4 bytes.
-    return record + bytes(_filling_bytes(len(payload)))
+        filling = bytes(_filling_bytes(len(part)))  # only the last part needs any: the others end at multiples of 4
+        record += HEAD.pack(MAGIC, flag_and_length) + part + filling
+    return record
 
 
 def _filling_bytes(length: int) -> int:
@@ -180,8 +179,14 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the sizes in bytes and the labels of all images, from the first bytes of each record.
 
-    `heads` [records, bytes] uint8 has those bytes, which HEAD_FIELDS takes apart. They are enough for a record that is
-    one part and whose label is a class, which nearly all are. Any other record is read whole.
+    `heads` [records, bytes] uint8 has those bytes, and HEAD_FIELDS names their parts:
+
+        magic   word                  further            label   ids       next_label
+        MAGIC   flag and length       number of labels   float   2 words   float, or the image's first bytes
+                of what follows       after the header
+
+    The label is `next_label` if there is one further label, else `label`. The head is enough for a record that is one
+    part and whose label is a class, as nearly all are. Any other record is read whole.
 
     Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.
     """
@@ -192,8 +197,7 @@ def contents(records: Records, heads: Array) -> Contents:
     labels = np.where(further_labels == 1, fields["next_label"], fields["label"]).astype(np.float64)
     image_bytes = lengths - IR_HEADER.size - FURTHER_LABEL.size * further_labels
 
-    padded_lengths = lengths + (-lengths % 4)  # filled up to a multiple of 4
-    record_bytes = HEAD.size + padded_lengths
+    record_bytes = HEAD.size + lengths + (-lengths % 4)  # filled up to a multiple of 4
     is_one_part = (fields["magic"] == MAGIC) & (flags == WHOLE) & (record_bytes == records.places[:, SIZE_COLUMN])
     has_image = (further_labels <= 1) & (image_bytes > 0)
     has_class = (labels >= 0) & (labels < records.classes) & (labels == np.floor(labels))

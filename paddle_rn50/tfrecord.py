@@ -78,14 +78,16 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
 
 
 def parse(record: bytes) -> Parsed:
-    """Return the encoded image and the label of a whole TFRecord record, whose message is a tf.train.Example.
+    """Return the encoded image and the label of a whole TFRecord record; its message is a tf.train.Example.
 
-    The labels of TensorFlow's scripts begin at 1, as their 0 stands for the background, and those returned at 0: a
-    label 5 becomes 4, and the background -1, which is no class. Raises ValueError where the record is damaged, or of
-    another kind.
+    `record` has as many bytes as the index says. The labels of TensorFlow's scripts begin at 1, because 0 stands for
+    the background. The label returned is one less: 4 for 5, and -1, which is no class, for the background.
+
+    Raises ValueError if the record is damaged, or of another kind.
     """
     message_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
-    if len(record) < AROUND_MESSAGE or message_bytes != len(record) - AROUND_MESSAGE:
+    length_by_index = len(record) - AROUND_MESSAGE
+    if length_by_index < 0 or message_bytes != length_by_index:
         raise ValueError("its length is not the index's")
     try:
         example = EXAMPLE.FromString(record[BEFORE_MESSAGE:-BEHIND_MESSAGE])

@@ -12,18 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Paddle's library has parts of a zlib of its own. Where it is the one to load the system's libz, those parts take the
-# place of libz's, and MPI, Pillow and Python's zlib crash in them; so libz is here first, before any Paddle.
+# Paddle's library contains parts of a zlib. If it loads before the system's libz, its parts replace those of libz, and
+# MPI, Pillow and Python's zlib crash. So libz is loaded here, before Paddle.
 with contextlib.suppress(OSError):  # a machine that only checks and scores may have none
     ctypes.CDLL("libz.so.1")
 
-# Paddle's build for GPUs warns on import where there is none: what wants one is refused by name.
+# Paddle's build for GPUs warns on import if there is no GPU. Whatever needs a GPU is refused by name elsewhere.
 warnings.filterwarnings("ignore", "You are using GPU version Paddle")
 
 
 @contextlib.contextmanager
-def elsewhere() -> Iterator[None]:
-    """Makes a temporary folder the working directory: Paddle leaves files there, and hangs where it cannot."""
+def in_temporary_folder() -> Iterator[None]:
+    """Make a temporary folder the working directory while the context lasts.
+
+    Paddle writes files into the working directory, and hangs if it cannot.
+    """
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -35,10 +38,10 @@ def elsewhere() -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Gives the attribute `name` of a module or class another value while it lasts."""
-    kept = getattr(owner, name)
+    """Give the attribute `name` of a module or class another value while the context lasts."""
+    original = getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, kept)
+        setattr(owner, name, original)

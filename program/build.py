@@ -19,7 +19,7 @@ from paddle.base.framework import Block
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
-from program import capture, elsewhere, replaced
+from program import capture, in_temporary_folder, replaced
 from program import precision as precisions
 from program.arrays import Array
 from program.count import counts_of
@@ -54,7 +54,7 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):  # type: ignore[misc]  # Pa
         """Copy this step's rate to the device at `place`, without waiting for it."""
         on_device = static.global_scope().find_var(self._var_name).get_tensor()
         rate = paddle.base.core.LoDTensor()
-        rate.set(np.full(on_device.shape(), self(), np.float32), paddle.CPUPlace())  # a checkpoint has it in this shape
+        rate.set(np.full(on_device.shape(), self(), np.float32), paddle.CPUPlace())  # the shape is that in checkpoints
         on_device._copy_from(rate, place)
 
 
@@ -73,24 +73,24 @@ class Plan:
     def knobs(self) -> Strategy:
         """The strategy with every knob decided.
 
-        Raises ValueError where one is asked for that this Paddle cannot build here.
+        Raises ValueError if the user turned on a knob that this Paddle cannot build for this device and precision.
         """
         return resolve(self.strategy, dtype=self.precision.dtype, layout=self.layout, device=self.device)
 
     @property
     def fixed_scale(self) -> float:
-        """The factor at which the gradients start and which the update takes off; 0 where the loss scale is dynamic."""
+        """The factor at which the gradients start and by which the update divides them; 0 if the scale is dynamic."""
         if self.strategy.auto or self.precision.dtype != "float16":
             return 1.0
         return self.loss_scale
 
     @property
     def has_dynamic_scale(self) -> bool:
-        """Whether Paddle's AMP scales the loss, by a factor that it changes from step to step."""
+        """Whether Paddle's AMP scales the loss by a factor that changes from step to step."""
         return self.fixed_scale == 0.0
 
     def micro_batch(self, batch: int) -> int:
-        """Return how many of a device's `batch` images for one update it computes at once."""
+        """Return how many images a device computes at once if `batch` images make one of its updates."""
         return batch // self.strategy.gradient_merge
 
 
@@ -121,16 +121,16 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    The program of `loss` and Paddle's default start-up program are changed in place, in a fixed order:
+    The program of `loss` and Paddle's default start-up program are changed in place:
 
-    1. `resnet_unit`, a fused operator, replaces parts of the forward program, as Paddle knows its gradient.
-    2. Paddle's fleet adds gradients, all-reduce and optimizer; our own passes change what it built. The all-reduce
-       joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
-    3. The finished program is proved to be what was asked for. It is the same on GPUs and CPUs.
+    1. With the knob `resnet_unit`, this fused operator replaces parts of the forward program.
+    2. Paddle's fleet adds gradients, all-reduce and optimizer. The all-reduce joins the ranks that the PADDLE_TRAINER
+       variables name (`harness.ranks.connect`). Our own passes then change what fleet built.
+    3. The finished program is proved to be what was asked for. Up to here it is the same on GPUs and CPUs.
     4. On CPUs, operators that have no CPU kernel are replaced.
 
-    Returns the built programs, with what was proved of them. Raises ValueError where the plan asks for what this Paddle
-    cannot build, or the built program is not what was asked for.
+    Returns the built programs, with what was proved of them. Raises ValueError if this Paddle cannot build what the
+    plan asks for, or if the built program is not what was asked for.
     """
     main = loss.block.program
     startup = static.default_startup_program()
@@ -140,7 +140,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
 
     # ---- build
     if knobs.resnet_unit:
-        resnet_unit.fuse(main, startup)
+        resnet_unit.fuse(main, startup)  # before fleet adds the gradients: Paddle knows the gradient of the operator
     paddle_optimizer = KINDS[optimizer.kind].build(
         optimizer, StepSchedule(schedule), main, bool(knobs.merged_optimizer)
     )
@@ -156,7 +156,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         update = (*before_last, main)
     paddle_schedule = main.lr_scheduler
     for program in programs:
-        # Without the attribute Paddle's executor leaves the rate to us: else it would copy it anew at each run.
+        # With this attribute Paddle's executor would copy the rate to the device at each run. We send it ourselves.
         vars(program).pop("lr_scheduler", None)
 
     # ---- prove, and fit to the device
@@ -171,14 +171,14 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
 def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer: Any, plan: Plan) -> None:
     """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    `optimizer` is one of Paddle's, wrapped for mixed precision. Fleet's later optimizations are turned off, as our own
-    passes take their place, so the program that fleet leaves is the one that runs. In Paddle's automatic mode
-    (`knobs.auto`) fleet does what it chooses. A few of Paddle's functions are replaced for the call, each for the
-    reason beside it.
+    `optimizer` is one of Paddle's, wrapped for mixed precision. Fleet applies the fusion passes that are on in the
+    plan's knobs, and no other optimization. In Paddle's automatic mode (`knobs.auto`) it applies what it chooses.
+
+    Sets flags of Paddle for the rest of the process. Functions of Paddle are replaced for the call only.
     """
     knobs = plan.knobs
-    # Up to this many gradients of one variable are added two at a time, which is the form that enable_addto looks for;
-    # more, by one `sum`. No variable of our networks has as many as 8. Paddle reads the flag when it adds gradients.
+    # `enable_addto` needs gradients of one variable to be added two at a time. Paddle does so for up to this many, and
+    # adds more by one `sum`. No variable of our networks has as many as 8. Paddle reads the flag in `minimize`.
     most_added_in_pairs = 8 if knobs.enable_addto else 0
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
     strategy = fleet.DistributedStrategy()
@@ -186,15 +186,18 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer
         strategy.auto = True
     else:
         strategy.without_graph_optimization = True  # the program after this call is the program that runs
-        strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
+        strategy.fuse_all_reduce_ops = False  # our own pass makes the buckets
 
+    # NCCL's set-up waits until the other ranks listen on their ports. CPU ranks have no NCCL and do not listen, and
+    # with `ranks_listen` False there are no other ranks.
+    must_not_wait_for_ranks = plan.device == "cpu" or not plan.ranks_listen
     with contextlib.ExitStack() as stack:
         stack.enter_context(precisions.fp32_statistics())
-        stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # fleet prints to the user's screen
-        stack.enter_context(elsewhere())  # its sharding writes its programs to files
-        # Else Paddle compares the whole program with C++'s at each inserted operator, which takes squared time.
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # fleet would print to the user's screen
+        stack.enter_context(in_temporary_folder())  # fleet's sharding writes files into the working directory
+        # Else Paddle compares the whole program with that of C++ at each inserted operator, which takes squared time.
         stack.enter_context(replaced(Block, "_insert_op", Block._insert_op_without_sync))
-        if plan.device == "cpu" or not plan.ranks_listen:  # fleet would wait for other ranks, which do not listen
+        if must_not_wait_for_ranks:
             stack.enter_context(replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None))
         if not knobs.auto:
             stack.enter_context(of_paddle.applying_only_fusions_of(knobs))
@@ -203,36 +206,32 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer
 
 
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> static.Program | None:
-    """Apply our own passes to the training program that fleet built, in place.
+    """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
-    The order matters: sums of gradients are simplified before anything renames gradients; the loss is scaled before
-    updates are merged; gradients of micro-steps are merged before they are put into buckets; and buffers are shared
-    last, as that looks at each variable's last reader.
-
-    With `gradient_merge` an update consists of several runs, micro-steps, of which `main` is the last: returns the
-    program of the others. Else returns None.
+    With `gradient_merge` an update is several runs (micro-steps). `main` becomes the last one, and the program of the
+    others is returned. Without it, None is returned.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
         precisions.perturb_input(main)
     if knobs.fuse_elewise_add_act_ops:
-        gradients.simplify_sums(main)
-    gradients.spread_mean(main)
+        gradients.simplify_sums(main)  # before any pass renames gradients
+    gradients.spread_mean_gradients(main)  # cheaper gradients of global average poolings
     if not plan.has_dynamic_scale and plan.fixed_scale != 1.0:
-        updates.scale_loss(main, plan.fixed_scale)
+        updates.scale_loss(main, plan.fixed_scale)  # before the updates are merged
     if knobs.merged_lars:
         updates.merge_lars(main)
 
     micro_step = None
-    if knobs.gradient_merge > 1:
+    if knobs.gradient_merge > 1:  # before gradients are put into buckets
         micro_step = updates.merge_gradients(main, startup, steps=knobs.gradient_merge)
     if not knobs.auto and fleet.worker_num() > 1:
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
-        capture.prepare(main, main.lr_scheduler._var_name)
+        capture.prepare(main, rate_name=main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
-    if knobs.enable_inplace:
+    if knobs.enable_inplace:  # last, because it looks at each variable's last reader
         if micro_step is not None:
             of_paddle.share_buffers(micro_step)
         of_paddle.share_buffers(main)
@@ -240,20 +239,21 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
 
 def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None:
-    """Replace operators that have no CPU kernel or a slow one, and take out those that only NCCL needs."""
+    """Replace operators that have no CPU kernel or a slow one, and remove those that only NCCL needs."""
     for program in programs:
         gradients.convolve_gradients(program)
-        sync_bn.on_cpu(program, fleet.worker_num())
+        sync_bn.replace_on_cpu(program, fleet.worker_num())
         buckets.remove_redundant_depends(program)
     for program in (*programs, startup):
         edit.remove(program, lambda op: op.type in NCCL_ONLY)
 
 
 def keep_communicators(startup: static.Program) -> None:
-    """Take out of a start-up program that has run what opens communicators, so that another run keeps those it opened.
+    """Remove the operators that open communicators from a start-up program that has already run.
 
-    A second run sets all state anew. It would also open further communicators, on which some of a step's all-reduces
-    would then run: by NCCL's guide two communicators in use at once may wait for each other for ever.
+    The program can then be run again to set all state anew. It keeps the communicators of the first run. With further
+    ones, some of a step's all-reduces would run on the new communicators and some on the old. NCCL's guide warns that
+    two communicators in use at once may deadlock.
     """
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
@@ -263,11 +263,11 @@ def _verify(
 ) -> list[str]:
     """Prove that the built program is data-parallel training by the optimizer, precision and knobs asked for.
 
-    `update` has the programs whose runs, in this order, make one update of the parameters.
+    The programs of `update`, run in this order, make one update of the parameters.
 
-    Returns a phrase for each thing that was proved, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
-    Raises ValueError for the first that does not hold. A program of Paddle's automatic mode (STRATEGY=auto) is never
-    refused: the phrases say what that mode made of it.
+    Returns a phrase for each proof, as "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises ValueError
+    for the first proof that fails. A program of Paddle's automatic mode (STRATEGY=auto) is not proved and never
+    refused. The phrases then describe what this mode made.
     """
     main = update[-1]
     knobs = plan.knobs
@@ -278,25 +278,25 @@ def _verify(
     micro_steps = knobs.gradient_merge
     scale = plan.fixed_scale
     if plan.has_dynamic_scale:
-        scale = 1.0  # AMP multiplies the loss, so its gradient starts at 1
-    parameters = verify.gradients(update, ranks=ranks, scale=scale)
-    parameters_by_operator = verify.optimizer(main, optimizer)
-    verify.arithmetic(main, plan.precision.dtype)
+        scale = 1.0  # AMP multiplies the loss itself, so the loss's gradient starts at 1
+    gradient_count = len(verify.check_gradients(update, ranks=ranks, scale=scale))
+    parameter_counts = verify.check_optimizer(main, optimizer)
+    verify.check_compute_types(main, plan.precision.dtype)
 
     summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
-    updates_in_words = ", ".join(f"{kind} of {number}" for kind, number in parameters_by_operator.items())
+    updates_in_words = ", ".join(f"{kind} of {number}" for kind, number in parameter_counts.items())
     proved = [
-        f"{len(parameters)} gradients {summed}scaled by 1/{ranks * micro_steps} once",
+        f"{gradient_count} gradients {summed}scaled by 1/{ranks * micro_steps} once",
         f"{optimizer.kind} by {updates_in_words}",
     ]
     if scale != 1.0:
         proved.append(f"a fixed loss scale of {six_digits(scale)} taken off by the update")
     if micro_steps > 1:
-        proved.append(f"{len(parameters)} gradients of {micro_steps} micro-steps merged before their sum")
+        proved.append(f"{gradient_count} gradients of {micro_steps} micro-steps merged before their sum")
     if ranks > 1:
-        verify.communicator(startup, ranks=ranks)
-        # On CPUs other operators sum them. And a program that is only looked at, without its ranks, need not be refused
-        # for a flag of this process, which the check is about.
+        verify.check_communicator(startup, ranks=ranks)
+        # The check refuses a flag of this process that matters to `sync_batch_norm` on GPUs. CPUs get other operators,
+        # and without ranks that listen the program does not run.
         if plan.device == "gpu" and plan.ranks_listen:
             count = sync_bn.check_on_gpu(main)
             if count:
@@ -307,28 +307,30 @@ def _verify(
 
 
 def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
-    """Describe in a few sentences what Paddle's automatic mode (STRATEGY=auto) made of the program.
+    """Describe in up to three sentences what Paddle's automatic mode (STRATEGY=auto) made of the program.
 
-    The first sentence names the strategies that fleet chose. Another follows if the program does not sum its gradients
-    as data-parallel training does, and another if it does not train by the recipe's optimizer. Neither is an error, as
-    the user asked for this mode.
+    1. The names of the optimizations that fleet chose.
+    2. If the gradients are not summed as in data-parallel training: the reason.
+    3. If the program does not train by the recipe's optimizer: the reason.
+
+    The last two are no errors, because the user left the choice to this mode.
     """
-    context = fleet.fleet._context
+    context = fleet.fleet._context  # private: Paddle does not publish what it applied
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
-    report = [f"STRATEGY=auto chose {', '.join(chosen)}"]
+    sentences = [f"STRATEGY=auto chose {', '.join(chosen)}"]
     try:
-        verify.gradients([main], ranks=ranks)
+        verify.check_gradients([main], ranks=ranks)
     except Refused as reason:
-        report.append(f"STRATEGY=auto is not the job asked for: {reason}")
+        sentences.append(f"STRATEGY=auto is not the job asked for: {reason}")
     try:
-        verify.optimizer(main, optimizer)
+        verify.check_optimizer(main, optimizer)
     except Refused as reason:
-        report.append(f"STRATEGY=auto is not the job asked for: {reason}")
-    return report
+        sentences.append(f"STRATEGY=auto is not the job asked for: {reason}")
+    return sentences
 
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
-    """Return a log header's account of a program: operators by type, all-reduces and their MiB, what was proved."""
+    """Summarize a program for a log's header: operators by type, all-reduces and their MiB, what was proved."""
     counts = counts_of(training.main)
     kept = {name: counts[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
     return kept | {"verified": list(training.verified)}
@@ -337,23 +339,25 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
 def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
     """Build the evaluation program that goes with a training program.
 
-    `append_step` appends the operators of one evaluation step to Paddle's default program: the network, and what a step
-    adds to the evaluation's totals, as the number of correct images. The variables have the names of the training
-    program's, so both share their values.
+    `append_step` appends the operators of one evaluation step to Paddle's default program: the network, and additions
+    to the evaluation's totals, such as the number of correct images. Variables with the same name as in the training
+    program share its values.
 
-    Returns the program, in the plan's precision, and with units and shared buffers where the plan's knobs say so
-    (`resnet_unit`, `enable_inplace`). Raises ValueError where Paddle has no kernel of an operator, or a variable that
-    both programs have differs in shape or type.
+    The program is in the plan's precision. It has the fused operator `resnet_unit` and shared buffers if the plan's
+    knobs `resnet_unit` and `enable_inplace` are on.
+
+    Raises ValueError if Paddle has no kernel of an operator, or if a shared variable differs in shape or type from the
+    training program's.
     """
     main = static.Program()
     knobs = plan.knobs
-    create_parameter = Block.create_parameter
+    paddles_create_parameter = Block.create_parameter
 
+    # Parameters have the training's values. With an initializer for each, Paddle would search the whole start-up
+    # program for every parameter.
     def create_without_initializer(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
-        return create_parameter(block, *args, **kwargs)
+        return paddles_create_parameter(block, *args, **kwargs)
 
-    # Parameters need no initializer, as they have the training's values. With initializers Paddle would search the
-    # whole start-up program for each of them.
     with (
         static.program_guard(main, static.Program()),
         replaced(Block, "create_parameter", create_without_initializer),
@@ -364,5 +368,5 @@ def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan:
         precisions.cast_evaluation(main, plan.precision)
     if knobs.enable_inplace:
         of_paddle.share_buffers(main)
-    kernels.evaluation(main, training.main, plan.device)
+    kernels.check_evaluation(main, training.main, plan.device)
     return main

@@ -47,7 +47,7 @@ class _ImageSlots(NamedTuple):
     layout: str
 
 
-# Operators that compute in NCHW but for FP16.
+# Operators whose kernels compute in NCHW, except in FP16.
 IMAGES = {
     "conv2d": _ImageSlots("Input", "Output", "data_format"),
     "depthwise_conv2d": _ImageSlots("Input", "Output", "data_format"),
@@ -59,7 +59,7 @@ class _Product(NamedTuple):
     """The arithmetic of an operator's convolutions and matrix products."""
 
     flops: int
-    dtype: str  # empty where there are none
+    dtype: str  # empty if there are none
 
 
 class Work:
@@ -91,13 +91,17 @@ class Work:
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels that it is counted in."""
+        """The class of kernels in which the operator is counted.
+
+        A gradient operator is in the class of its forward operator, except for convolutions and batch norms.
+        """
         if self.role & ops.OPTIMIZE:
             return "optimizer"
         is_gradient = self.kind != self._forward
         for name, kinds in CLASSES.items():
             if self._forward in kinds:
-                return f"{name} gradient" if is_gradient and name in ("convolution", "batch norm") else name
+                has_gradient_class = name in ("convolution", "batch norm")
+                return f"{name} gradient" if is_gradient and has_gradient_class else name
         return "elementwise and others"
 
     def traffic_bytes(self, on_chip_bytes: int) -> int:
@@ -156,28 +160,29 @@ class Work:
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each input tensor that a batch normalization reads twice.
 
-        It reads the whole tensor once for sums over the batch. It reads it again to compute the output from these sums.
+        The operator reads the whole tensor for sums over the batch, and then again to compute its output from the sums.
 
-        - gradient of `resnet_unit`: the outputs of its convolutions and the incoming gradient.
-        - operator without normalization, or normalization in evaluation (its statistics are given): none. `resnet_unit`
-          itself is among these, because its convolutions compute the sums of what they write.
-        - normalization in training: the input X.
-        - gradient of a normalization: the input X and the incoming gradient.
+        - `resnet_unit_grad`: the outputs of the convolutions (ConvX, ConvZ) and the incoming gradient.
+        - batch normalization in evaluation, where the statistics are given: none.
+        - batch normalization in training: the input X.
+        - gradient of a batch normalization: the input X and the incoming gradient.
+        - any other operator: none. `resnet_unit` is one, because its convolutions sum up what they write.
         """
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
-        if self._forward not in ops.NORMALIZATIONS or is_evaluation:
-            return []
-        return self._bytes_in("X", "Y@GRAD")  # a forward operator has no slot Y@GRAD
+        if self._forward in ops.NORMALIZATIONS and not is_evaluation:
+            return self._bytes_in("X", "Y@GRAD")  # a forward operator has no slot Y@GRAD
+        return []
 
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        - other operators than convolutions and batch norms, and these in NCHW: 0.
-        - FP16 in NHWC: 0, because Paddle has kernels that compute in NHWC.
-        - other types in NHWC: each image is read and written once more. The kernel computes in NCHW and transposes each
-          image on its way in and out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
+        - any operator except convolutions and batch norms: 0.
+        - layout NCHW: 0, because Paddle's kernels compute in NCHW.
+        - layout NHWC in FP16: 0, because Paddle has kernels for it.
+        - layout NHWC in another type: each image is read and written once more. The kernel transposes it on its way in
+          and out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
@@ -192,9 +197,10 @@ class Work:
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
 
-        forward FLOPs = 2 * output elements * weight elements / output channels: each output value takes one
-        multiply-add for each weight of its channel. A gradient operator takes this once for the gradient by the input
-        and once for the gradient by the weights, if it computes them.
+            forward FLOPs = 2 * output elements * weights / output channels
+
+        Each output value takes one multiply-add for each weight of its channel. A gradient operator takes as many FLOPs
+        for each of the two gradients that it computes, by the input and by the weights.
 
         An operator without such products has 0 FLOPs and an empty type.
         """
@@ -324,7 +330,7 @@ def _moved_bytes(some_works: Iterable[Work]) -> int:
 
 
 def layout(main: static.Program) -> str:
-    """Return the image layout of the convolutions, NCHW or NHWC; empty where there are none."""
+    """Return the image layout of the convolutions, NCHW or NHWC; empty if there are none."""
     for op in main.global_block().ops:
         if op.type == "conv2d":
             return str(op.attr("data_format"))

@@ -35,7 +35,7 @@ ROUNDING = {paddle.float32: 2.0**-23, paddle.float16: 2.0**-10}  # from 1.0 to t
 class Precision:
     """One value of PRECISION."""
 
-    level: str = ""  # of Paddle's mixed precision: O1 or O2; empty where all is FP32
+    level: str = ""  # of Paddle's mixed precision: O1 or O2; empty if all is FP32
     dtype: str = "float32"  # of convolutions and matrix products, and what the input pipeline emits
     layout: str = "NCHW"  # of images, for which cuDNN has its fastest kernels
 

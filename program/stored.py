@@ -27,7 +27,12 @@ class _Pass(NamedTuple):
     form: StoredForm
 
 
-_PASSES = (_Pass(resnet_unit.stored_otherwise, StoredForm(to_plain=resnet_unit.plain, from_plain=resnet_unit.stored)),)
+_PASSES = (
+    _Pass(
+        names=resnet_unit.names_in_unit_layout,
+        form=StoredForm(to_plain=resnet_unit.to_plain_layout, from_plain=resnet_unit.to_unit_layout),
+    ),
+)
 
 
 def forms(main: static.Program) -> dict[str, StoredForm]:

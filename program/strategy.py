@@ -18,7 +18,7 @@ def _knob(doc: str, default: Any, least: float | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """The knobs that work. None means: on where the device and the precision have the kernels, or as FLAGS_ say."""
+    """The knobs that work. None means: on if the device and the precision have the kernels, or as FLAGS_ say."""
 
     auto: bool = _knob("Paddle's automatic mode: it chooses, this program records what", False)
     fuse_grad_size_in_MB: float = _knob("MiB of gradients in one all-reduce at most (our own pass)", 16.0, 0.001)

@@ -59,7 +59,7 @@ class Header(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Text that claims to be an event and cannot be taken as one, or not as one alone.
+    """Text that claims to be an event, but is not exactly one valid event.
 
     `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events, oversized, nul, and
     event-type, which no other reader asks for.
@@ -100,7 +100,7 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text.
 
-    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice, nesting over MAX_NESTING, and for text behind
+    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice, nesting over MAX_NESTING, and for text after
     the value.
     """
     value, end = _scan_value(text, 0)
@@ -110,7 +110,7 @@ def parse_json(text: str) -> Any:
 
 
 def _scan_value(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at index `start` of a text, and the index behind its end.
+    """Return the JSON value that begins at index `start` of a text, and the index after its end.
 
     Spaces may stand before the value, and any text may follow it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
 
@@ -254,7 +254,7 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
 
 
 def _shortened(unfinished: bytes) -> bytes:
-    """Return the first MAX_LINE_BYTES of an unfinished line, which is longer, with a short end behind them.
+    """Return the first MAX_LINE_BYTES of an unfinished line, which is longer, with a short end after them.
 
     The end keeps the fact that the line claims to be an event:
 
@@ -283,7 +283,7 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     - A header line: its Header.
     - Another line without TOKEN: nothing.
     - A line with TOKEN over MAX_LINE_BYTES: one Problem, and no event.
-    - A line with one or more TOKENs: the problems of each event, and the Event behind them. Several events on a line
+    - A line with one or more TOKENs: the problems of each event, and the Event after them. Several events on a line
       are a Problem by themselves, which comes first.
 
     An event begins at TOKEN, and ends at the next TOKEN or with the line. The text before the first TOKEN may be a
@@ -321,7 +321,7 @@ def _rank_of(prefix: bytes) -> int | None:
 
 
 def _shown(text: bytes) -> str:
-    """Return the start of a text, as a Problem shows it."""
+    """Return the first 200 bytes of a text, decoded, for the `text` of a Problem."""
     return text[:200].decode("utf-8", "replace")
 
 
@@ -357,7 +357,7 @@ def _header(raw: bytes, line: int) -> Header | None:
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
     """Return a Problem for each thing that is wrong with the event in `raw`, then the Event, if one can be read.
 
-    - Bytes that are not UTF-8, text behind the JSON, an unknown event_type: a Problem, and the Event all the same.
+    - Bytes that are not UTF-8, text after the JSON, an unknown event_type: a Problem, and the Event all the same.
     - Any other fault: a Problem, and no Event. The faults after it are not looked for.
 
     `raw` begins with TOKEN, and ends at the next TOKEN or with the line. `rank` comes from the launcher's prefix.

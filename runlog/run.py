@@ -96,9 +96,9 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update the phase by the event, and add what the event says to the list or table for its key.
+        """Update `phase` by the event, and add what the event says to the attribute for its key, such as `epochs`.
 
-        Values are taken as they are written. An event of another key changes nothing.
+        Values are taken as they are written; `scalar` cuts long ones. An event of any other key changes nothing.
         """
         key = event.key
         metadata = event.metadata

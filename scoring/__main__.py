@@ -14,22 +14,27 @@ from scoring.record import InputError, TooFewRunsError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command that the first argument names. Returns its exit status: 0 done, 1 a check failed, 2 wrong use.
+    """Run the command that the first argument names, and return its exit status.
 
-    `argv` are the words after the program's name; None means those of this process. Only the module of the named
-    command is loaded, as some take long to import. An error of the user or of a file becomes one line on stderr. A
-    reader of the output who stops early, as `| head` does, ends it without an error.
+    - The command ends: the status that it returns.
+    - The reader of the output has closed the pipe, as `| head` does: 0.
+    - There are too few runs for a score: 1, and one line on stderr.
+    - A wrong argument, or a file that cannot be read or written: 2, and one line on stderr.
+
+    `argv` are the words after the program's name; None means those of this process. If a shell asks for completions,
+    it is answered, and the process ends.
     """
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    name = argv[0] if argv else None
+    name = argv[0] if argv else None  # a command's name, if it is one; the parser rejects anything else
     parser = _parser(name)
-    complete(parser)  # answers a shell that asks how the command line may go on
+    complete(parser)
     args = parser.parse_args(argv)
     try:
         named_files.check_options(args)
-        return args.main(args)
+        status: int = args.main(args)
+        return status
     except BrokenPipeError:
         drop_output()
         return 0
@@ -46,13 +51,17 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _parser(loaded: str | None) -> argparse.ArgumentParser:
-    """Return the parser of all commands, of which `loaded` alone has its own options and its `main`."""
+def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
+    """Return the parser of all commands. Only the chosen command has its options and its `main`.
+
+    Only that command's module is imported, because some take long to import. None, or a word that is not a command,
+    chooses no command.
+    """
     parser = argparse.ArgumentParser(prog=called("scoring"), description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module_name, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        if name == loaded:
+        if name == chosen_name:
             module = importlib.import_module(module_name)
             module.add_arguments(command)
             command.set_defaults(main=module.main)

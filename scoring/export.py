@@ -19,7 +19,7 @@ MOST_METRICS_OF_A_CALL = 1000  # MLflow takes no more
 
 
 class Scalar(NamedTuple):
-    """One value of a run over its steps; `time_s` is when it was logged, in seconds since 1970, if that is known."""
+    """One value of a run at one of its steps. `time_s` is the Unix time at which it was logged, None if unknown."""
 
     name: str
     value: float
@@ -43,9 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
 
-    Parquet is one table of all runs, with a row for each window. The other two have an entry for each run, named by its
-    place on the command line, from 0, and its log: `0-run`. Raises InputError if no form was asked for, if a form
-    is there already, if its package is not installed, or if MLflow refuses a run.
+    - Parquet: one table of all runs, with a row for each window.
+    - TensorBoard: a new folder for each run.
+    - MLflow: a new run on the tracking server for each run.
+
+    A folder or an MLflow run is named by the place of its log on the command line, from 0, and the log's file: `0-run`.
+
+    Raises InputError if no form was asked for, a file or folder exists already, a package is not installed, or MLflow
+    refuses a run.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
@@ -65,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
-    """Write a run to a tracking server. Raises InputError if MLflow refuses it."""
+    """Write a run as `to_mlflow` does. Raises InputError, too, if MLflow refuses it or cannot be reached."""
     mlflow = _optional_package("mlflow")
     try:
         to_mlflow(record, uri, name)
@@ -74,15 +79,15 @@ def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
 
 
 def window_with_run_facts(record: Record, window: Window) -> JsonObject:
-    """Return one row of the table: the fields of a window, after the facts of its run, such as its file and model."""
+    """Return one row of the table: the facts of a run, such as its file and model, then the fields of a window."""
     facts = {name: getattr(record, name) for name in ("file", "sha256", *RUN_FACTS)}
     return facts | dataclasses.asdict(window) | {"images_per_s": window.images_per_s}
 
 
 def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Write `rows`, which have the same names, as one table; pyarrow takes each column's type from its values.
+    """Write rows as one Parquet table. All rows have the same names; a column's type comes from its values.
 
-    Raises InputError if the file is there already, if its folder is not, or if pyarrow is not installed.
+    Raises InputError if the file exists already, its folder does not exist, or pyarrow is not installed.
     """
     if file.exists():
         raise InputError(f"{file}: exists; name another file")
@@ -94,7 +99,7 @@ def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
 def to_tensorboard(record: Record, folder: Path) -> None:
     """Write what a run's windows and evaluations measured, at their steps, into a new folder.
 
-    Raises InputError if the folder is there already, or if tensorboardX is not installed.
+    Raises InputError if the folder exists already, or tensorboardX is not installed.
     """
     if folder.exists():
         raise InputError(f"{folder}: exists; TensorBoard would show both as one run: name another folder")
@@ -104,11 +109,13 @@ def to_tensorboard(record: Record, folder: Path) -> None:
 
 
 def to_mlflow(record: Record, uri: str, name: str) -> None:
-    """Write a run to the MLflow tracking server at `uri`, as a run called `name`.
+    """Write a run to the MLflow tracking server at `uri`, as a new run called `name`.
 
-    It joins the experiment that is called as the run's model, which is created if there is none. The run's facts
-    become parameters, and what it measured over its steps becomes metrics. A run that was aborted is marked as failed,
-    any other as finished. Raises InputError if mlflow is not installed.
+    - Its experiment has the name of the run's model, and is created if it does not exist.
+    - The run's facts become parameters, and the values over its steps become metrics.
+    - An aborted run is marked FAILED, any other FINISHED.
+
+    Raises InputError if mlflow is not installed.
     """
     mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
@@ -126,7 +133,7 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
             client.log_param(run_id, fact, value)
     metrics = []
     for scalar in _scalars(record):
-        time_ms = int((scalar.time_s or 0) * 1000)  # MLflow needs a time: 0 if it is not known
+        time_ms = int((scalar.time_s or 0) * 1000)  # MLflow needs a time: 0 stands for an unknown one
         metrics.append(mlflow.entities.Metric(scalar.name, scalar.value, time_ms, scalar.step))
     for first in range(0, len(metrics), MOST_METRICS_OF_A_CALL):
         client.log_batch(run_id, metrics=metrics[first : first + MOST_METRICS_OF_A_CALL])
@@ -134,7 +141,7 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
 
 
 def _experiment_id(client: Any, name: str) -> str:
-    """Return the id of the experiment of that name, which is created if there is none."""
+    """Return the id of the experiment of that name. It is created if it does not exist."""
     experiment = client.get_experiment_by_name(name)
     if experiment:
         return str(experiment.experiment_id)
@@ -144,8 +151,8 @@ def _experiment_id(client: Any, name: str) -> str:
 def _scalars(record: Record) -> Iterator[Scalar]:
     """Yield each value that a run's windows measured, then the result of each evaluation.
 
-    A window without a step is given its number among the windows, from 0, and an evaluation without one its epoch or
-    number (`_step_of_evaluation`). The time of an evaluation is not known.
+    A window without a step gets its index among the windows, from 0. `_step_of_evaluation` gives an evaluation its
+    step. The time of an evaluation is None: the record does not have it.
     """
     for number, window in enumerate(record.windows):
         step = window.step if window.step is not None else number
@@ -158,7 +165,7 @@ def _scalars(record: Record) -> Iterator[Scalar]:
 
 
 def _step_of_evaluation(quality: Quality, number: int) -> int:
-    """Return the step of an evaluation; if the log does not say it its epoch, or else its `number` in the log."""
+    """Return the step of an evaluation; without a step its epoch; without both its `number`, counted from 0."""
     if quality.step is not None:
         return quality.step
     if quality.epoch is not None:

@@ -6,9 +6,9 @@ from scoring.record import InputError
 
 
 def refuse_missing_folder(file: Path) -> None:
-    """Raise InputError if the folder that `file` would be written into is not there.
+    """Raise InputError if the folder into which `file` would be written does not exist.
 
-    A link is followed: its folder is that of the file that it leads to.
+    If `file` is a link, this is the folder of the file that the link leads to.
     """
     folder = file.resolve().parent
     if not folder.is_dir():

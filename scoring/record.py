@@ -1,4 +1,4 @@
-"""The record that an importer makes of any log. What the log does not say is `None`, never a default."""
+"""The record that an importer makes of any log. What the log does not state is None, never a default."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ class InputError(ValueError):
 
 
 class TooFewRunsError(Exception):
-    """Fewer runs than the protocol asks for, or too few of them converged. Commands exit 1 on it.
+    """Fewer runs than the protocol asks for, or too few that converged. Commands exit 1 on it.
 
-    `partial` is the score of the runs that are there, if the protocol's reduction makes one of them.
+    `partial` is the score of the runs that are there, or None if the protocol cannot score so few.
     """
 
     def __init__(self, message: str, partial: Any = None) -> None:
@@ -26,24 +26,24 @@ class TooFewRunsError(Exception):
 
 
 class NothingMeasuredError(InputError):
-    """The warm-up leaves nothing of a run: of a finished one, a resume near its end, that is no mistake."""
+    """Nothing of a run is left after its warm-up. For a finished run resumed near its end, that is no mistake."""
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: that makes a row take four times as long
 class Window:
-    """The steps between two printed rows, or an epoch; in time rather than rates wherever the log has time."""
+    """The steps between two printed rows, or an epoch. It has times rather than rates if the log prints times."""
 
     line: int  # 1-based line of the source file
     step: int | None = None  # last step of the window, as printed
     epoch: int | None = None  # as printed
     steps: int | None = None  # steps of the window
-    images: float | None = None  # of all devices; None where the batch or the devices are unknown
+    images: float | None = None  # of all devices; None if the batch or the devices are unknown
     seconds: float | None = None  # wall time of the window
     data_wait_s: float | None = None  # the part of `seconds` that rank 0 waited for input
     printed_rate: float | None = None  # images/s as the log prints it; scope: Record.rate_scope
     printed_step_time_s: float | None = None  # mean step time as the log prints it
     end_s: float | None = None  # time stamp of the row, seconds since any fixed origin
-    phase: str | None = None  # "train", "warmup" or "measured", where the log says
+    phase: str | None = None  # "train", "warmup" or "measured", if the log says
     loss: float | None = None  # may be NaN
     gpu_memory_mib: float | None = None
     power_w: float | None = None
@@ -51,24 +51,24 @@ class Window:
 
     @property
     def images_per_s(self) -> float | None:
-        """Global throughput of the window from images and time; None where the log lacks either."""
+        """Global throughput of the window: images / seconds, or None if it lacks one of them."""
         return self.images / self.seconds if self.images is not None and self.seconds else None
 
     @property
     def step_s(self) -> float | None:
-        """Step time in seconds, from time and steps or as printed."""
+        """Step time in seconds: seconds / steps, or else as printed, or None."""
         return self.seconds / self.steps if self.seconds is not None and self.steps else self.printed_step_time_s
 
 
 class Span(NamedTuple):
-    """The time from one moment to another, both in seconds since the origin of the log's other stamps."""
+    """The time between two moments. Both are in seconds, with the origin of the log's other stamps."""
 
     begin_s: float
     end_s: float
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length of the span."""
         return self.end_s - self.begin_s
 
 
@@ -85,35 +85,35 @@ class Quality:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that the log says in two ways."""
+    """The comparison of two or more ways in which a log states the same thing."""
 
-    what: str  # devices, batch, or a row of the tables in importers/checks.py
-    ways: tuple[str, ...]  # each with its lines and what it says
+    what: str  # what is compared: devices, batch, or a name from importers/checks.py
+    ways: tuple[str, ...]  # in words, one for each way: its lines and what they state
     agree: bool
-    refused: bool = False  # they lie too far apart for any figure
-    one_sided: bool = False  # one of the ways is missing or cannot be read: nothing was compared
+    refused: bool = False  # the ways differ so much that the log supports no figure of speed
+    one_sided: bool = False  # one of the ways is missing or cannot be read, so nothing was compared
 
     def __str__(self) -> str:
         return f"{self.what}: {'; '.join(self.ways)}"
 
 
 class NodeKind(NamedTuple):
-    """A kind of node that a run used: how many GPUs it has, and their name."""
+    """A kind of node that a run used."""
 
-    gpus: int  # 0: the run was on the CPU, whose name it then is
-    name: str
+    gpus: int  # their number; 0: the run was on the CPU
+    name: str  # of the GPUs, or of the CPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run as its log tells it."""
+    """One run as its log describes it."""
 
     file: str
     sha256: str  # of the whole text, unpacked
     lines: int  # lines of the file
-    segment: tuple[int, int] | None = None  # first and last line of this run, where the file holds more than one
+    segment: tuple[int, int] | None = None  # first and last line of this run, if the file holds more than one
     format: str  # the importer's name
-    framework: str | None = None  # with its version, where the log has it
+    framework: str | None = None  # with its version, if the log has it
     model: str | None = None
     benchmark: str | None = None  # as an MLPerf log names it (submission_benchmark)
     devices: int | None = None
@@ -122,9 +122,9 @@ class Record:
     accelerator: str | None = None  # the devices' name as a system description has it
     described_by: str | None = None  # the system description that said devices, nodes and batch_per_device
     batch_per_device: int | None = None
-    batch_of_all: int | None = None  # images of one step over all devices, where the log says that
-    train_samples: int | None = None  # images of an epoch, where an MLPerf log says that
-    eval_samples: int | None = None  # of an evaluation, where an MLPerf log says that
+    batch_of_all: int | None = None  # images of one step over all devices, if the log states that
+    train_samples: int | None = None  # images of an epoch, if an MLPerf log states that
+    eval_samples: int | None = None  # of an evaluation, if an MLPerf log states that
     division: str | None = None  # closed or open, as an MLPerf log names it
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
     software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
@@ -135,13 +135,13 @@ class Record:
     summary_rate: float | None = None  # images/s as the log's own closing line has it; scope: rate_scope
     mode: str | None = None  # "train" or "throughput" (our own logs)
     windows: tuple[Window, ...] = ()
-    epochs: tuple[Window, ...] = ()  # the summary of each, where the log prints one; evaluation excluded
+    epochs: tuple[Window, ...] = ()  # the summary of each, if the log prints one; evaluation excluded
     quality: tuple[Quality, ...] = ()
-    evaluations: tuple[Span, ...] = ()  # when the model was evaluated, where an MLPerf log says that
+    evaluations: tuple[Span, ...] = ()  # when the model was evaluated, if an MLPerf log states that
     run_start_s: float | None = None  # stamps share one origin
     run_stop_s: float | None = None
     telemetry: JsonObject = field(default_factory=dict)  # `telemetry_summary` of our own logs
-    status: str | None = None  # "success" or "aborted", where the log says
+    status: str | None = None  # "success" or "aborted", if the log says
     truncated: bool | None = None  # None: this format has no end by which to tell
     # Line on which each of framework, model, devices, ..., run_start_s, run_stop_s, telemetry, status was read.
     field_lines: dict[str, int] = field(default_factory=dict)
@@ -152,37 +152,45 @@ class Record:
 
     @property
     def run_id(self) -> tuple[float, float | None] | str:
-        """The identity of a run, equal for two logs of it: its start and first row, else the text's digest."""
+        """The identity of a run, equal for two logs of it: when the run began and when its first row ended.
+
+        If the log does not state when the run began, this is the digest of its text.
+        """
         if self.run_start_s is None:
             return self.sha256
         return self.run_start_s, self.windows[0].end_s if self.windows else None
 
-    def goes_on_from(self, other: "Record") -> bool:
-        """Tell whether this log is the next part of a run of which the `other` log is the part before.
+    def is_continuation_of(self, earlier: "Record") -> bool:
+        """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. The later part then lacks the run's start, the earlier one its end,
-        as far as their format tells that. The first row of the later part then is the next one: in the same epoch it is
-        at most the steps of a row after the last row of the earlier part; where rows are epochs, at most one epoch.
+        A log may be rotated while its run goes on. Both parts then have the same format. This part lacks the run's
+        start and the earlier part lacks its end, if their format shows these. The first row of this part follows the
+        last row of the earlier part:
+
+        - Rows without a step are epochs: this row's epoch is the last one or the next.
+        - Rows with a step: the epoch is the same, and the step is higher by at most the steps of one row.
         """
-        if not self.windows or not other.windows or self.format != other.format:
+        if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
-        if not self._lacks_start or other._has_end:
+        if not self._lacks_start or earlier._has_end:
             return False
 
         first = self.windows[0]
-        before = other.windows[-1]
-        if first.step is not None and before.step is not None and first.epoch == before.epoch:
-            steps_of_a_row = before.steps or 0
-            return 0 < first.step - before.step <= steps_of_a_row
-        epochs_between = (first.epoch or 0) - (before.epoch or 0)
-        return first.step is None and 0 <= epochs_between <= 1
+        last = earlier.windows[-1]
+        if first.step is None:
+            epochs_between = (first.epoch or 0) - (last.epoch or 0)
+            return 0 <= epochs_between <= 1
+        if last.step is None or first.epoch != last.epoch:
+            return False
+        steps_per_row = last.steps or 0
+        return 0 < first.step - last.step <= steps_per_row
 
     @property
     def _lacks_start(self) -> bool:
-        """Whether the log does not begin with its run, as far as its format tells.
+        """Whether the log begins in the middle of its run, as far as its format shows.
 
-        An MLLOG file has an event of the run's start. In other formats the first row of a later part does not say its
-        steps, as the row from which they count is not there.
+        An MLLOG file then lacks the event of the run's start. In other formats the first row then does not know its
+        number of steps, because the row from which they are counted is missing.
         """
         if self.format == "mllog":
             return self.run_start_s is None
@@ -190,51 +198,55 @@ class Record:
 
     @property
     def _has_end(self) -> bool:
-        """Whether the log has the event of its run's end, which only MLLOG files have."""
+        """Whether the log has the event of its run's end. Only MLLOG files have one."""
         return self.format == "mllog" and self.run_stop_s is not None
 
     @property
     def run_span(self) -> Span | None:
-        """The time from run_start to run_stop; None where one of them is missing."""
+        """The time from run_start to run_stop, or None if the log lacks one of them."""
         if self.run_start_s is None or self.run_stop_s is None:
             return None
         return Span(self.run_start_s, self.run_stop_s)
 
     @property
     def run_time_s(self) -> float | None:
-        """From run_start to run_stop, in seconds."""
+        """The seconds from run_start to run_stop, or None if the log lacks one of them."""
         span = self.run_span
         return None if span is None else span.seconds
 
     @property
     def global_batch(self) -> int | None:
-        """Images of one step over all devices."""
+        """Images of one step over all devices, or None if the log does not state enough."""
         if self.devices is None or self.batch_per_device is None:
             return self.batch_of_all
         return self.devices * self.batch_per_device
 
     @property
     def framework_name(self) -> str:
-        """The framework without its version, or the format where the log does not say it."""
+        """The framework without its version. If the log does not state a framework, the format."""
         return (self.framework or self.format).rsplit(" ", 1)[0]
 
     @property
     def machine(self) -> str | None:
-        """The devices of its kinds of nodes, or their CPU, as our own logs say them; else the platform."""
+        """The GPUs of each kind of node, such as `8 x A100`, or its CPU, from our own logs; else the platform."""
         nodes = sorted(f"{node.gpus} x {node.name}" if node.gpus else node.name for node in self._kinds_of_nodes())
         return ", ".join(nodes) or self.platform
 
     @property
     def device_kinds(self) -> str | None:
-        """Device models without their counts, as runs on one device and on eight of a machine share them."""
+        """The models of the devices without their numbers, so that runs on one device and on eight are alike.
+
+        If the header does not describe nodes, this is the accelerator, or else the platform.
+        """
         names = {node.name for node in self._kinds_of_nodes()}
         return ", ".join(sorted(names)) or self.accelerator or self.platform
 
     def _kinds_of_nodes(self) -> set[NodeKind]:
-        """Return the kinds of nodes that the header describes; empty for logs that are not our own.
+        """Return the kinds of nodes that the header describes. The set is empty for logs that are not our own.
 
-        All GPUs of a node are taken to be of the model of its first one. A node without GPUs is named by its CPU; one
-        that says neither is left out.
+        - A node with GPUs: their number, and the name of the first one. All are taken to be of this model.
+        - A node without GPUs: its CPU.
+        - A node that states neither is left out.
         """
         kinds = set()
         for node in nodes_of(self):
@@ -249,22 +261,22 @@ class Record:
 
 
 def config_of(record: Record) -> dict[str, JsonObject]:
-    """Return the resolved configuration of our own logs: value and origin by name; empty without one."""
+    """Return the resolved configuration in our own logs: each name with its value and origin. Empty for other logs."""
     return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
 
 
 def section(record: Record, name: str) -> JsonObject:
-    """Return a section of the record's header that is a table; empty without one."""
+    """Return a section of the record's header, or an empty table if the header lacks it or it is no table."""
     return _table_in(record.header, name)
 
 
 def nodes_of(record: Record) -> list[JsonObject]:
-    """Return the machines that the header of our own logs describes; empty without any."""
+    """Return the nodes that the header of our own logs describes. The list is empty for other logs."""
     return nodes_of_header(record.header)
 
 
 def nodes_of_header(header: JsonObject) -> list[JsonObject]:
-    """Return the machines that a header describes; empty without any."""
+    """Return the nodes that the section `hardware` of a header describes, or an empty list without any."""
     nodes = _table_in(header, "hardware").get("nodes")
     if not isinstance(nodes, list):
         return []
@@ -272,5 +284,6 @@ def nodes_of_header(header: JsonObject) -> list[JsonObject]:
 
 
 def _table_in(header: JsonObject, name: str) -> JsonObject:
-    found = header.get(name)
-    return found if isinstance(found, dict) else {}
+    """Return the table `name` of a header, or an empty table if the header lacks it or it is no table."""
+    table = header.get(name)
+    return table if isinstance(table, dict) else {}

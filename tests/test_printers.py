@@ -32,7 +32,7 @@ def _page(folder: Path) -> str:
     )
     assert (target / "README.md").read_text() == content.report_text
     pages = verify.pages_of(site)
-    return content.report + pages["index.html"]
+    return content.report_text + pages["index.html"]
 
 
 def _table(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

@@ -51,7 +51,7 @@ def _listed(commands: Mapping[str, tuple[str, str]]) -> list[str]:
 
 
 def version() -> str:
-    """Return the name and version of the installed package, or of this checkout, both of which pyproject.toml says."""
+    """Return the name and version of the installed package; if none is installed, those of this checkout."""
     try:
         return f"paddle-reference {metadata.version('paddle-reference-submission')}"
     except metadata.PackageNotFoundError:
@@ -64,12 +64,14 @@ def version() -> str:
 def main() -> int:
     """Run the command that the first word of the command line names, and return its exit status.
 
-    The other words are the command's own. Without any, and for --help and --version, a text is printed. The status is 2
-    for a command that is not there, or whose packages are missing. If a shell asks for completions, it is answered
-    instead.
+    - A shell asks for completions: it is answered.
+    - No word, or --help: the list of commands is printed.
+    - --version: the version is printed.
+    - An unknown command: an error is printed, and the status is 2.
+    - A command: it reads the other words. If its packages are missing, the status is 2.
     """
     if completion.is_asked():
-        return complete()
+        return answer_completion()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print_to_reader(usage())
@@ -84,16 +86,17 @@ def main() -> int:
 
     module, _ = commands[name]
     if module not in WITH_SUBCOMMANDS:
-        sys.argv[:2] = [f"paddle-reference {name}"]  # the module finds its options behind its name
+        sys.argv[:2] = [f"paddle-reference {name}"]  # the module's parser expects its options right after sys.argv[0]
     return run(name)
 
 
-def complete() -> int:
-    """Answer a shell that asks how the word at the cursor goes on, such as `paddle-reference sco<Tab>`.
+def answer_completion() -> int:
+    """Answer a shell that asks for the completions of the word at the cursor. Returns an exit status, which it ignores.
 
-    The first word after the program's name is completed to a command here. Behind a command's name, that command is
-    started: its `main` calls `completion.complete` before it does anything else, which answers the shell and ends the
-    process. Return an exit status, which the shell does not look at.
+    - `paddle-reference sco<Tab>`: the command's name is completed here.
+    - `paddle-reference unknown --<Tab>`: nothing is completed.
+    - `paddle-reference watch --on<Tab>`: the command is started. Its `main` calls `completion.complete` first, which
+      answers the shell and ends the process.
     """
     commands = PUBLISHING | TRAINING
     words = completion.words_before_cursor()
@@ -108,16 +111,17 @@ def complete() -> int:
     if name not in commands:
         return 2
     module, _ = commands[name]
-    if module not in WITH_SUBCOMMANDS:
-        # Its parser does not know its own name: in `paddle-reference watch <Tab>` it is to complete what follows the
-        # second word, as if that were the program.
-        completion.complete_after_word(2)
-    sys.argv[1:] = [name]
+    parser_reads_name = module in WITH_SUBCOMMANDS
+    if not parser_reads_name:
+        completion.complete_after_word(2)  # after `paddle-reference watch`: the parser of `watch` has only its options
+    sys.argv[1:] = [
+        name
+    ]  # argcomplete reads the shell's line, not these words; a module with subcommands needs the name
     return run(name)
 
 
 def run(name: str) -> int:
-    """Run a command by its words in sys.argv; return its exit status, or 2 if its packages are missing."""
+    """Run a command, which reads its words from sys.argv. Returns its exit status, or 2 if its packages are missing."""
     module, _ = (PUBLISHING | TRAINING)[name]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:

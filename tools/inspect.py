@@ -21,7 +21,7 @@ from runlog.digits import six_digits
 from runlog.errors import one_line
 from runlog.json_types import JsonObject
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
-from tools.roofline import Operators, in_order, published_scaling, roofline, scaling
+from tools.roofline import Operators, operators_in_order, published_scaling, roofline, scaling
 
 DESCRIPTION = "`python -m tools.inspect`: the training program of a configuration, built without a GPU."
 FIRST_PORT = 6170  # Paddle's
@@ -32,28 +32,34 @@ BITS_OF_A_BYTE = 8
 
 
 def quoted(figure: Published) -> JsonObject:
-    """Return a published figure for JSON: its images/s, its source, and the batch and devices that it is of."""
+    """Return a published figure for JSON: its images/s, a note, its source, and the batch and devices measured."""
     names = ("source", "framework", "table", "batch_per_device", "devices")
     return {"images_per_s": figure.value, "note": note(figure)} | {name: getattr(figure, name) for name in names}
 
 
-def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None) -> list[JsonObject]:
-    """Return an estimate for each known card: how fast it could at best run a job's update, and what others published.
+def estimates(
+    update_programs: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None
+) -> list[JsonObject]:
+    """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
 
-    `update` are the programs of one update of the weights. An entry is JSON with the card's name, its roofline, the
-    nearest published figure and the bytes that move. The roofline is the images/s that neither the card's arithmetic
-    nor its memory allows to surpass; it is None if it cannot be estimated. If the bytes/s of a node's network are
-    given, an entry has also what all-reduces cost on several nodes, beside published scaling.
+    `update_programs` are the programs of one update of the weights. An entry has:
+
+    - `device`: the card's name and memory;
+    - the fields of `roofline`, an upper bound of the images/s by the card's arithmetic and memory; if it cannot be
+      estimated, only `roofline_images_per_s`, which is None;
+    - `published`: the nearest published figure, or None;
+    - `traffic_gb`: the GB that each class of kernels moves;
+    - `scaling` and `published_scaling`, if the bytes/s of a node's network are given: the estimated cost of all-reduces
+      on several nodes, and the published scaling.
     """
-    operators = in_order(update)
+    operators = operators_in_order(update_programs)
     tf32 = job.model.precision == "tf32"
     entries: list[JsonObject] = []
     for card in read_cards():
         bound = roofline(operators, tf32=tf32, batch=job.model.batchsize, ranks=job.cluster.world_size, card=card)
         if bound is None:
             bound = {"roofline_images_per_s": None}
-        entry: JsonObject = {"device": f"{card.name} {card.memory_gib} GB"}
-        entry.update(bound)
+        entry: JsonObject = {"device": f"{card.name} {card.memory_gib} GB"} | bound
         entry["published"] = _nearest_published(card, job)
         entry["traffic_gb"] = traffic_gb(operators, card)
         if network_bytes_per_s is not None:
@@ -66,9 +72,10 @@ def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | 
 
 
 def _nearest_published(card: Card, job: env.Job) -> JsonObject | None:
-    """Return the published figure of the job's model, precision and card whose batch and devices are nearest, or None.
+    """Return the published figure of the job's model, precision and card with the nearest batch and device count.
 
-    A program of Paddle's automatic mode has none: Paddle chose it, and not whoever published.
+    None is returned if nothing was published, and for a job in Paddle's automatic mode: there Paddle chooses the
+    program, so it is not the one that was published.
     """
     if job.model.knobs.auto:
         return None
@@ -78,9 +85,9 @@ def _nearest_published(card: Card, job: env.Job) -> JsonObject | None:
 
 
 def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
-    """Return the GB that the kernels of each class move on `card`, the most first.
+    """Return the GB that each class of kernels moves on `card`, in descending order.
 
-    Transposes inside kernels are a class of their own. A class that moves nothing is left out.
+    The bytes of transposes inside kernels count as a class of their own. A class that moves nothing is left out.
     """
     bytes_of_class: Counter[str] = Counter()
     for operation in operators:
@@ -94,13 +101,13 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 
 
 def build(job: env.Job) -> Any:
-    """Build the training program of a job as its rank 0 has it, and return the `TrainingProgram`.
+    """Build the training program that rank 0 of a job runs, and return the `TrainingProgram`.
 
-    No GPU is needed and no other rank runs: Paddle is told of addresses on this machine, one for each rank, at which
-    nobody listens. This sets environment variables of this process and Paddle's static mode. The learning rate's
-    schedule is made for a data set of SCHEDULED_STEPS steps: its length changes no operator of the program.
+    No GPU and no other rank is needed: Paddle gets an address on this machine for each rank, at which nobody listens.
+    The learning rate's schedule is made for SCHEDULED_STEPS steps; its length does not change the operators.
 
-    Raises ValueError if the job asks for what cannot be built.
+    This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
+    cannot be built.
     """
     import paddle
 
@@ -108,22 +115,24 @@ def build(job: env.Job) -> Any:
     env.export_trainer(0, endpoints)
     paddle.enable_static()
     model = workload.of_job(job)
-    model.plan = dataclasses.replace(model.plan, ranks_listen=False)  # else the build would wait for them
+    model.plan = dataclasses.replace(model.plan, ranks_listen=False)  # else the build waits for the other ranks
     samples = job.global_batch * SCHEDULED_STEPS
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.check_sizes(training.main)  # also of a CPU's job, as the estimates are of GPUs
+    kernels.check_sizes(training.main)  # for a CPU job, too: `estimates` takes its program as one for GPUs
     return training
 
 
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
-    """Return all that `python -m tools.inspect` prints of a job, for JSON.
+    """Build a job's training program and return what `python -m tools.inspect` prints of it, for JSON.
 
-    That is what the job is, the counts of its main program (operators, FLOPs, bytes), which checks the program passed,
-    and an estimate for each known card. Given the bytes/s of a node's network, each estimate goes on to several nodes.
+    - The settings of the job, such as its precision and batch.
+    - The counts of its main program: operators, FLOPs, bytes.
+    - `verified`: what was proved of the program.
+    - `estimate`: an entry for each known card. With the bytes/s of a node's network, it covers several nodes, too.
 
-    Raises ValueError if the job asks for what cannot be built, and for a network of several nodes if the job has
-    one rank, whose program sums nothing.
+    Raises ValueError if the job cannot be built, or if the network's speed is given for a job of one rank: such a
+    program has no all-reduce.
     """
     if network_bytes_per_s is not None and job.cluster.world_size == 1:
         raise ValueError("--network: the program of one rank has no all-reduce: set --ranks 2 or more")
@@ -147,18 +156,20 @@ def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObjec
 
 
 def text(found: JsonObject) -> str:
-    """Return the counts for people: YAML, a figure to six digits."""
+    """Return the counts as YAML for people, with floats rounded to six significant digits."""
+    # A trip through JSON reaches the floats at any depth.
     rounded = json.loads(json.dumps(found), parse_float=lambda figure: float(six_digits(float(figure))))
     return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)
 
 
 @one_line
 def main() -> int:
-    """Build the training program of the configuration that the options name, and print what `inspect` says of it.
+    """Build the training program of the configuration that the options name, and print what `inspect` returns.
 
-    Each option but --network and --json sets the job's variable that its `dest` names; one that is not given leaves it
-    to the config file. Returns the exit status, 0. Raises ValueError for a job that cannot be built, and for a network
-    whose speed is not above 0 and finite.
+    Each option except --network and --json sets the variable of the job that its `dest` names. Without the option, the
+    config file sets the variable. Returns the exit status, 0.
+
+    Raises ValueError if the job cannot be built, or if the network's speed is not finite and above 0.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")

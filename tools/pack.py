@@ -55,14 +55,19 @@ class Entry(NamedTuple):
 
 
 def pack(source: Path, target: Path, part: str) -> str:
-    """Pack the images of `part`, train or val, or go on where an earlier pack was stopped; return what came of it.
+    """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
 
-    That is a line of text. A pack that is complete already, of the same list, is left as it is. Raises ValueError if
-    the list is wrong, an image is damaged, another pack is at work, or the target holds another data set; RunError
-    if the target's disk gave back something else than was written.
+    - The part is packed already, from the same list: it is left as it is.
+    - An earlier pack was stopped: its records are kept, and packing goes on after them.
+    - Otherwise packing begins with the first image.
+
+    Each record is read back and compared before the file gets its final name.
+
+    Raises ValueError if the list is wrong, an image is damaged, another process packs this part, or the target was
+    packed from another list. Raises RunError if the disk returns something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
-    _warn(images.passed_over)
+    _print_warning(images.passed_over)
     list_sha256 = _list_sha256(source, images)
     packed = target / recordio.FILE.format(part)
     sizes = target / data.SIZES.format(part)
@@ -75,7 +80,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         except BlockingIOError as error:
             raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
         if packed.exists():
-            # Opening it has made an empty file, or another pack held it until now, and has just renamed it to `packed`.
+            # `growing` is the empty file that open() has just created, unless another pack has renamed it meanwhile.
             growing.unlink(missing_ok=True)
             if _read_sizes(sizes).get("list_sha256") != list_sha256:
                 raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
@@ -84,8 +89,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         if entries:
             print(f"{growing}: goes on after {len(entries)} images", flush=True)
         with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
-            for ids in _shown(f"pack {part}", len(images), done=len(entries)):
-                for made in readers.map(lambda i: _record(images, int(i)), ids):
+            for ids in _batches_with_progress(f"pack {part}", len(images), done=len(entries)):
+                for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
                     entries.append(Entry(file.tell(), made.crc32, *made.size))
                     file.write(made.record)
                     print(*entries[-1], file=lines)
@@ -95,7 +100,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
         index = packed.with_suffix(".idx")
         index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
-        _check(recordio.find(growing, index), entries, images.labels, part)
+        _check_written(recordio.find(growing, index), entries, images.labels, part)
         source_passport = passport.passport(images.contents(lambda done, total: None))
         more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
         _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
@@ -104,14 +109,14 @@ def pack(source: Path, target: Path, part: str) -> str:
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
 
 
-def _warn(note: str) -> None:
-    """Print a note on the data set, if there is one."""
+def _print_warning(note: str) -> None:
+    """Print a warning about the data set on stderr; nothing if the note is empty."""
     if note:
         print(f"warning: {note}", file=sys.stderr, flush=True)
 
 
 def _list_sha256(source: Path, images: folder.ImageList) -> str:
-    """Return the SHA-256 of a part's list, or if it has no list of the one that its class folders make."""
+    """Return the SHA-256 of a part's list file; without a file that of the list that its class folders make."""
     list_file = source / folder.LIST.format(images.part)
     if list_file.is_file():
         return hashlib.sha256(list_file.read_bytes()).hexdigest()
@@ -132,29 +137,38 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Return the records of an earlier pack that can be kept, and cut off all behind them; none if nothing is kept.
+    """Recover what an earlier pack wrote before it was stopped, and return its records that are kept.
 
-    `growing` is the file of records, and is left at its end, so that the next record follows. The journal is written
-    anew: in its first line the SHA-256 of the list that is packed, which must be `list_sha256`, and then a line for
-    each kept record. The earlier pack may have been stopped within a line or a record. So a line that is cut off does
-    not count, and neither does the last record that has begun in the file.
+    The journal has the SHA-256 of the list in its first line, then a line for each record. The file and the journal may
+    each end in the middle of a record or a line:
 
-    Raises ValueError if the file was begun from another list, or the journal is damaged.
+    - There is no journal: nothing is kept.
+    - The journal's last line is cut off: it does not count.
+    - A record has a line, but does not begin in the file yet: it is not kept.
+    - The last record that begins in the file may be incomplete: it is not kept.
+
+    `growing` is the file of records. It is cut off after the kept ones and left at that position, for the next record.
+    The journal is rewritten with the kept records.
+
+    Raises ValueError if the pack was begun from another list than `list_sha256`, or the journal is damaged.
     """
-    first_line, *lines = _ended_lines(journal) or [list_sha256]  # without a journal nothing can be kept
-    if first_line != list_sha256:
-        begun = f"{growing.name}: was begun from another list"
-        raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
-    try:
-        entries = [Entry(*map(int, line.split())) for line in lines]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
+    journal_lines = _complete_lines(journal)
+    entries: list[Entry] = []
+    if journal_lines:
+        journal_sha256, *entry_lines = journal_lines
+        if journal_sha256 != list_sha256:
+            begun = f"{growing.name}: was begun from another list"
+            raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
+        try:
+            entries = [Entry(*map(int, line.split())) for line in entry_lines]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
 
     size = growing.seek(0, os.SEEK_END)
-    kept = [entry for entry in entries if entry.offset < size]
+    kept = [entry for entry in entries if entry.offset < size]  # those that begin in the file
     end_of_kept = 0
     if kept:
-        last_begun = kept.pop()  # whose end may be missing
+        last_begun = kept.pop()  # its end may be missing
         end_of_kept = last_begun.offset
     growing.truncate(end_of_kept)
     growing.seek(end_of_kept)
@@ -165,46 +179,45 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     return kept
 
 
-def _ended_lines(file: Path) -> list[str]:
-    """Return the lines of a file that end with a newline; none if there is no file."""
+def _complete_lines(file: Path) -> list[str]:
+    """Return the lines of a file that end with a newline; an empty list if there is no file."""
     text = file.read_text(errors="replace") if file.exists() else ""
     end = text.rfind("\n") + 1
     return text[:end].splitlines()
 
 
-class Made(NamedTuple):
-    """A record that is made of a file."""
+class PackedImage(NamedTuple):
+    """The record that is made of an image file, and what is known of the file."""
 
     record: bytes
     crc32: int  # of the file
     size: folder.Size
 
 
-# A decoder for each thread: DALI's pipelines take one input at a time.
-_DECODERS = threading.local()
+# Each thread makes its own decoder on first use: DALI's pipelines take one input at a time.
+_OF_THIS_THREAD = threading.local()
 
 
-def _record(images: folder.ImageList, number: int) -> Made:
-    """Make the record of the sample `number` of a list, after training's decoder has decoded its file.
+def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
+    """Make the record of the sample `number` of a list, after checking that training's decoder can decode its file.
 
-    Returns the record with the file's CRC-32 and the image's width and height. Raises ValueError if the file is cut
-    off, cannot be decoded, or has a label that a record cannot hold.
+    Raises ValueError if the file is cut off, cannot be decoded, or has a label that a record cannot hold.
     """
-    ((name, content),) = images.encoded(number)  # a sample of a classification has one file
-    if not hasattr(_DECODERS, "decoder"):
-        _DECODERS.decoder = Decoder("cpu", None)
-    fault = encoded.fault(content) or _DECODERS.decoder.fault(content)
+    [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
+    if not hasattr(_OF_THIS_THREAD, "decoder"):
+        _OF_THIS_THREAD.decoder = Decoder("cpu", None)
+    fault = encoded.fault(content) or _OF_THIS_THREAD.decoder.fault(content)
     if fault:
         raise ValueError(f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list")
     try:
         record = recordio.image_record(content, int(images.labels[number]), number)
     except ValueError as error:
         raise ValueError(f"{name}: {error}: remove it from the list") from error
-    return Made(record, zlib.crc32(content), _size(name, content))
+    return PackedImage(record, zlib.crc32(content), _size(name, content))
 
 
 def _size(name: str, content: bytes) -> folder.Size:
-    """Return width and height of an image in pixels, by its header. Raises ValueError if the file is no image."""
+    """Return the width and height of an image in pixels, by its header. Raises ValueError if it is not an image."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
@@ -214,49 +227,51 @@ def _size(name: str, content: bytes) -> folder.Size:
 
 
 def _size_of_sample(images: folder.ImageList | Records, number: int) -> folder.Size:
-    """Return width and height of a list's image in pixels. Raises ValueError if its file is no image."""
-    ((name, content),) = images.encoded(number)
+    """Return the width and height of the sample `number` in pixels. Raises ValueError if its file is not an image."""
+    [(name, content)] = images.encoded(number)
     return _size(name, content)
 
 
-def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
-    """Read each record back from the disk. Raises RunError if one is not what was written."""
-    for ids in _shown(f"check {part}", len(packed)):
-        images, found = packed.read(ids)
-        for i, image, label in zip(ids, images, found, strict=True):
+def _check_written(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
+    """Read each record back from the disk. Raises RunError if an image or a label is not what was to be written."""
+    for ids in _batches_with_progress(f"check {part}", len(packed)):
+        read_images, read_labels = packed.read(ids)
+        for i, image, label in zip(ids, read_images, read_labels, strict=True):
             if zlib.crc32(image) != entries[i].crc32 or label != labels[i]:
                 raise RunError(f"{packed.name(i)}: is not what was written: remove the file and pack again")
 
 
 def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: JsonObject) -> None:
-    """Write a file of sizes: width and height of the image with the most pixels, the number of images, and `more`.
+    """Write a file of sizes: `more`, the width and height of the image with the most pixels, and the number of images.
 
-    If `more` has a width, height or number of images too, as an earlier file of sizes has, `sizes` decide.
+    `more` may be the content of an earlier file of sizes. Its own width, height and number of images are replaced.
     """
     width, height = max(sizes, key=lambda size: size[0] * size[1])
-    file.write_text(json.dumps(more | {"width": width, "height": height, "images": len(sizes)}) + "\n")
+    content = more | {"width": width, "height": height, "images": len(sizes)}
+    file.write_text(json.dumps(content) + "\n")
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Read the header of each image of a part, and write the largest one's size to `<part>.sizes.json` in `source`.
+    """Find the largest image of a part, and write its size to `<part>.sizes.json` in `source`.
 
-    An earlier file there is replaced. What else it said is kept, such as the list of which `pack` made the records.
-    Returns the name of the file and its content as text. Raises ValueError if the earlier file is damaged, the
-    part's images cannot be found, or one of them is no image.
+    Only the images' headers are decoded. If the file exists already, its other entries are kept, such as the SHA-256 of
+    the list that `pack` wrote. Returns the file's name and content as text.
+
+    Raises ValueError if the existing file is damaged, the images cannot be found, or one of them is not an image.
     """
     file = source / data.SIZES.format(part)
-    earlier_content = _read_sizes(file)  # first, as reading all images takes long
+    earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
     images = data.find(source, part, recordio.MOST_CLASSES)
     sizes: list[tuple[int, int]] = []
     with ThreadPoolExecutor(READERS) as readers:
-        for ids in _shown(f"sizes {part}", len(images)):
+        for ids in _batches_with_progress(f"sizes {part}", len(images)):
             sizes += readers.map(lambda number: _size_of_sample(images, int(number)), ids)
     _write_sizes(file, sizes, earlier_content)
     return f"{file}: {file.read_text().strip()}"
 
 
-def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
-    """Yield the sample numbers from `done` on, AT_ONCE at a time, with a progress bar if there is a terminal."""
+def _batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
+    """Yield the sample numbers from `done` to total - 1 in batches of AT_ONCE. A terminal shows a progress bar."""
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
         yield np.arange(start, min(start + AT_ONCE, total))
 
@@ -264,11 +279,13 @@ def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
 def write_lists(source: Path, labels: Path | None) -> list[str]:
     """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
-    ImageNet's val/ holds its images without class folders: then `labels` is a file of lines `name label`. It is None
-    if val/ has class folders too. Both lists are made before one is written, so a fault leaves none. Returns a line
-    of text for each list: its file and the number of its images. Raises ValueError if a list is there already, if
-    a folder that should have class folders has none, or if an image has no label.
+    `labels` is for a val/ without class folders, as ImageNet's: a file of lines `name label`. None means that val/ has
+    class folders, too. Returns a line of text for each list: its file and the number of its images.
+
+    Raises ValueError if a list exists already, a folder has no class folders, or an image has no label. Then no list is
+    written.
     """
+    # Both lists are made before the first is written, so that an error leaves none behind.
     contents: dict[str, bytes] = {}
     for part in PARTS:
         list_file = source / folder.LIST.format(part)
@@ -278,7 +295,7 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
             contents[part] = _flat_list(source / part, labels)
         else:
             images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
-            _warn(images.passed_over)
+            _print_warning(images.passed_over)
             contents[part] = folder.list_text(images)
 
     written = []
@@ -289,34 +306,37 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
     return written
 
 
-def _flat_list(images: Path, labels: Path) -> bytes:
-    """Return the text of a list of the images in one folder, by a file `labels` of lines `name label`.
+def _flat_list(image_folder: Path, labels: Path) -> bytes:
+    """Return the text of a list of the images in one folder, from a file `labels` with lines `name label`.
 
-    Of the folder val the line "x.JPEG 7" becomes "val/x.JPEG 7"; so does "anything/x.JPEG 7". Raises ValueError if
-    the file is not there, or a line has no label or names no file of the folder.
+    For the folder val: "x.JPEG 7" -> "val/x.JPEG 7", and "anything/x.JPEG 7" -> "val/x.JPEG 7".
+
+    Raises ValueError if there is no file `labels`, a line has no label, or a line names no file of the folder.
     """
     if not labels.is_file():
-        raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {images}")
-    folders = Folders(images)
+        raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
+    existing_files = Folders(image_folder)
     lines = []
     for where, text in list_lines(labels):
-        line = folder.LINE.fullmatch(text)
-        if line is None:
+        parts = folder.LINE.fullmatch(text)
+        if parts is None:
             raise ValueError(f"{where}: {text!r} has no label: write 'name label', the label a number from 0")
-        _, _, name = line["path"].rpartition("/")
-        fault = folders.fault(name)
+        _, _, name = parts["path"].rpartition("/")
+        fault = existing_files.fault(name)
         if fault:
-            raise ValueError(f"{where}: {images / name} {fault}: restore it or remove the line")
-        lines.append(f"{images.name}/{name} {int(line['label'])}\n")
+            raise ValueError(f"{where}: {image_folder / name} {fault}: restore it or remove the line")
+        lines.append(f"{image_folder.name}/{name} {int(parts['label'])}\n")
     return os.fsencode("".join(lines))
 
 
 @one_line
 def main() -> int:
-    """Pack an image folder, or with --sizes or --lists do only that part of it; one of the three must be asked for.
+    """Do one of three things with an image folder: pack it, find its largest images (--sizes), or list it (--lists).
 
-    Returns the exit status: 0, or that of an interrupt by Ctrl-C, after which the same command goes on. Raises
-    ValueError for a folder that cannot be packed, and RunError if the system refuses to read or write a file.
+    Exactly one of TARGET, --sizes and --lists must be given. Returns the exit status: 0, or 130 after Ctrl-C. The same
+    command then goes on from there.
+
+    Raises ValueError if the folder cannot be packed, and RunError if the system refuses to read or write a file.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
@@ -344,24 +364,26 @@ def main() -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Do what the command line asks, and print what came out."""
+    """Write the lists, find the sizes, or pack both parts, as the command line asks. Print a line for each."""
     if args.lists:
         for line in write_lists(args.source, args.labels):
             print(line)
         return
-    if args.target:  # what is absent is said before hours of packing the other part
+    if args.target:  # report what is missing in val before hours of packing train
         for part in PARTS:
             _require_files(args.source, part)
     for part in PARTS:
-        print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
+        outcome = find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part)
+        print(outcome, flush=True)
 
 
 def _require_files(source: Path, part: str) -> None:
-    """Raise ValueError if a part has no image files, wrong lists, or is packed already."""
+    """Raise ValueError if a part has no image files or a wrong list, or has only packed records."""
     has_files = (source / folder.LIST.format(part)).is_file() or (source / part).is_dir()
-    packed = [source / recordio.FILE.format(part), *tfrecord.files_of(source, part)]
-    if not has_files and packed[-1].is_file():
-        raise ValueError(f"{packed[-1]}: {source} is packed already: DATADIR takes it as it is")
+    record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
+    last_file = record_files[-1]
+    if not has_files and last_file.is_file():
+        raise ValueError(f"{last_file}: {source} is packed already: DATADIR takes it as it is")
     folder.find(source, part, recordio.MOST_CLASSES)
 
 

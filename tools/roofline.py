@@ -20,31 +20,35 @@ class Operation(NamedTuple):
     """An operator of a program, as a roofline sees it."""
 
     work: Work
-    summed_bytes: float | None  # of a gradient all-reduce, the bytes that it sums; None of any other operator
-    on_computing_stream: bool = False  # of an all-reduce that the operators after it wait for, as in a captured step
+    summed_bytes: float | None  # the bytes that a gradient all-reduce sums; None if this is no gradient all-reduce
+    on_computing_stream: bool = (
+        False  # True: an all-reduce for which the operators after it wait, as in a captured step
+    )
 
 
 Operators = list[Operation]
 
 
-def in_order(update: Sequence[Any]) -> Operators:
-    """Return the operators of an update's programs, in the order in which they run.
+def operators_in_order(update_programs: Sequence[Any]) -> Operators:
+    """Return the operators of all programs of an update, in the order in which they run.
 
-    An update of the weights has a program for each part of its batch (micro-step). The last one is the main program,
-    which sums the gradients over the ranks. Each of its all-reduces sums a bucket, some gradients side by side, and
-    comes with the bucket's bytes.
+    An update of the weights runs a program for each part of its batch. The last one is the main program, which sums the
+    gradients over the ranks. Each of its all-reduces sums one bucket of gradients: its Operation has the bucket's bytes
+    as `summed_bytes`, and the bucket's `on_computing_stream`. Any other Operation has None and False.
     """
-    main = update[-1]
-    bucket_of_operator = {bucket["operator"]: bucket for bucket in buckets(main)}
+    main = update_programs[-1]
+    bucket_of_operator = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the operator's index in `main`
     operators: Operators = []
-    for program in update:
+    for program in update_programs:
         for work in works(program):
-            # `index` counts the operators of one program, and only the main program's buckets are looked up.
             bucket = bucket_of_operator.get(work.index) if program is main else None
             if bucket is None:
-                operators.append(Operation(work, None))
+                operation = Operation(work, summed_bytes=None)
             else:
-                operators.append(Operation(work, bucket["mib"] * MIB, bucket["on_computing_stream"]))
+                bucket_bytes = bucket["mib"] * MIB
+                on_computing_stream = bucket["on_computing_stream"]
+                operation = Operation(work, summed_bytes=bucket_bytes, on_computing_stream=on_computing_stream)
+            operators.append(operation)
     return operators
 
 
@@ -52,7 +56,7 @@ def in_order(update: Sequence[Any]) -> Operators:
 
 
 class OperatorTime(NamedTuple):
-    """The least time of an operator on a card, by each of its two limits: it takes the longer one."""
+    """The two lower bounds of an operator's time on a card, by its FLOPs and by its bytes. The larger one counts."""
 
     flops_s: float
     bytes_s: float
@@ -62,8 +66,8 @@ class StepTime(NamedTuple):
     """The least time of a step, and what it is made of; seconds."""
 
     total_s: float  # computing, and the wait for all-reduces
-    exposed_s: float  # of the total: nothing is computed, as an all-reduce is waited for
-    all_reduce_s: float  # of all all-reduces, hidden or not
+    exposed_s: float  # the part of the total in which nothing is computed, because an all-reduce is waited for
+    all_reduce_s: float  # the sum over all all-reduces, hidden behind operators or not
     operators: OperatorTime  # sums over the operators
 
     @property
@@ -82,29 +86,32 @@ def step_time(
 ) -> StepTime:
     """Return the least time of a step, with its operators one after the other at the card's peaks.
 
-    An all-reduce runs beside them: it begins when its last gradient is made and the all-reduce before it is done. The
-    optimizer waits for the last one, and this wait is exposed: nothing is computed in it. An all-reduce on the
-    computing stream runs beside nothing, so all of it is exposed.
+    Two clocks run: one of the GPU, which computes, and one of the link, which sums gradients beside it.
 
-    Null GPUs show this order: an all-reduce waits for its own bucket of gradients, and the backward pass for none
-    (tests/null_gpu/test_streams.py). Paddle's host issues all-reduces behind the backward pass; it is taken to be that
-    far ahead of the GPU.
+    - An all-reduce on the computing stream: the GPU waits for it. All of its time is exposed: nothing is computed.
+    - Any other all-reduce: it begins when its gradients are computed and the all-reduce before it is done.
+    - The first operator of the optimizer: it waits until all all-reduces are done. This wait is exposed.
+    - Any operator: it takes the longer one of its two bounds, by FLOPs and by bytes.
+
+    `arithmetic_of` maps a data type to the card's arithmetic for it. tests/null_gpu/test_streams.py shows that Paddle
+    waits in this order. The host is assumed to launch every operator and all-reduce before the GPU could begin it.
     """
     flops_s = 0.0
     bytes_s = 0.0
-    now_s = 0.0  # when the operators so far are done
-    link_free_s = 0.0  # when the all-reduces so far are done
+    now_s = 0.0  # the GPU's clock: when the operators so far are done
+    link_free_s = 0.0  # the link's clock: when the all-reduces so far are done
     all_reduces_s = 0.0
     exposed_s = 0.0
     optimizer_has_begun = False
     for work, summed_bytes, on_computing_stream in operators:
-        if summed_bytes is not None:
+        if summed_bytes is not None:  # a gradient all-reduce
             takes_s = _all_reduce_s(summed_bytes, ranks, link_bytes_per_s)
             all_reduces_s += takes_s
             if on_computing_stream:
                 now_s += takes_s
                 exposed_s += takes_s
-            else:  # in the program it stands behind the operator that makes its last gradient
+            else:
+                # Its gradients are ready now: the program has it right after the operator that computes the last one.
                 link_free_s = max(link_free_s, now_s) + takes_s
             continue
         if work.role & OPTIMIZE and not optimizer_has_begun:
@@ -120,16 +127,16 @@ def step_time(
 
 
 def _arithmetic_of_types(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
-    """Return in which arithmetic of a card the products of each type are computed, as {"float32": "tf32"}.
+    """Return the card's arithmetic for each data type of the operators: {"float16": "float16", "float32": "tf32"}.
 
-    With `tf32` those of float32 are computed in TF32, else each type in its own arithmetic. Types without products are
-    left out. Returns None if the card has no figure for one of the arithmetics.
+    Each type has its own arithmetic, except that with `tf32` float32 is computed in TF32. Only operators with FLOPs
+    count. Returns None if the card has no peak for one of these arithmetics.
     """
     arithmetic_of = {}
     for operation in operators:
         dtype = operation.work.dtype
         if operation.work.flops:
-            arithmetic_of[dtype] = dtype
+            arithmetic_of[dtype] = dtype  # by default its own arithmetic
     if tf32 and "float32" in arithmetic_of:
         arithmetic_of["float32"] = "tf32"
     card_has_all = card.flops_per_s.keys() >= set(arithmetic_of.values())
@@ -137,19 +144,20 @@ def _arithmetic_of_types(operators: Operators, card: Card, *, tf32: bool) -> dic
 
 
 def _operator_time(work: Work, arithmetic_of: dict[str, str], card: Card) -> OperatorTime:
-    """Return the time of an operator by its FLOPs at the peak of their type, and by its bytes at the memory's peak.
+    """Return the time of an operator's FLOPs at the peak of its arithmetic, and of its bytes at the memory's peak.
 
-    A normalization by the statistics of a batch reads its image twice if the chip cannot hold it.
+    A batch normalization reads its input twice. The second time counts only if the chip cannot hold the input.
     """
     flops_s = 0.0
     if work.flops:
         flops_s = work.flops / card.flops_per_s[arithmetic_of[work.dtype]]
-    again_bytes = sum(size for size in work.twice_read_sizes if size > card.on_chip_bytes)
-    return OperatorTime(flops_s, (work.moved_bytes + again_bytes) / card.memory_bytes_per_s)
+    read_again_bytes = sum(size for size in work.twice_read_sizes if size > card.on_chip_bytes)
+    bytes_s = (work.moved_bytes + read_again_bytes) / card.memory_bytes_per_s
+    return OperatorTime(flops_s, bytes_s)
 
 
 def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> float:
-    """Return the time of a ring all-reduce of b bytes over n ranks: 2 (n - 1) / n b over the narrowest link."""
+    """Return the time of a ring all-reduce of b bytes over n ranks: each link carries 2 (n - 1) / n b bytes."""
     return 2 * (ranks - 1) / ranks * summed_bytes / link_bytes_per_s
 
 
@@ -157,11 +165,13 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 
 
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
-    """Return a step's roofline on `card`: the images/s that it cannot exceed, and the times in s that they come from.
+    """Return a step's roofline on `card` for JSON: an upper bound of the images/s, and the times that it comes from.
 
-    `step_time` says how the times are found; all-reduces go over NVLink. `batch` is the images of a rank. With `tf32`
-    FP32 products are computed in TF32. Returns None if the card lacks an arithmetic of the program, and for ranks of
-    several nodes, whose network has no data sheet here.
+    `step_time` finds the times; all-reduces go over the card's own link (NVLink). `batch` is the images of a rank. With
+    `tf32` the products of float32 are computed in TF32.
+
+    Returns None if the card has no peak for an arithmetic of the program. Also for more ranks than a node has GPUs,
+    because no data sheet gives the speed of the network between nodes.
     """
     arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or arithmetic_of is None:
@@ -179,12 +189,15 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 
 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
-    """Estimate what all-reduces cost at SCALED_GPUS, in nodes of 8; return a row for each, for JSON.
+    """Estimate what all-reduces cost at each number of GPUs in SCALED_GPUS. Returns a row for each, for JSON.
 
-    `network_bytes_per_s` is what a node sends at its peak. A ring over several nodes is as fast as its narrowest link,
-    which is the node's network or NVLink. `of_linear` compares with one node: 1 if 64 GPUs are 8 times as fast as 8.
-    It is given with all-reduces hidden behind operators as they can be, and with none hidden. Returns None if the
-    card lacks an arithmetic of the program.
+    Each GPU keeps its batch (weak scaling), and a node has 8 GPUs. A ring over several nodes is as fast as its
+    narrowest link, NVLink or the node's network. `network_bytes_per_s` is the peak of that network.
+
+    - `of_linear` = step time of one node / step time: 1 if 64 GPUs are 8 times as fast as 8.
+    - `of_linear_nothing_hidden` is the same ratio for steps in which no all-reduce runs beside an operator.
+
+    Returns None if the card has no peak for an arithmetic of the program.
     """
     arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)
     if arithmetic_of is None:
@@ -216,11 +229,12 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
-    There is an entry for each published table, as {"table": its name, "of_linear": {2: 0.97, 4: 0.95}}: the throughput
-    of 2 nodes is 0.97 of twice one node's. Tables without a figure of one node are left out.
+    There is an entry for each published table: {"table": name, "of_linear": {2: 0.97, 4: 0.95}}. There, 2 nodes have
+    0.97 times the throughput of perfect scaling, which is 2 times that of one node. Tables without a figure for one
+    node are left out.
     """
     scaled = []
-    # A table is one publication's images/s by the number of nodes, each with as many GPUs.
+    # A table has one publication's images/s by the number of nodes, all with the same number of GPUs.
     for table in published_tables(figures_of(card, model=model, precision=precision)):
         one_node = table.images_per_s.get(1)
         if one_node is None:

@@ -28,11 +28,16 @@ from scoring.report.build import build, read_findings
 RULESET = "4.0.0"
 
 
-def _median_and_range(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
-    """Return a figure of several runs as text: "74.2 s (median of 3; 73.9 s to 74.8 s)", of one run "74.2 s".
+def _median_and_range(
+    records: Sequence[Record], values: Sequence[float | None], *, template: str, absent_thing: str
+) -> str:
+    """Return the median and the range of a value of several runs as text.
 
-    `values` has the figure of each record. `form` writes one, as "{:.1f} s". If a run has no figure (None), the text
-    is "no <what> in" and the names of the logs without.
+    - Some runs lack the value (None): "no <absent_thing> in run_1.txt, run_3.txt".
+    - There is one run: "74.2 s".
+    - There are several: "74.2 s (median of 3; 73.9 s to 74.8 s)".
+
+    `values` has a value for each record. `template` formats one value, such as "{:.1f} s".
     """
     known = []
     logs_without = []
@@ -42,36 +47,36 @@ def _median_and_range(records: Sequence[Record], what: str, values: Sequence[flo
         else:
             known.append(value)
     if logs_without:
-        return f"no {what} in {', '.join(logs_without)}"
-    middle = form.format(statistics.median(known))
+        return f"no {absent_thing} in {', '.join(logs_without)}"
+    median = template.format(statistics.median(known))
     if len(known) == 1:
-        return middle
-    return f"{middle} (median of {len(known)}; {form.format(min(known))} to {form.format(max(known))})"
+        return median
+    return f"{median} (median of {len(known)}; {template.format(min(known))} to {template.format(max(known))})"
 
 
-def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
-    """Return the table's rows on the quality that the runs reached last and the time it took: {name: text}.
+def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str]:
+    """Return the table's rows "quality" and "time to train", with their texts by the rows' names.
 
-    Of several runs that is the median and the range; if a run has none, the text names its log. If the runs'
-    score `figure` says what it counts as (`standing`), the unit of the time says so too, such as that it is no official
-    time.
+    Quality is the result of a run's last evaluation. Both rows give the median and the range over the runs, or name the
+    logs that lack the value. The score's `standing` says whether its figures are official results, and puts that into
+    the unit of the time; if it is None, the unit is plain "s".
     """
-    last_qualities: list[float | None] = []  # of each run
+    last_qualities: list[float | None] = []  # one of each run
     for record in records:
         evaluations = record.quality
         last_qualities.append(evaluations[-1].value if evaluations else None)
     workload = workloads.of_model(records[0].model)
     metric = "eval_accuracy" if workload is None else workload.metric
-    seconds = "s" if figure.standing is None else figure.standing.unit("s")
+    seconds = "s" if job_score.standing is None else job_score.standing.unit("s")
     times_s = [record.run_time_s for record in records]
     return {
-        "quality": _median_and_range(records, "evaluation", last_qualities, f"{{:.4f}} {metric}"),
-        "time to train": _median_and_range(records, "end", times_s, f"{{:.1f}} {seconds}"),
+        "quality": _median_and_range(records, last_qualities, template="{:.4f} " + metric, absent_thing="evaluation"),
+        "time to train": _median_and_range(records, times_s, template="{:.1f} " + seconds, absent_thing="end"),
     }
 
 
 def _data_wait(records: Sequence[Record]) -> str:
-    """Return the share of the step time in which the runs waited for data, as text; the warm-up does not count."""
+    """Return as text which share of the step time the runs waited for data. The warm-up is left out."""
     waited_s = 0.0
     time_s = 0.0
     for record in records:
@@ -82,64 +87,71 @@ def _data_wait(records: Sequence[Record]) -> str:
     return f"{100 * waited_s / time_s:.2f} % of the step time"
 
 
-def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:
-    """Return the rows of the printed table that say what the runs measured: {name: text}.
+def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_only: bool) -> dict[str, str]:
+    """Return the rows of the printed table that say what the runs measured, by their names.
 
-    With `throughput` there are none on quality and time to train, which runs of MODE=throughput do not have. If the
-    score says what the figure counts as, there are rows on that, and on the data set and its target. The rows on
-    throughput and on the wait for data are always there.
+    - "quality" and "time to train", unless `throughput_only`: runs of MODE=throughput do not train to a target.
+    - "result" and "data set", if the score has a `standing`: whether it is an official result, and of which data.
+    - "throughput" and "data wait", always.
     """
     rows: dict[str, str] = {}
-    if not throughput:
-        rows.update(_training_rows(records, figure))
-    if figure.standing is not None:
-        rows["result"] = figure.standing.name
-        rows["data set"] = f"{figure.standing.dataset_in_words}; target {figure.standing.target_in_words}"
+    if not throughput_only:
+        rows.update(_training_rows(records, job_score))
+    standing = job_score.standing
+    if standing is not None:
+        rows["result"] = standing.name
+        rows["data set"] = f"{standing.dataset_in_words}; target {standing.target_in_words}"
     interval = "no interval"
-    if figure.interval_95:
-        low, high = figure.interval_95
+    if job_score.interval_95:
+        low, high = job_score.interval_95
         interval = f"95 % interval {low:.2f} to {high:.2f}"
-    rows["throughput"] = f"{figure.value:.2f} {figure.shown_unit}, {interval} ({figure.interval_method})"
+    rows["throughput"] = f"{job_score.value:.2f} {job_score.shown_unit}, {interval} ({job_score.interval_method})"
     rows["data wait"] = _data_wait(records)
     return rows
 
 
 def _print_table(rows: Mapping[str, str]) -> None:
-    """Print a row a line, its name first; the further lines of a text stand below its first one."""
-    width = max(len(name) for name in rows) + 2
+    """Print each row as its name and its text. All lines of a text begin in the same column."""
+    name_width = max(len(name) for name in rows) + 2
     for name, text in rows.items():
-        aligned = text.replace("\n", "\n" + " " * width)
-        print(name.ljust(width) + aligned)
+        aligned_text = text.replace("\n", "\n" + " " * name_width)
+        print(name.ljust(name_width) + aligned_text)
 
 
 def _print_errors(report: Report) -> None:
-    """Print the errors that the check of a log found."""
+    """Print the errors that the check of a log found, a line each; its warnings are not printed."""
     for finding in report.findings:
         if finding.severity == "error":
             where = f"{report.file}:{finding.line}: {finding.rule}"
             print(f"{where}: expected {finding.expected}, found {finding.actual}. {finding.fix}")
 
 
-def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
-    """Score and check the logs of a job's runs, write their report beside them, and print a table of it all.
+def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
+    """Score and check the logs of a job's runs, write a report, and print a table.
 
-    Each log is read once and held in memory. The files findings.json (what the check found) and report.html are
-    written to the first log's folder. With `throughput` the logs are not checked: such runs are no training result.
+    These files are written:
+
+    - report.html in the first log's folder;
+    - findings.json there, with what the check found;
+    - LOG.checked beside each log, with the check's verdict.
+
+    With `throughput_only` the logs are not checked, and only report.html is written: such runs are no training result.
 
     Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log measured nothing, and
-    TooFewRunsError if the runs are too few for a score.
+    TooFewRunsError if there are too few runs for a score.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
-    # The throughput of the steps that were measured, of however many runs there are.
-    figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
-    rows = _rows(records, figure, throughput=throughput)
+    # The protocol "window" scores the throughput of the measured steps. It is made to take every run of the job.
+    protocol = dataclasses.replace(protocols.find("window"), runs=len(logs))
+    job_score = score(records, protocol)
+    rows = _measured_rows(records, job_score, throughput_only=throughput_only)
 
     folder = logs[0].parent
     page_file = folder / "report.html"
     findings_file: Path | None = None
     checks: list[Report] = []
-    if throughput:
+    if throughput_only:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
         findings_file = folder / "findings.json"
@@ -152,9 +164,9 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     rows["log"] = "\n".join(str(log) for log in logs)
     rows["report"] = str(page_file)
     _print_table(rows)
-    for warning in figure.warnings:
+    for warning in job_score.warnings:
         print(f"warning: {warning.check}: {warning.found}")
-    for note in figure.footnotes:
+    for note in job_score.footnotes:
         print(note)
     for check in checks:
         _print_errors(check)
@@ -166,35 +178,39 @@ def _write_page(
 ) -> None:
     """Write the report of the runs as an HTML page to `page_file`.
 
-    The page says by which words of the command `scoring report` it can be made again. `findings_file` has what the
-    check of the logs found; None if they were not checked.
+    The page quotes the arguments of `scoring report` that make it again. `findings_file` has what the check of the logs
+    found; it is None if the logs were not checked.
     """
     log_by_name = {str(log): log for log in logs}
-    words = list(log_by_name)  # of the command
+    report_arguments = list(log_by_name)
     findings_by_file: dict[str, JsonObject] = {}
     if findings_file is not None:
         findings_by_file = read_findings(str(findings_file), records)
-        words += ["--findings", str(findings_file)]
-    words += ["--html", str(page_file)]
+        report_arguments += ["--findings", str(findings_file)]
+    report_arguments += ["--html", str(page_file)]
+    # protocol and skip are None: the report scores such runs by its default protocol.
     report = build(
         records,
-        None,
+        protocol=None,
         skip=None,
         findings_by_file=findings_by_file,
         path_by_file=log_by_name,
         folder_by_file={},
     )
-    page_file.write_text(render.html(render.page(report, words)), encoding="utf-8")
+    page_file.write_text(render.html(render.page(report, report_arguments)), encoding="utf-8")
 
 
 def main() -> int:
-    """Summarize the logs that the command line names; return the exit status, 1 if one is at fault."""
+    """Summarize the logs that the command line names.
+
+    Returns the exit status: 1 if a log fails its check or an error was printed, else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.summarize", description=__doc__)
     parser.add_argument("logs", nargs="+", metavar="LOG", type=Path)
     parser.add_argument("--throughput", action="store_true", help="runs of MODE=throughput: no quality, no check")
     args = parser.parse_args()
     try:
-        return summarize(args.logs, throughput=args.throughput)
+        return summarize(args.logs, throughput_only=args.throughput)
     except OSError as error:
         print(f"error: {named_files.explain(error)}", file=sys.stderr)
     except (TooFewRunsError, ValueError) as error:

@@ -42,10 +42,10 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 
 
 def total_steps(run: Run) -> int | None:
-    """Return how many steps a run will have at the end, by its configuration; None if that does not say it.
+    """Return how many steps a run has planned, by its configuration; None if the log does not say.
 
-    A run of MODE=throughput has its warm-up and its measured steps. Any other has those of all its epochs, though it
-    may reach its target before.
+    - MODE=throughput: the warm-up steps and the measured steps.
+    - Otherwise: the steps of all epochs. The run may reach its target and end earlier.
     """
     if run.settings.get("MODE") == "throughput":
         warmup = real(run.settings.get("WARMUP_STEPS"))
@@ -56,17 +56,18 @@ def total_steps(run: Run) -> int | None:
 
     samples = real(run.last_value(schema.TRAIN_SAMPLES))
     batch = real(run.last_value(schema.GLOBAL_BATCH_SIZE))
-    epochs = real(run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs"))  # the user's goes first
+    epochs = real(run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs"))  # the user's setting wins
     if samples is None or not batch or epochs is None:
         return None
-    steps_of_epoch = int(samples // batch)  # the samples that fill no batch are left out
+    steps_of_epoch = int(samples // batch)  # samples that do not fill a batch are not trained on
     return math.ceil(epochs) * steps_of_epoch
 
 
 def last_windows(run: Run) -> list[JsonObject]:
-    """Return the fields of the last MEAN_OF windows of steps, each with its metadata beside its value.
+    """Return the last MEAN_OF windows of steps, each as one dictionary of its metadata and its value's fields.
 
-    A window is left out if one of NEEDED is missing or no number.
+    A window is some consecutive steps that were logged as one event. It is left out if a field of NEEDED is missing or
+    not a number.
     """
     windows = []
     for event in run.windows[-MEAN_OF:]:
@@ -89,7 +90,7 @@ class Sums:
 
 
 def summed(windows: list[JsonObject]) -> Sums:
-    """Return what the windows add up to."""
+    """Return the sums of the windows' steps, images and times."""
     sums = Sums()
     for window in windows:
         sums.steps += window["steps"]
@@ -100,18 +101,18 @@ def summed(windows: list[JsonObject]) -> Sums:
 
 
 def target_of(run: Run) -> Any:
-    """Return the quality at which the run ends, as its recipe has it; None if it has none."""
+    """Return the quality at which the run ends, by its recipe; None if the recipe has no target."""
     for name, value in run.settings.items():
-        if name.startswith("RECIPE.target"):
+        if name.startswith("RECIPE.target"):  # the rest of the name depends on the workload
             return value
     return None
 
 
 def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
-    """Return the seconds that a run still takes from `step` to its `total` steps, by the mean time of its last steps.
+    """Estimate how many seconds a run takes from `step` to its `total` steps; it may reach its target earlier.
 
-    `sums` are those of its last windows. The run may end earlier, if it reaches its target. None if it has ended,
-    or if the step, the total or the time of a step is unknown.
+    `sums` over the last windows give the mean time of a step. None is returned if the run has ended, or if the step,
+    the total or the time of a step is unknown.
     """
     step_number = real(step)
     if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
@@ -121,13 +122,14 @@ def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
 
 
 def state_of(run: Run) -> JsonObject:
-    """Return what is shown of a run, for JSON; what the log does not say is None.
+    """Return what is shown of a run, for JSON. What the log does not say is None.
 
-    Throughput and wait for data are over the last MEAN_OF windows together. A window is some steps that were logged as
-    one. Of an event that is logged more than once the last one counts.
+    - Step, epoch and loss: of the last window of steps.
+    - Throughput and share of the wait for data: over the last MEAN_OF windows together.
+    - All else: of the last event of its kind, or of the configuration.
     """
     windows = last_windows(run)
-    last: JsonObject = windows[-1] if windows else {}
+    last_window: JsonObject = windows[-1] if windows else {}
     total = total_steps(run)
     sums = summed(windows)
     reason = run.last_value(schema.ABORT_REASON)
@@ -135,15 +137,15 @@ def state_of(run: Run) -> JsonObject:
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),
-        "epoch": last.get("epoch_num"),
-        "step": last.get("step"),
+        "epoch": last_window.get("epoch_num"),
+        "step": last_window.get("step"),
         "total_steps": total,
-        "loss": last.get("loss"),
+        "loss": last_window.get("loss"),
         "images_per_s": sums.images / sums.time_s if sums.time_s else None,
         "data_wait_share": sums.data_wait_s / sums.time_s if sums.time_s else None,
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": target_of(run),
-        "left_s": _left_s(run, last.get("step"), total, sums),
+        "left_s": _left_s(run, last_window.get("step"), total, sums),
         "rank_times": vars(rank_times[-1]) if rank_times else None,
         "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
         "checkpoint": run.last_value(schema.CHECKPOINT),
@@ -152,81 +154,97 @@ def state_of(run: Run) -> JsonObject:
 
 
 class View:
-    """The newest run under a folder, followed."""
+    """Follows the newest run under a folder: each call of `look` reads only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._follow(None)
 
     def _follow(self, log: Path | None) -> None:
-        """Begin anew with a log."""
+        """Forget everything read so far, and follow this log from its beginning. None: no log is known yet."""
         self._log = log
         self._run = Run()
-        self._known_lines = 0  # of this log that a training run writes
-        self._read: dict[Path, int] = {}  # bytes of each file that are read
-        self._nodes: dict[Path, JsonObject] = {}  # the last sample of each
+        self._entries_taken = 0  # events and header sections of this log
+        self._bytes_read: dict[Path, int] = {}  # of the log and of each telemetry file
+        self._last_samples: dict[Path, JsonObject] = {}  # the last sample of each node, by its telemetry file
 
     def look(self) -> JsonObject:
-        """Read what the newest log and the nodes' telemetry got since the last look; return the state of the run.
+        """Read what is new in the newest log and in its nodes' telemetry, and return the state of the run.
 
-        The state is that of `state_of`, with the log's path, whether it `is_empty`, and the last sample of each node.
-        If a newer log has come, it is followed from its beginning. Raises ValueError if there is no log, or the
-        newest file has text but no line of one.
+        The state is that of `state_of`, with three more entries: `log`, the path; `is_empty`, whether the log has no
+        entry yet; `nodes`, the last sample of each node. If a newer log has appeared, it is followed from its
+        beginning.
+
+        Raises ValueError if there is no log, or if the newest file has text, but no line of a training log.
         """
         newest = self._newest()
         if self._log != newest:
             self._follow(newest)
         for entry in read_text(self._new_lines(newest)):
             if not isinstance(entry, Problem):
-                self._known_lines += 1
+                self._entries_taken += 1
             self._run.take(entry)
-        if self._known_lines == 0 and self._read[newest] > 0:
+        is_empty = self._entries_taken == 0
+        has_only_other_text = is_empty and self._bytes_read[newest] > 0
+        if has_only_other_text:
             raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
 
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
             new_lines = self._new_lines(path).splitlines()
-            for last_line in new_lines[-1:]:  # none if nothing is new
-                with contextlib.suppress(ValueError):  # a line that a crash cut off is passed over
-                    self._nodes[path] = json.loads(last_line)
-        nodes = [self._nodes[path] for path in sorted(self._nodes)]
-        return {"log": str(newest), "is_empty": self._known_lines == 0, **state_of(self._run), "nodes": nodes}
+            if new_lines:
+                with contextlib.suppress(ValueError):  # a damaged line is skipped; the sample before it stays
+                    self._last_samples[path] = json.loads(new_lines[-1])
+        nodes = [self._last_samples[path] for path in sorted(self._last_samples)]
+        return {"log": str(newest), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
 
     def _newest(self) -> Path:
-        """Return the log that was written last. Raises ValueError if there is none."""
+        """Return the log below the folder that was written to last, or the one file that the user named instead.
+
+        Raises ValueError if there is no log.
+        """
         logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
         if not logs:
             raise ValueError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
         return max(logs, key=lambda path: path.stat().st_mtime)
 
     def _new_lines(self, path: Path) -> bytes:
-        """Return the lines that a file got since the last look; one that has no end yet is left for the next look."""
+        """Return the complete lines that a file got since the last look.
+
+        A line without its line feed is still being written, and is left for the next look.
+        """
         named_files.refuse_unusable(path)
+        already_read = self._bytes_read.get(path, 0)
         with path.open("rb") as file:
-            file.seek(self._read.get(path, 0))
+            file.seek(already_read)
             data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read[path] = self._read.get(path, 0) + len(whole)
-        return whole
+        complete_lines = data[: data.rfind(b"\n") + 1]
+        self._bytes_read[path] = already_read + len(complete_lines)
+        return complete_lines
 
 
-def _or_dash(value: Any, form: str) -> str:
-    """Return a number in a form of `str.format`; a dash if the value is no number."""
+def _or_dash(value: Any, template: str) -> str:
+    """Format a number by a template of `str.format`, such as "{:.1f} W"; return "-" if the value is not a number."""
     if real(value) is None:
         return "-"
-    return form.format(value)
+    return template.format(value)
 
 
 def _plain(text: Any) -> Text:
-    """Return the text of a log, which may hold anything, without what a terminal would obey."""
+    """Return a log's text for the terminal, with control characters escaped: a log may hold anything."""
     return Text(visible(text))
 
 
 def draw(state: JsonObject, now_s: float) -> Group:
-    """Return a run's state, as `View.look` returns it, as tables for the terminal: one on the run, one on its nodes.
+    """Draw the state that `View.look` returned as two tables for the terminal: one on the run, one on its nodes.
 
-    What is not known is a dash. Rows on the slowest ranks, the time left, the GPUs' memory and the energy are there
-    only if a run has such figures. `now_s` is the time of day, as `time.time` has it: a run or a node that wrote
-    nothing for SILENT_S seconds before it is said to be silent.
+    What is not known is a dash. Some rows are there only if they apply:
+
+    - the slowest ranks, if the run logged them;
+    - the time left, while the run goes on;
+    - peak GPU memory and energy, if the run has logged its summary.
+
+    `now_s` is the current Unix time. If a run goes on, and it or a node wrote nothing for more than SILENT_S seconds
+    before, the tables say for how long.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -257,34 +275,45 @@ def draw(state: JsonObject, now_s: float) -> Group:
 
 
 def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
-    """Return the phase of a run, why it was aborted, and for how long nothing was written."""
+    """Return the phase of a run in words.
+
+    - The log has no entry: "nothing is written yet".
+    - The log has a reason for an abort: "aborted: out of memory".
+    - A run that goes on wrote nothing for more than SILENT_S seconds: "training, nothing new for 42 s".
+    - Otherwise only the phase: "training".
+    """
     if state["is_empty"]:
         return "nothing is written yet"
-    phase = str(state["phase"])
+    words = str(state["phase"])
     if state["reason"]:
-        phase += f": {state['reason']}"
+        words += f": {state['reason']}"
     silent_s = now_s - (state["last_event_s"] or now_s)
     if is_running and silent_s > SILENT_S:
-        phase += f", nothing new for {silent_s:.0f} s"
-    return phase
+        words += f", nothing new for {silent_s:.0f} s"
+    return words
 
 
-def _slowest(times: JsonObject, kind: str) -> str:
-    """Return the slowest rank of the last window, with the median one's time."""
+def _slowest(rank_times: JsonObject, kind: str) -> str:
+    """Return in words which rank was slowest in the last window, and the median rank's time.
+
+    `kind` is "compute" or "data_wait", with which the names of the fields of `rank_times` begin. If the run did not
+    measure it: "compute not measured".
+    """
     name = kind.replace("_", " ")
-    most_s = times[f"{kind}_most_s"]
+    most_s = rank_times[f"{kind}_most_s"]
     if most_s is None:
         return f"{name} not measured"
-    rank = times[f"{kind}_rank"]
-    host = times[f"{kind}_host"]
-    return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {times[f'{kind}_median_s']:.3f} s)"
+    rank = rank_times[f"{kind}_rank"]
+    host = rank_times[f"{kind}_host"]
+    median_s = rank_times[f"{kind}_median_s"]
+    return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {median_s:.3f} s)"
 
 
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
-    """Return a table of the nodes' last samples, a line for each GPU; the words "no telemetry" if there are none.
+    """Return a table of the nodes' last samples, a line for each GPU; "no telemetry" if there are no samples.
 
-    A node without GPUs has one line. `now_s` is the time of day: a node without a sample for SILENT_S seconds is said
-    to be silent while a run goes on.
+    A node without GPUs has one line. While a run goes on, a node without a sample for more than SILENT_S seconds before
+    `now_s`, the current Unix time, is marked as silent.
     """
     if not nodes:
         return "no telemetry"
@@ -304,19 +333,22 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
         if not node["gpus"]:
             table.add_row(*host_cells, "none")
         for index, gpu in enumerate(node["gpus"]):
-            sensor_cells = [_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items()]
+            sensor_cells = [_or_dash(gpu[sensor], template) for sensor, template in SENSORS.items()]
             table.add_row(*host_cells, str(index), *sensor_cells, _plain(", ".join(gpu["throttle"])))
-            host_cells = ["", "", ""]  # the lines of a node's other GPUs do not repeat it
+            host_cells = ["", "", ""]  # shown only in the line of the node's first GPU
     return table
 
 
 @one_line
 def main() -> int:
-    """Show the newest run of a folder, drawn anew each second until it ends.
+    """Show the newest run of a folder.
 
-    It is printed once with --once or --json, if the output is no terminal, and if the run has ended. Ctrl-C and
-    a reader of the output that is gone end it quietly. Returns the exit status, 0. Raises ValueError, which ends with
-    status 2, if there is no run, or for other wrong use.
+    - --json: its state is printed once, as JSON.
+    - --once, no terminal, or a run that has ended: its tables are printed once.
+    - Otherwise: its tables are drawn again every second until the run ends.
+
+    Ctrl-C and a closed pipe end the command without an error. Returns the exit status, 0. Raises ValueError if there is
+    no run, or the folder or a file cannot be read.
     """
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
@@ -331,7 +363,8 @@ def main() -> int:
         if not args.logdir.exists():
             raise ValueError(f"{args.logdir}: no such folder or log: give the LOGDIR of a job")
         if args.logdir.is_dir():
-            os.listdir(args.logdir)  # noqa: PTH208 - a search below it passes over a folder that may not be read
+            # Raises PermissionError for an unreadable folder. The search for logs would silently find nothing in it.
+            os.listdir(args.logdir)  # noqa: PTH208
         state = view.look()
         if args.json:
             print(json.dumps(state, indent=1))

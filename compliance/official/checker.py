@@ -22,7 +22,7 @@ _MOST_NAMES_SHOWN = 3  # of those that are missing, and of those that are unknow
 
 
 class Judge:
-    """Takes the events of one log; `finish` collects the violations of the official rules of `version`."""
+    """Judges one log by the official rules of `version`: `take` each event, then `finish` reports what breaks them."""
 
     def __init__(self, version: str, collector: FindingCollector) -> None:
         self._version = version
@@ -50,7 +50,7 @@ class Judge:
         """
         names_to_apply = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
-        last_judgement: dict[str, _EventsOfKey] = {}  # by key, of the last file that has a rule for it
+        last_rules_by_key: dict[str, _EventsOfKey] = {}  # of the last file that has a rule for the key
         while names_to_apply:
             name = names_to_apply.pop(0)
             applied_names.add(name)
@@ -62,8 +62,8 @@ class Judge:
                     self._refuse(applied.rules_by_key[event.key], event, further_name)
                 elif further_name not in names_to_apply:
                     names_to_apply.append(further_name)
-            last_judgement |= applied.rules_by_key  # replaces what earlier files say of these keys
-        for events_of_key in last_judgement.values():
+            last_rules_by_key |= applied.rules_by_key  # replaces what earlier files say of these keys
+        for events_of_key in last_rules_by_key.values():
             events_of_key.report_failures(self._collector)
             events_of_key.report_wrong_count(self._collector)
 

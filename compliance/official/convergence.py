@@ -17,7 +17,7 @@ from compliance.official.rounds import SubmissionRuns
 from runlog.stats import t_cdf
 
 SIGNIFICANCE = 0.05  # rcp_checker: alpha of the one-sided t-test
-TOLERANCE = 0.0001  # rcp_checker: where its search for the least mean ends
+TOLERANCE = 0.0001  # rcp_checker: the width of the interval at which its search ends
 NOT_CONVERGED = 1e9  # rcp_checker: epochs of a run without success
 # rcp_checker, _eval_submission_record: from this ruleset on, a result may converge this many samples earlier
 ALLOWED_SAMPLES = {"llama31_405b": ("5.0.0", 46_080)}
@@ -122,7 +122,7 @@ def against_reference(
     `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`. A run
     that did not reach it has the value NOT_CONVERGED. The submission fails if
 
-    - more of its runs did not converge than are dropped as the slowest,
+    - more of its runs than `reference.runs.dropped` did not converge,
     - no run is left once the fastest and the slowest are dropped,
     - its batch is larger than all batches of the reference, or
     - the mean of the runs left is below the least mean that the reference point allows.
@@ -259,8 +259,8 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint], submission: Submissio
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, submission: SubmissionRuns) -> ReferencePoint:
     """Return the point at `batch` on the line from `low` to `high`.
 
-    Its least mean is computed from its own mean and standard deviation. rcp_checker takes twice the number of runs of a
-    submission for those of the reference here.
+    Its least mean is computed from its own mean and standard deviation. As in rcp_checker, the reference counts as
+    having twice as many runs as a submission.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
@@ -281,7 +281,7 @@ def _least_mean(mean: float, std: float, *, reference_runs: int, submission_runs
     """
     if std == 0:
         return mean
-    # rcp_checker takes off the fastest and the slowest run, even for unet3d, of which it drops eight in all elsewhere.
+    # rcp_checker leaves out the fastest and the slowest run here, also for unet3d: its means leave out eight runs.
     counted_runs = submission_runs - 2
     error = std * math.sqrt(1 / reference_runs + 1 / counted_runs)
     degrees_of_freedom = reference_runs + counted_runs - 2

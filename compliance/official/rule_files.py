@@ -296,7 +296,7 @@ def _field_that_joins_metrics(code: str) -> str:
 def _parsed(parse: Callable[[str], _Parsed], text: str, name: str, key: str) -> _Parsed:
     """Return the result of `parse`, called with a text in the block `key` of the rule file `name`.
 
-    Raises ValueError for a text whose form no rule of mlperf-logging has.
+    Raises ValueError if `parse` does not know the form of the text.
     """
     try:
         return parse(text)

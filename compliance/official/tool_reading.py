@@ -108,7 +108,7 @@ class ToolReader:
             return
         if self._benchmark == STABLE_DIFFUSION:
             reached = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
-            self._last_trained = min(reached)  # rcp_checker fails, too, if there is none
+            self._last_trained = min(reached)  # raises ValueError if there is none; rcp_checker fails there, too
         if self._last_trained is None:
             raise KeyError("an evaluation before it")
         self._to_target = self._last_trained

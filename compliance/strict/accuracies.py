@@ -29,8 +29,9 @@ def states_benchmark_data(run: LoggedRun, benchmark: Benchmark) -> bool:
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(eval_samples, COUNT):
         return False
-    padding = eval_samples - benchmark.eval_samples
-    return 0 <= padding < max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)
+    padding: int = eval_samples - benchmark.eval_samples
+    is_padding: bool = 0 <= padding < max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)
+    return is_padding
 
 
 def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:

@@ -18,7 +18,7 @@ from runlog.reader import Event
 LEAST_EQUAL_VALUES = 3  # of two runs, to be no accident
 _LEAST_DISTINCT_TIMES = 10  # by which a run is known again
 _LEAST_DISTINCT_ACCURACIES = 5  # by which a run is known again
-_NEIGHBOURS = 3  # on each side, whose times show by which chance two times are equal
+_NEIGHBOURS = 3  # on each side of a place, to estimate the chance that two times are equal
 _MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
 
@@ -86,7 +86,7 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) 
     losses. It begins a sentence that the caller ends: "3 of 9 losses of step_windows are" + "those of result_1.txt".
 
     Equal intervals are found if their chance is 10 ** -`least_digits` or less. Call it for this project's benchmarks
-    alone, whose chances are known.
+    alone: the chances were measured there.
     """
     return _equal_counts(run, other) or _equal_intervals(run, other, least_digits) or _equal_losses(run, other)
 
@@ -148,7 +148,8 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     square_of_inverse_chance = math.pi * samples * mean * (1 - mean)
     if square_of_inverse_chance <= 1:
         return None
-    return square_of_inverse_chance**-0.5
+    chance: float = square_of_inverse_chance**-0.5
+    return chance
 
 
 def _values_at_same_place(series: Sequence[int], other_series: Sequence[int]) -> set[int]:

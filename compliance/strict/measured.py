@@ -2,22 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
+from compliance.strict.planned_steps import Plan, plan_of_run
 from runlog import schema
 from runlog.digits import significant, six_digits
 from runlog.reader import Event, dataclass_of
 from runlog.text import printable
 
 LOSSES_KEPT = 1000  # of a run, to compare it with others
-AGREES = "throughput-agrees"
-_ROUNDED_S = 1e-6  # times are written with six digits
+THROUGHPUT_RULE = "throughput-agrees"
+_ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
 
 
 class Fault(NamedTuple):
-    """Something that a log of this project would not hold, and the line to blame; None: no single one."""
+    """Something that a log of this project cannot hold, and the line to blame; None if it is not a single line."""
 
     line: int | None
     what: str
@@ -31,25 +32,25 @@ class Fastest(NamedTuple):
 
 
 class _Throughput(NamedTuple):
-    """An epoch_throughput whose epoch is still open."""
+    """The time of an epoch that an event epoch_throughput states, and the line of the event."""
 
     line: int
     epoch: int
     time_s: float
 
 
-class _ShortTime(NamedTuple):
-    """A throughput of less time than its epoch took; a checkpoint within the epoch may explain it."""
+class _ShortThroughput(NamedTuple):
+    """An epoch_throughput that states less time than its epoch took; checkpoints in the epoch may explain it."""
 
     line: int
     epoch: int
-    missing_ms: float
+    unexplained_ms: float
     actual: str
 
 
 @dataclass
-class _Sums:
-    """The windows since epoch_start, or run_start: their number and sums, and when they began."""
+class _WindowSums:
+    """The sums over the step windows since epoch_start, or since run_start; `since_ms` is the time of that event."""
 
     since_ms: float = 0.0
     windows: int = 0
@@ -64,76 +65,10 @@ class _Sums:
         self.wait_s += window.data_wait_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """The sizes that the steps of a run must have by its settings. 0: the log does not say.
-
-    A step is one update of the weights, of a batch of images. A window is the steps between two lines of progress.
-    """
-
-    batch: int = 0
-    epoch_steps: int = 0
-    window_steps: int = 0  # at most
-    warmup_end: int = 0  # the last step of the phase "warmup", in a run that measures the throughput alone
-    measured_end: int = 0  # the last step of its phase "measured"
-
-    def next_window(self, start: int, epoch: int) -> "_Window":
-        """Return the steps and the phase that a window must have if it begins after step `start` in epoch `epoch`.
-
-        It has `window_steps` steps (without these, all up to the end), unless the epoch ends before. A run that
-        measures the throughput alone has two phases in place of epochs, "warmup" and "measured": a window ends where
-        its phase does.
-        """
-        phase = "train"
-        end = epoch * self.epoch_steps
-        if self.measured_end and start < self.warmup_end:
-            phase = "warmup"
-            end = self.warmup_end
-        elif self.measured_end:
-            phase = "measured"
-            end = self.measured_end
-        most_steps = self.window_steps or end
-        return _Window(steps=min(most_steps, end - start), phase=phase)
-
-
-class _Window(NamedTuple):
-    """The steps and the phase that a window must have."""
-
-    steps: int
-    phase: str
-
-
-def _plan_of_run(run: LoggedRun) -> _Plan:
-    """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
-
-    Without both events the batch and the steps of an epoch are 0. Only a run of MODE=throughput has the two ends of
-    its phases.
-    """
-    samples = int(run.stated_count(schema.TRAIN_SAMPLES))
-    batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))
-    epoch_steps = 0
-    if samples > 0 and batch > 0:
-        epoch_steps = samples // batch
-    else:
-        batch = 0
-    warmup_end = 0
-    measured_end = 0
-    if run.settings.get("MODE") == "throughput":
-        warmup_end = _whole_number_or_0(run.settings.get("WARMUP_STEPS"))
-        measured_end = warmup_end + _whole_number_or_0(run.settings.get("MEASURED_STEPS"))
-    return _Plan(
-        batch=batch,
-        epoch_steps=epoch_steps,
-        window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")),
-        warmup_end=warmup_end,
-        measured_end=measured_end,
-    )
-
-
 class Measured:
-    """Takes windows, throughputs and checkpoints in their order, and each epoch's start and stop.
+    """Follows the windows, throughputs and checkpoints of a run in their order, and each epoch's start and stop.
 
-    `faults` are contradictions that a log of this project cannot hold; it stops after FINDINGS_PER_RULE.
+    `faults` are contradictions that a log of this project cannot hold. The first FINDINGS_PER_RULE are kept.
     """
 
     def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
@@ -142,159 +77,194 @@ class Measured:
         self.all_images = 0
         self._run = run
         self._collector = collector
-        self._plan = _Plan()
-        self._epoch_sums = _Sums()
+        self._plan = Plan()
+        self._epoch_sums = _WindowSums()
         self._last_step = 0  # where the last window ended
         self._open_epoch: int | None = None
         self._last_epoch: int | None = None
-        self._last_epoch_ms: float | None = None  # its time less evaluation
+        self._last_epoch_training_ms: float | None = None  # without the evaluations in it
         self._throughputs_of_open_epoch: list[_Throughput] = []
-        self._blocked_ms_by_step: dict[int, float] = {}  # step: what training waited for it in ms
-        self._short_throughputs: list[_ShortTime] = []
+        self._blocked_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
+        self._short_throughputs: list[_ShortThroughput] = []
         self._handlers: dict[str, Callable[[Event], None]] = {
-            schema.STEP_WINDOW.key: self._check_step_window,
+            schema.STEP_WINDOW.key: self._take_step_window,
             schema.RANK_TIMES.key: self._check_rank_times,
-            schema.CHECKPOINT.key: self._keep_checkpoint,
-            "throughput": self._check_throughput_of_others,
-            "tracked_stats": self._check_throughput_of_others,
+            schema.CHECKPOINT.key: self._take_checkpoint,
+            # Other projects log these two after an epoch.
+            "throughput": self._check_foreign_throughput,
+            "tracked_stats": self._check_foreign_throughput,
         }
 
     def take(self, event: Event) -> None:
-        """Take the next event, of any key but epoch_throughput."""
+        """Take the next event. Keys of no interest are ignored; epoch_throughput goes to `check_epoch_throughput`."""
         handle = self._handlers.get(event.key)
         if handle is not None:
             handle(event)
 
     def keep_fault(self, line: int | None, what: str) -> None:
-        """Keep what would be wrong if this is a log of this project."""
+        """Keep a fault, which counts if this is a log of this project. Beyond FINDINGS_PER_RULE they are ignored."""
         if len(self.faults) < FINDINGS_PER_RULE:
             self.faults.append(Fault(line, what))
 
     # --- the run and its epochs ---
 
     def run_starts(self, event: Event) -> None:
-        """Begin sums and clock at run_start, or at an epoch's start."""
-        self._epoch_sums = _Sums(since_ms=event.time_ms)
+        """Begin the sums and the clock of the windows at run_start."""
+        self._epoch_sums = _WindowSums(since_ms=event.time_ms)
 
     def epoch_starts(self, event: Event, number: int | None) -> None:
-        """Begin an epoch."""
+        """Begin an epoch at its start event: the sums and the clock of its windows begin anew."""
         self._open_epoch = number
-        self.run_starts(event)
+        self._epoch_sums = _WindowSums(since_ms=event.time_ms)
 
-    def epoch_stops(self, number: int | None, trained_ms: float) -> None:
-        """End an epoch that trained for so long, less evaluation."""
+    def epoch_stops(self, number: int | None, training_ms: float) -> None:
+        """End an epoch. `training_ms` is its time without evaluations.
+
+        The throughputs that were logged while the epoch was open are now compared with this time.
+        """
         self._open_epoch = None
         self._last_epoch = number
-        self._last_epoch_ms = trained_ms
+        self._last_epoch_training_ms = training_ms
         for throughput in self._throughputs_of_open_epoch:
             self._compare_time(throughput)
         self._throughputs_of_open_epoch.clear()
 
-    def check_success(self, line: int) -> None:
-        """Check what a run that ended with success at `line` must have."""
-        lost = self._run.losses.count(None)
-        if lost:  # a run ends where its loss is no number
-            first = f"of the first {len(self._run.losses)} step_windows"
+    def check_losses_and_last_step(self, line: int) -> None:
+        """Keep faults of a run that ended with success, at `line`: losses that are not numbers, or a missing step.
+
+        The last step is known only for a run that only measures throughput.
+        """
+        losses = self._run.losses
+        lost = losses.count(None)
+        if lost:  # a run of this project aborts at such a loss
+            first = f"of the first {len(losses)} step_windows"
             self.keep_fault(line, f"{lost} of the losses {first} are no numbers")
-        end = self._plan.measured_end
-        if end and self._last_step != end:
-            self.keep_fault(line, f"the run ends with step {self._last_step}, not {end}")
+        last_step = self._plan.measured_end
+        if last_step and self._last_step != last_step:
+            self.keep_fault(line, f"the run ends with step {self._last_step}, not {last_step}")
 
     def judge_short_throughputs(self) -> None:
-        """Collect the throughputs whose time is too short for their epoch. Call it once the log has ended.
+        """Report each epoch_throughput that states too little time for its epoch. Call it after the last event.
 
-        The time that training waited for a checkpoint within the epoch is no part of the throughput, so it may be
-        missing. This can be judged at the end only, as the event of a checkpoint may come after that of the epoch's
-        end.
+        The stated time may be shorter than the epoch by the time that training waited for checkpoints in that epoch.
+        This can only be judged at the end, because the event of a checkpoint may come after the end of the epoch.
         """
         for short in self._short_throughputs:
-            step_before = (short.epoch - 1) * self._plan.epoch_steps
-            last_step = short.epoch * self._plan.epoch_steps
+            last_step_before_epoch = (short.epoch - 1) * self._plan.epoch_steps
+            last_step_of_epoch = short.epoch * self._plan.epoch_steps
             waited_ms = 0.0
             for step, blocked_ms in self._blocked_ms_by_step.items():
-                if step_before < step < last_step:  # a checkpoint of the last step is written after the epoch
+                # The checkpoint of an epoch's last step is written after the epoch.
+                if last_step_before_epoch < step < last_step_of_epoch:
                     waited_ms += blocked_ms
-            if short.missing_ms > waited_ms:
-                self._collector.add_breach(AGREES, short.line, short.actual)
+            if short.unexplained_ms > waited_ms:
+                self._collector.add_breach(THROUGHPUT_RULE, short.line, short.actual)
 
     # --- step windows ---
 
     def _make_plan(self, position: schema.InWindow, window: schema.StepWindow) -> None:
-        """Make the plan at the first window, when the settings are known; a resumed run begins after another step."""
-        self._plan = _plan_of_run(self._run)
+        """Make the plan of the steps at the first window: the settings are known by then.
+
+        A resumed run begins after a later step than 0, which follows from its first window.
+        """
+        self._plan = plan_of_run(self._run)
         summary = self._run.summary
         if summary is not None and summary.resumed:
             self._last_step = position.step - window.steps
 
-    def _check_step_window(self, event: Event) -> None:
-        """Compare a window, the steps between two lines of progress, with the run's plan and with the log's clock.
+    def _take_step_window(self, event: Event) -> None:
+        """Take an event step_window, about the steps between two lines of progress.
 
-        Its loss and its time are kept, to compare the run with others; its images and seconds are added to the sums of
-        its epoch; and the window with the most images/s is remembered. The first window makes the plan. An event that
-        is not as the schema has it is a fault. Nothing more is compared once there are as many faults as are kept.
+        1. Keep its loss and its time, to compare the run with others.
+        2. Keep a fault if the event does not fit the schema. The next parts are then left out.
+        3. If it is the first one, make the plan of the steps.
+        4. Add it to the sums, and compare it with the plan and with the log's clock. This part is left out once there
+           are FINDINGS_PER_RULE faults, so the sums stop, too.
         """
         window = dataclass_of(schema.StepWindow, event.value)
         position = dataclass_of(schema.InWindow, event.metadata)
-        if len(self._run.losses) < LOSSES_KEPT:
-            self._run.losses.append(window.loss if window else None)
-            self._run.keep_interval(event.key, window.time_s if window else 0.0)
+        self._keep_loss_and_time(window)
         if window is None or position is None or not _is_possible(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        if self._run.number_of_events(schema.STEP_WINDOW) == 1:  # the run has counted this one already
+        is_first = self._run.number_of_events(schema.STEP_WINDOW) == 1  # the run has counted this one already
+        if is_first:
             self._make_plan(position, window)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
+
         previous_step = self._last_step
         self._last_step = position.step
         self.all_images += window.images
         self._epoch_sums.add(window)
-        self._compare_window(event.line, window, position, previous_step)
-        self._compare_clock(event)
+        self._compare_with_plan(event.line, window, position, previous_step)
+        self._compare_with_clock(event)
         if window.time_s > 0:
             self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
 
-    def _compare_window(
+    def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
+        """Keep a window's loss and time for the comparison with other runs, up to LOSSES_KEPT windows.
+
+        None, a window that does not fit the schema, keeps its place: its loss is None, and its time is 0.
+        """
+        if len(self._run.losses) < LOSSES_KEPT:
+            self._run.losses.append(window.loss if window else None)
+            self._run.keep_interval(schema.STEP_WINDOW.key, window.time_s if window else 0.0)
+
+    def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
         """Compare the window of `line` with the one that the plan has after `previous_step`, where the last one ended.
 
-        It must have the planned number of steps, a global batch of images in each, and the planned phase and epoch. It
-        must have taken some time, and cannot have waited for data for longer. The first difference is kept as a fault.
+        The first of these that does not hold is kept as a fault:
+
+        - It has the planned number of steps, follows the last window, and has a global batch of images in each step.
+        - It is of the planned phase and of the open epoch. A run that only measures throughput calls this epoch 1.
+        - It took some time, and did not wait for data for longer than that.
         """
         steps = window.steps
         wait_s = window.data_wait_s
-        wanted = self._plan.next_window(previous_step, position.epoch_num)
-        wanted_epoch = self._open_epoch
-        if self._plan.measured_end:
-            wanted_epoch = 1  # as a run that measures the throughput alone has no epochs
-        if steps != wanted.steps or position.step != previous_step + steps or window.images != steps * self._plan.batch:
+        planned = self._plan.next_window(previous_step, position.epoch_num)
+        planned_epoch = 1 if self._plan.measured_end else self._open_epoch
+
+        has_planned_steps = steps == planned.steps and window.images == steps * self._plan.batch
+        follows_last_window = position.step == previous_step + steps
+        has_planned_place = position.phase == planned.phase and position.epoch_num == planned_epoch
+        is_time_possible = window.time_s > 0 and 0 <= wait_s <= window.time_s + _ROUNDING_ERROR_S
+        if not (has_planned_steps and follows_last_window):
             done = f"{steps} steps, {window.images} images"
             self.keep_fault(line, f"a window of {done}, to step {position.step}; {previous_step} was the last")
-        elif position.phase != wanted.phase or position.epoch_num != wanted_epoch:
+        elif not has_planned_place:
             self.keep_fault(line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here")
-        elif not 0 <= wait_s <= window.time_s + _ROUNDED_S or not window.time_s > 0:
+        elif not is_time_possible:
             self.keep_fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
 
-    def _compare_clock(self, event: Event) -> None:
-        """Compare the sum of the windows' times with the time that has passed since the epoch's start."""
+    def _compare_with_clock(self, event: Event) -> None:
+        """Keep a fault if the windows took longer in all than the time that has passed since the epoch's start."""
         passed_ms = event.time_ms - self._epoch_sums.since_ms
         windows_s = self._epoch_sums.time_s
-        if windows_s * 1000 > passed_ms * (1 + self._clock_share) + self._run.clock_tolerance_ms:
+        most_ms = passed_ms * (1 + self._most_clock_difference) + self._run.clock_tolerance_ms
+        if windows_s * 1000 > most_ms:
             self.keep_fault(
                 event.line, f"windows of {six_digits(windows_s)} s in the {six_digits(passed_ms / 1000)} s up to here"
             )
 
     @property
-    def _clock_share(self) -> float:
-        """The part of a time by which the log's clock may differ from it."""
-        return self._collector.strict_rules[AGREES].bounds["share"]
+    def _most_clock_difference(self) -> float:
+        """The largest share by which a time may differ from the log's clock; 0.01 is 1 %."""
+        return self._collector.strict_rules[THROUGHPUT_RULE].bounds["share"]
+
+    def _most_difference_ms(self, clock_ms: float) -> float:
+        """Return how far a stated time may differ from `clock_ms`, the time by the log's clock."""
+        return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _check_rank_times(self, event: Event) -> None:
         """Keep a fault if an event rank_times cannot be of this run.
 
-        It has the least, the median and the most time that the ranks waited for data, and that they computed. These
-        must be in that order, and the rank that took most must be one of the run's. Times of computing may be missing.
+        - The event must fit the schema, and the log must have a run_summary.
+        - The least, the median and the most time that ranks waited for data must be in this order, from 0 on.
+        - The times that ranks computed must be in this order, too. They may be missing.
+        - The ranks that took most must be ranks of the run.
         """
         times = dataclass_of(schema.RankTimes, event.value)
         summary = self._run.summary
@@ -307,8 +277,8 @@ class Measured:
         if not is_possible:
             self.keep_fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
-    def _keep_checkpoint(self, event: Event) -> None:
-        """Keep how long training waited for a checkpoint; it must be of a step that was done."""
+    def _take_checkpoint(self, event: Event) -> None:
+        """Keep how long training waited for a checkpoint. Keep a fault if it is not of a step that was done."""
         checkpoint = dataclass_of(schema.Checkpoint, event.value)
         if checkpoint is None or not 0 < checkpoint.step <= self._last_step:
             self.keep_fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
@@ -318,53 +288,62 @@ class Measured:
     # --- throughputs ---
 
     def check_epoch_throughput(self, event: Event, number: int | None) -> None:
-        """Collect what contradicts the images, seconds and images/s that a log of this project states of an epoch.
+        """Report what is wrong with an event epoch_throughput: the images, seconds and images/s of an epoch.
 
-        They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the size of
-        the data set. `number` is the epoch's. None, where the log has no number, is a breach, and so are values that
-        are not numbers above 0. An event before the epoch's end is compared with the clock when the epoch stops.
+        `number` is the epoch's; None if the event states none. An event without this number, or with values that are
+        not numbers above 0, is a breach and is not checked further. Otherwise the values must agree with
+
+        - each other: images/s is images over seconds,
+        - the sums of the epoch's windows,
+        - the time of the epoch by the log's clock, and
+        - the size of the data set.
+
+        The clock is looked at when the epoch has stopped.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
         if number is None or stated is None or not _is_positive(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self._collector.add_breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
+            self._collector.add_breach(THROUGHPUT_RULE, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
         self._compare_rate(stated, line)
-        self._compare_sums(line, number, stated)
+        self._compare_with_windows(line, number, stated)
 
         throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
         is_epoch_open = self._open_epoch == number
         if not is_epoch_open:
             self._compare_time(throughput)
-        elif len(self._throughputs_of_open_epoch) < FINDINGS_PER_RULE:
+        elif len(self._throughputs_of_open_epoch) < FINDINGS_PER_RULE:  # more would not be reported
             self._throughputs_of_open_epoch.append(throughput)
         self._compare_with_data_set(stated, line)
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
-        """Compare the images/s of an epoch with its images over its seconds."""
+        """Report a breach if the images/s of an epoch are not its images over its seconds."""
         rate = stated.images / stated.time_s
-        if abs(stated.images_per_s - rate) > self._clock_share * rate:
+        if abs(stated.images_per_s - rate) > self._most_clock_difference * rate:
             actual = f"{six_digits(stated.images_per_s)} images/s; its images over its time are {six_digits(rate)}"
-            self._collector.add_breach(AGREES, line, actual)
+            self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
-        """Compare the images of an epoch with the samples of the data set: less than a batch may be left over."""
+        """Report a breach if the images of an epoch differ from the training samples by more than a global batch.
+
+        Nothing is compared if the log does not state both sizes.
+        """
         samples = self._run.stated_count(schema.TRAIN_SAMPLES)
         batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)
         if samples and batch and abs(stated.images - samples) > batch:
             images = significant(stated.images, digits=10)
             actual = f"{images} images in an epoch; train_samples is {samples}, the global batch {batch}"
-            self._collector.add_breach(AGREES, line, actual)
+            self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
-    def _compare_sums(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
-        """Compare what an event states of epoch `number` with the sums of its windows, and its last step with the plan.
+    def _compare_with_windows(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
+        """Keep a fault for each value of epoch `number` that is not the sum over its windows.
 
-        Each difference is kept as a fault. Seconds may differ by what rounding makes, as the event and each window have
-        been rounded to six digits.
+        Seconds may differ by the rounding of the event and of each window. A wrong last step of the epoch is a fault,
+        too, if the plan has its last step.
         """
         sums = self._epoch_sums
-        rounding_s = _ROUNDED_S * (sums.windows + 1)
+        rounding_s = _ROUNDING_ERROR_S * (sums.windows + 1)
         for unit, value, sum_of_windows, tolerance in (
             ("images", stated.images, sums.images, 0.0),
             ("s", stated.time_s, sums.time_s, rounding_s),
@@ -378,57 +357,59 @@ class Measured:
             self.keep_fault(line, f"epoch {number} ends with step {self._last_step}, not {planned_step}")
 
     def _compare_time(self, throughput: _Throughput) -> None:
-        """Compare the time of a throughput with that between its epoch's start and stop, less evaluation.
+        """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
-        A longer time is a breach, and so is a throughput of another epoch than the last one that ended. A shorter time
-        is kept until the log's end, as a checkpoint may explain it.
+        The training time is from epoch_start to epoch_stop, without evaluations.
+
+        - The event is not of the last epoch that ended: a breach.
+        - The times agree: nothing.
+        - The stated time is longer: a breach.
+        - The stated time is shorter: kept for `judge_short_throughputs`, because checkpoints may explain it.
         """
         epoch = throughput.epoch
-        epoch_ms = self._last_epoch_ms
-        if epoch != self._last_epoch or epoch_ms is None:
+        training_ms = self._last_epoch_training_ms
+        if epoch != self._last_epoch or training_ms is None:
             actual = f"a throughput of epoch {epoch}, which is not the last one trained"
-            self._collector.add_breach(AGREES, throughput.line, actual)
+            self._collector.add_breach(THROUGHPUT_RULE, throughput.line, actual)
             return
-        missing_ms = epoch_ms - throughput.time_s * 1000
-        allowed_ms = self._clock_share * epoch_ms + self._run.clock_tolerance_ms
+        missing_ms = training_ms - throughput.time_s * 1000  # below 0: the stated time is longer
+        allowed_ms = self._most_difference_ms(training_ms)
         if abs(missing_ms) <= allowed_ms:
             return
-        between = f"{epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
+        between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{throughput.time_s:.3f} s for epoch {epoch}; {between}"
         if missing_ms < 0:
-            self._collector.add_breach(AGREES, throughput.line, actual)
+            self._collector.add_breach(THROUGHPUT_RULE, throughput.line, actual)
         elif len(self._short_throughputs) < EVENTS_KEPT:
-            self._short_throughputs.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
+            unexplained_ms = missing_ms - allowed_ms
+            self._short_throughputs.append(_ShortThroughput(throughput.line, epoch, unexplained_ms, actual))
 
-    def _check_throughput_of_others(self, event: Event) -> None:
-        """Collect a throughput in another submitter's log that the time of the epoch before it contradicts.
+    def _check_foreign_throughput(self, event: Event) -> None:
+        """Report a breach if a throughput in another submitter's log does not fit the duration of the epoch before it.
 
-        The event's value is taken as images/s over the whole data set: a number, or a table that has it as `throughput`
-        or `imgs_sec`. At that rate the data set must take as long as the last epoch did by the log's clock, within a
-        tolerance. Nothing is compared for a value of another form, for an event within an epoch or before the first one
-        has ended, and where the log does not state the size of the data set.
+        The event's value is taken as images/s: a number, or a table that has it as `throughput` or `imgs_sec`. At that
+        rate the data set must take as long as the last epoch trained by the log's clock. Nothing is checked if
+
+        - the event is within an epoch, or no epoch of a time above 0 has ended,
+        - the value has another form, or
+        - the log does not state train_samples.
         """
         images_per_s = event.value
         if isinstance(images_per_s, dict):
             images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
-        epoch_ms = self._last_epoch_ms
+        epoch_ms = self._last_epoch_training_ms
         is_within_epoch = self._open_epoch is not None
         if is_within_epoch or epoch_ms is None or epoch_ms <= 0:
             return
         if not is_number(images_per_s) or not images:
             return
 
-        allowed_ms = self._clock_share * epoch_ms + self._run.clock_tolerance_ms
+        allowed_ms = self._most_difference_ms(epoch_ms)
         if images_per_s <= 0 or abs(images / images_per_s * 1000 - epoch_ms) > allowed_ms:
             rate_by_clock = images / epoch_ms * 1000
             actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
-            self._collector.add_breach(AGREES, event.line, actual)
-
-
-def _whole_number_or_0(setting: Any) -> int:
-    """Return a setting that is a whole number; 0 for any other."""
-    return setting if type(setting) is int else 0
+            self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)
 
 
 def _is_positive(stated: schema.EpochThroughput) -> bool:
@@ -437,6 +418,9 @@ def _is_positive(stated: schema.EpochThroughput) -> bool:
 
 
 def _is_possible(window: schema.StepWindow) -> bool:
-    """Return whether a window's counts and loss are numbers that it can have; JSON's integers have no bound."""
+    """Return whether a window's counts have 63 bits at most, and its loss is not below 0.
+
+    A loss of None is possible: it was not a number.
+    """
     is_good_loss = window.loss is None or window.loss >= 0
     return is_good_loss and max(window.steps, window.images) < 2**63

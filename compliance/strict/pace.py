@@ -51,8 +51,8 @@ def _fast_between_slower(
     """Return the epochs that took less than `share` of the median, and have slower ones before and after them.
 
     Fast epochs at the start or the end of the run are left out: a machine may be faster before it throttles, or after.
-    Empty if there are fewer than `least_epochs` epochs. Empty, too, if the median is below `least_median_ms`: times so
-    short are no evidence.
+    Empty if there are fewer than `least_epochs` epochs, or if the median is below `least_median_ms`: such short times
+    are no evidence.
     """
     if len(trained) < least_epochs:
         return []

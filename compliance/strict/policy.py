@@ -24,7 +24,7 @@ from runlog.digits import significant, six_digits
 from runlog.reader import Event
 from runlog.text import printable
 
-_NOT_CLEARED = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
+_VALUES_OF_UNCLEARED_CACHE = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 _SUMMARY_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}
 _RULES_FOR_BENCHMARK_DATA = (
     "eval-schedule",
@@ -37,9 +37,9 @@ _RULES_FOR_BENCHMARK_DATA = (
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The rules about a run as a whole, for a run whose log was read to its end.
+    """The rules about a run as a whole. Its log must have been read to the end.
 
-    `order` has followed its events, and `collector` gets the findings.
+    `order` has followed the events of the run, and `collector` gets the findings.
     """
 
     ruleset: Ruleset
@@ -48,16 +48,16 @@ class Policy:
     collector: FindingCollector
 
     def check(self, benchmark_asked: str | None) -> None:
-        """Collect the breaches of the rules about the run as a whole. Call it after those of its events were collected.
+        """Report the breaches of the rules about the run as a whole. Call it after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, the breaches of rules
-        that do not hold for the run's benchmark and division are dropped, also those by single events. For each such
-        rule there is a note that it was not applied.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, all findings of rules
+        that do not apply to the run's benchmark and division are dropped, also those of single events. Each such rule
+        is noted.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
         division = run.stated_text(schema.SUBMISSION_DIVISION)
-        benchmark = self.ruleset.benchmarks.get(name)  # None: it is none of this project's
+        benchmark = self.ruleset.benchmarks.get(name)  # None: not one of this project's
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
         self._check_summary()
@@ -69,8 +69,9 @@ class Policy:
             # This must see all breaches of form before some are dropped below: our writer breaks none of these rules,
             # whatever the benchmark.
             self._check_project_log(benchmark)
-        # By the empty name no rule of certain benchmarks holds, not even one of resnet in a round without it.
-        self.collector.drop_inapplicable_rules("" if benchmark is None else name, division)
+        # For a benchmark that this round does not have, None drops even the rules that name it.
+        known_name = None if benchmark is None else name
+        self.collector.drop_inapplicable_rules(known_name, division)
         if division == "closed":
             self._note_rules_for_benchmark_data()
 
@@ -80,35 +81,39 @@ class Policy:
     # --- rules of every benchmark ---
 
     def _check_benchmark_asked(self, asked: str | None) -> None:
-        """Collect that the log is of another benchmark than the user asked for; None allows any."""
+        """Report a log of another benchmark than the user asked for; None allows any."""
         name = self.run.stated_text(schema.SUBMISSION_BENCHMARK)
         if asked and name and name != asked:
             line = self.run.first_event(schema.SUBMISSION_BENCHMARK).line
             self._add_breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, *, ours: bool) -> None:
-        """Collect a run that did not end with success; others than `ours` have words of their own for success."""
+        """Report a run that did not end with success.
+
+        `ours` says whether the benchmark is one of this project's. Logs of other benchmarks have other words for
+        success, so that only the status "aborted" is reported for them. A log without run_stop is passed over.
+        """
         run = self.run
         status = run.status
         if run.stop is None or status == "success":
             return
         if not ours and status != "aborted":
             return
-        reason = run.first_event(schema.ABORT_REASON)
-        why = f": {printable(reason.value)}" if reason.line else ""
+        abort_reason = run.first_event(schema.ABORT_REASON)
+        why = f": {printable(abort_reason.value)}" if abort_reason.line else ""
         self._add_breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
     def _check_summary(self) -> None:
-        """Collect each field of the log's run_summary that says that this was no whole training on real data.
+        """Report each field of run_summary that shows that the run was not a whole training on real data.
 
-        Such a run only measured throughput, or was on synthetic data, resumed or profiled. Logs of other projects have
-        no run_summary, so for them it is noted that the rule was not applied.
+        Such a run only measured throughput, or it was resumed, profiled or on synthetic data. Logs of other projects
+        have no run_summary: it is noted that the rule was not applied.
         """
         summary = self.run.summary
-        line = self.run.first_event(schema.RUN_SUMMARY).line
         if summary is None:
             self.collector.add_note("run-mode", "not applied: the log has no run_summary that says so")
             return
+        line = self.run.first_event(schema.RUN_SUMMARY).line
         for field, wanted in _SUMMARY_OF_A_WHOLE_RUN.items():
             value = getattr(summary, field)
             if value != wanted:
@@ -116,10 +121,10 @@ class Policy:
                 self._add_breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
 
     def _check_caches(self) -> None:
-        """Collect each cache_clear event that says that the cache was not cleared, and caches all cleared too late.
+        """Report each cache_clear event that denies that the cache was cleared, and caches that were cleared too late.
 
-        Each node may log such an event by a clock of its own, so it is enough that the earliest one is before
-        run_start. A log without any event is another rule's.
+        The earliest clearing may come up to `late_ms` after run_start, a bound of the rule. One is enough, because each
+        node may log its own by its own clock. A log without any cache_clear breaks another rule.
         """
         cleared: list[Event] = []
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:
@@ -136,7 +141,7 @@ class Policy:
             self._add_breach("cache-cleared", earliest.line, f"{late_ms:.0f} ms after run_start")
 
     def _check_seeds(self) -> None:
-        """Collect a log without a seed, and seeds that seed_checker does not take."""
+        """Report a log without a seed, and each seed that the official seed_checker does not take."""
         seeds = self.run.all_events[schema.SEED.key]
         if not seeds:
             self._add_breach("seed-present", None, "no seed")
@@ -149,11 +154,13 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Collect what is wrong with a run of one of this project's benchmarks.
+        """Report what is wrong with a run of one of this project's benchmarks.
 
-        These are throughputs, accuracies that are no share, the pace and the target; then, as far as they hold for the
-        division and the benchmark, the data set, the rules of written.yaml, and how and when it was evaluated. Where a
-        ResNet run of this project is open, or on other data, its accuracies need only fit the eval_samples it states.
+        - In any run: its throughputs, accuracies that are no share, its pace and its target.
+        - If a log of this project states the benchmark's numbers of samples: the bytes of its data set.
+        - In a closed ResNet run: the rules of written.yaml.
+        - In a closed run that does not state the benchmark's numbers of samples: these numbers.
+        - In a ResNet run: its evaluations.
         """
         run = self.run
         self.order.measured.judge_short_throughputs()
@@ -166,40 +173,56 @@ class Policy:
 
         is_closed = division == "closed"
         is_resnet = benchmark.name == "resnet"
-        has_benchmark_data = states_benchmark_data(run, benchmark)
-        if run.is_project_log and has_benchmark_data:
+        states_right_counts = states_benchmark_data(run, benchmark)
+        if run.is_project_log and states_right_counts:
             self._check_bytes_of_data_set(benchmark)
         if is_closed and is_resnet:
             self.collector.findings += self._written_findings()
-        if is_closed and not has_benchmark_data:
-            has_benchmark_data = self._check_closed_data(benchmark)  # it may have just logged a wrong number
-        if is_closed and is_resnet and has_benchmark_data:
-            self._check_closed_evaluations(benchmark)
-        elif run.is_project_log and is_resnet and has_type(run.first_event(schema.EVAL_SAMPLES).value, COUNT):
+
+        used_benchmark_data = states_right_counts
+        if is_closed and not states_right_counts:
+            # It may have used the data set, and only logged a wrong number.
+            used_benchmark_data = self._report_wrong_counts(benchmark)
+        if is_resnet:
+            self._check_resnet_evaluations(benchmark, is_closed_on_its_data=is_closed and used_benchmark_data)
+
+    def _check_resnet_evaluations(self, benchmark: Benchmark, *, is_closed_on_its_data: bool) -> None:
+        """Report what is wrong with the evaluations of a ResNet run.
+
+        - A closed run on the data set of the benchmark: their schedule, their number of samples, and
+          the curve of their accuracies.
+        - Another run of this project: the accuracies must fit the eval_samples that it states, if that is a count.
+        - Any other run: nothing is checked.
+        """
+        run = self.run
+        if is_closed_on_its_data:
+            # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
+            must_be_exact = self.ruleset.version > "0.7.0"
+            check_schedule(run, self.order, exact=must_be_exact, collector=self.collector)
+            check_samples(run, benchmark.eval_samples, self.collector)
+            check_curve(run.evaluations, benchmark.targets["closed"], self.collector)
+        elif run.is_project_log and has_type(run.first_event(schema.EVAL_SAMPLES).value, COUNT):
             check_samples(run, int(run.stated_count(schema.EVAL_SAMPLES)), self.collector)
 
-    def _check_closed_evaluations(self, benchmark: Benchmark) -> None:
-        """Collect what is against the evaluations of a closed ResNet run: when, on how many samples, which curve."""
-        # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
-        exact = self.ruleset.version > "0.7.0"
-        check_schedule(self.run, self.order, exact=exact, collector=self.collector)
-        check_samples(self.run, benchmark.eval_samples, self.collector)
-        check_curve(self.run.evaluations, benchmark.targets["closed"], self.collector)
-
     def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
-        """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
+        """Report files that cannot be those of the benchmark's data set, by the sums of their bytes in the header.
+
+        Nothing is reported if the benchmark's bytes are not known.
+        """
         if benchmark.distributed is None:
             return
         stated = passports.bytes_of_parts(self.run.header_section(schema.DATASET))
         for difference in passports.differences(stated, benchmark.distributed):
             self._add_breach("data-distributed", None, difference)
 
-    def _check_closed_data(self, benchmark: Benchmark) -> bool:
-        """Collect that a closed run states other numbers of samples than the benchmark's data set has.
+    def _report_wrong_counts(self, benchmark: Benchmark) -> bool:
+        """Report that a closed run states wrong numbers of samples, and return whether it used the data set after all.
 
-        Return whether it used this data set all the same. It did if the accuracies show that only the number of
-        evaluation samples was logged wrong, as that of batches: the finding is then a warning. Otherwise it is an
-        error.
+        Call it only if the numbers are not those of the benchmark's data set.
+
+        - The accuracies of a ResNet run show that only eval_samples is wrong, such as a number of batches: this is a
+          warning, and the answer is True.
+        - Otherwise it is an error, and the answer is False.
         """
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
@@ -209,28 +232,34 @@ class Policy:
             self.collector.add_breach("eval-samples", evaluation.line, actual, severity="warning")
             return True
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
-        blamed_event = train if train.value != benchmark.train_samples else evaluation
+        is_train_wrong = train.value != benchmark.train_samples  # else evaluation is
+        blamed_event = train if is_train_wrong else evaluation
         actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
         self._add_breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
         return False
 
     def _note_rules_for_benchmark_data(self) -> None:
-        """Note that the rules of the benchmark's data set were not applied where a closed run is on another."""
-        rules_found = {finding.rule for finding in self.collector.findings}
-        if not any(
-            finding.rule == "closed-data" and finding.severity == "error" for finding in self.collector.findings
-        ):
+        """Note the rules that were not applied because a closed run is not on the benchmark's data set.
+
+        Rules that have findings already are left out.
+        """
+        findings = self.collector.findings
+        is_on_other_data = any(finding.rule == "closed-data" and finding.severity == "error" for finding in findings)
+        if not is_on_other_data:
             return
+        rules_found = {finding.rule for finding in findings}
         for rule in _RULES_FOR_BENCHMARK_DATA:
             if rule not in rules_found:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Collect a status that the accuracies contradict.
+        """Report a status that the accuracies contradict.
 
-        The status must be success if an accuracy reached the target by run_stop, and must not be otherwise. The target
-        is the benchmark's for the division, else that of the recipe, which the log's header states. Without any target
-        it is noted that the rule was not applied. A run without evaluations or run_stop is not looked at.
+        - An accuracy reached the target: the status must be success, and the target reached by run_stop.
+        - None did: the status must not be success.
+
+        The target is the one of the benchmark for the division, else the one of the recipe in the log's header. Without
+        a target it is noted that the rule was not applied. A run without evaluations or run_stop is passed over.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -248,34 +277,37 @@ class Policy:
             actual = f"status success; the last evaluation gave {six_digits(last.value)}, the target is {target}"
             self._add_breach("target-status", last.line, actual)
 
-    def _check_reached(self, first: Evaluation, division: str) -> None:
-        """Collect that a run which reached the target has another status than success, or reached it after run_stop.
+    def _check_reached(self, reaching: Evaluation, division: str) -> None:
+        """Check a run that reached the target; `reaching` is the first evaluation that did. The run has a run_stop.
 
-        `first` is the first evaluation that reached it. A closed run may go on after that, which is only noted.
+        - Its status is not success: a breach.
+        - It reached the target after run_stop, by more than the bound `after_stop_ms` of the rule: a breach.
+        - It is closed and went on after that evaluation: a note, because it may.
         """
         run = self.run
         assert run.stop is not None
-        reached = f"epoch {first.epoch} reached {six_digits(first.value)}"
-        late_ms = first.time_ms - run.stop.time_ms
+        reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"
+        late_ms = reaching.time_ms - run.stop.time_ms
         if run.status != "success":
-            self._add_breach("target-status", first.line, f"status {printable(run.status)}, although {reached}")
+            actual = f"status {printable(run.status)}, although {reached}"
+            self._add_breach("target-status", reaching.line, actual)
         elif late_ms > self.collector.strict_rules["target-status"].bounds["after_stop_ms"]:
-            self._add_breach(
-                "target-status", first.line, f"{reached} {significant(late_ms, digits=10)} ms after run_stop"
-            )
-        elif division == "closed" and first is not run.evaluations[-1]:
+            actual = f"{reached} {significant(late_ms, digits=10)} ms after run_stop"
+            self._add_breach("target-status", reaching.line, actual)
+        elif division == "closed" and reaching is not run.evaluations[-1]:
             self.collector.add_note("target-status", f"{reached} already and the run went on, as it may")
 
     # --- the written rules of single values ---
 
     def _written_findings(self) -> list[Finding]:
-        """Return a finding for each check of written.yaml that the run does not meet.
+        """Return a finding for each check of written.yaml that the run does not pass.
 
-        These are demands of the written rules that mlperf-logging's checker does not make. A check looks at the first
-        event of its key, and may compare it with the first values of other keys and the number of epochs trained. It is
-        passed over where the log has no such event, and where it is for another optimizer than the run's.
+        The written rules of MLPerf demand these checks, and mlperf-logging's checker does not make them. A check looks
+        at the first event of its key. It may use the first values of other keys and the number of epochs, too.
+
+        A check is skipped if the log has no such event, or if it is for another optimizer than the run's.
         """
-        state = State(self.run.first_values.items())  # the first value of each key, as `s` of a check
+        state = State(self.run.first_values.items())  # `s` in a check has the first value of each key
         state["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
@@ -291,7 +323,10 @@ class Policy:
     # --- a log of this project ---
 
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
-        """Collect what a log of this project cannot hold: it is whole, and in the form that its writer gives it."""
+        """Report what a log of this project cannot hold, and any breach of form: our writer breaks none of these rules.
+
+        All of these are breaches of the rule `own-log`, which is an error.
+        """
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
         for finding in list(self.collector.findings):
@@ -300,10 +335,10 @@ class Policy:
 
 
 def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:
-    """Return the breach of a rule of written.yaml by an event; None where it meets the rule.
+    """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    The event's value or its metadata is looked at, as the rule's check says. None, too, for a check of a value that is
-    no number: that is for the rules `log-form` and `value-type`. `state` has the values of other events.
+    The rule's check looks at the event's value or its metadata, and at `state`, the values of other events. A value
+    that is not a number is not checked here: the rules `log-form` and `value-type` report it.
     """
     check = read_check("written.yaml", rule.key, rule.check)
     is_about_value = check.aspect == "value"
@@ -323,9 +358,13 @@ def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding |
 
 
 def _why_not_cleared(event: Event) -> str:
-    """Return what a cache_clear event says against a cleared cache, its value or its metadata; empty for nothing."""
-    is_value_negative = str(event.value).strip().lower() in _NOT_CLEARED
-    if is_value_negative and event.value is not None:
+    """Return what a cache_clear event states against a cleared cache; empty if it states nothing against it.
+
+    - Its value is one such as false, "no" or "failed", but not null: the value.
+    - Its metadata has a `status` other than "done": the metadata.
+    """
+    is_value_negative = str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE
+    if is_value_negative and event.value is not None:  # str(None) is among these words
         return f"the value is {printable(event.value)}"
     if event.metadata.get("status", "done") != "done":
         return printable(own_metadata(event.metadata))

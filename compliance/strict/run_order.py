@@ -1,4 +1,7 @@
-"""The order of a run, event by event: its clock, its epochs by their places, its blocks and evaluations."""
+"""The order of a run, event by event: its clock, and its parts, which are blocks, epochs and evaluations.
+
+A block is several epochs together. Its event has the number of the first epoch, and how many there are.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,18 +18,22 @@ from runlog.text import printable
 ORDER = "event-order"  # the rule of form that labels and closing events break
 _STARTS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
 _STOPS = frozenset({schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key})
-_CLOSED_BY = {"block": ("block", "epoch"), "epoch": ("epoch",), "eval": ("eval",)}  # what is over when a part starts
+# The kinds of parts that must have stopped before a part of a kind starts.
+_MUST_STOP_BEFORE = {"block": ("block", "epoch"), "epoch": ("epoch",), "eval": ("eval",)}
 _NUMBER_FIELD = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}  # in the metadata of a part
 _PARTS = _STARTS | _STOPS | {schema.EVAL_ACCURACY.key}
-# Keys whose times a score or a rate rests on. All others are labels, which some log at any time.
+# Keys by whose times a score or a rate is computed. All others are labels, which some log at any time.
 KEYS_OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
 KEYS_OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
 _KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
 @dataclass(frozen=True)
-class _Open:
-    """A part of the run that was started. `number` is None where its label is none; only a block has more epochs."""
+class _OpenPart:
+    """A part of the run that has started. `number` is the number of its first epoch; None if the event states none.
+
+    Only a block has more than one epoch.
+    """
 
     start: Event
     number: int | None
@@ -34,6 +41,7 @@ class _Open:
 
     @property
     def last(self) -> int | None:
+        """The number of its last epoch."""
         return None if self.number is None else self.number + self.epochs - 1
 
     def __str__(self) -> str:
@@ -41,38 +49,38 @@ class _Open:
 
 
 class TrainedPart(NamedTuple):
-    """The time of an epoch, or the mean of an epoch of a block, and the line where it ended."""
+    """The time of an epoch, or the mean time of the epochs of a block, and the line where it ended."""
 
     epoch_ms: float
     line: int
 
 
 class RunOrder:
-    """Follows a run from event to event. Times are Unix milliseconds."""
+    """Follows a run from event to event, and reports what is out of order. Times are Unix milliseconds."""
 
     def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
         self.run = run
         self.measured = Measured(run, collector)
-        self.epochs_counted = 0  # that epoch_start or blocks announced, whatever their numbers
-        self.last_epoch: int | None = None  # the number of the last one trained
+        self.epochs_counted = 0  # epochs that were started, or announced by blocks, whatever their numbers
+        self.last_epoch: int | None = None  # the number of the last epoch that was trained
         self.trained: list[TrainedPart] = []
         self._collector = collector
-        self._latest_ms: float | None = None  # of the events whose times count
-        self._early_part: Event | None = None  # the first part that started above run_start
-        self._has_epoch_events = False
-        self._open: dict[str, _Open] = {}  # the block, epoch and eval that are open
-        self._evaluation_without_accuracy: _Open | None = None  # the evaluation that has no accuracy yet
-        self._eval_in_epoch_ms = 0.0
+        self._latest_ms: float | None = None  # of the events of KEYS_OF_THE_CLOCK
+        self._early_part: Event | None = None  # the start of the first part that started above run_start
+        self._has_epoch_events = False  # whether the log has any epoch_start; some have blocks alone
+        self._open_parts: dict[str, _OpenPart] = {}  # by kind: block, epoch and eval
+        self._evaluation_without_accuracy: _OpenPart | None = None  # the evaluation that has no accuracy yet
+        self._evaluated_in_epoch_ms = 0.0  # the time of the evaluations in the open epoch
         self._handlers: dict[str, Callable[[Event], None]] = {
-            schema.RUN_START.key: self._run_start,
-            schema.RUN_STOP.key: self._run_stop,
-            schema.EVAL_ACCURACY.key: self._eval_accuracy,
+            schema.RUN_START.key: self._start_run,
+            schema.RUN_STOP.key: self._stop_run,
+            schema.EVAL_ACCURACY.key: self._take_accuracy,
         }
-        self._handlers |= dict.fromkeys(_STARTS, self._part_starts)
-        self._handlers |= dict.fromkeys(_STOPS, self._part_stops)
+        self._handlers |= dict.fromkeys(_STARTS, self._start_part)
+        self._handlers |= dict.fromkeys(_STOPS, self._stop_part)
 
     def take(self, event: Event) -> None:
-        """Follow the next event, of any key."""
+        """Check the time of the next event, and pass it on to the method for its key."""
         self._check_clock(event)
         handle = self._handlers.get(event.key)
         if handle is not None:
@@ -88,7 +96,7 @@ class RunOrder:
     def _epoch_number(self, event: Event, name: str) -> int | None:
         """Return the number of an epoch, or of epochs, in the field `name` of an event's metadata.
 
-        None where the field is missing or no whole number, which is a breach.
+        If the field is missing or not a whole number, report a breach and return None.
         """
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
@@ -100,45 +108,49 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Collect an event that is earlier than one above it, or that comes after run_stop.
+        """Report an event whose time is earlier than that of an event above it, or that comes after run_stop.
 
-        The times of a run's start, parts and end decide its score: these may go back by 0.1 s, as clocks are corrected,
-        and more is a breach of `time-order`. The times of other events decide nothing, and some log them at any time:
-        an earlier one only warns, and they may come after run_stop. Events that each rank logs by a clock of its own
-        are passed over.
+        - An event that each rank logs by a clock of its own is not checked.
+        - An event of KEYS_OF_THE_CLOCK decides the score. It may go back by 0.1 s, because clocks are corrected. More
+          is a breach of time-order. After run_stop it is a breach of event-order, which only warns.
+        - Any other event is a label. If it goes back at all, it breaches event-order. It may come after run_stop.
+
+        The time to compare with is the latest one of KEYS_OF_THE_CLOCK.
         """
         if event.key in _KEYS_OF_EVERY_RANK:
             return
-        rule = ORDER
-        allowed_ms = 0.0
-        does_time_count = event.key in KEYS_OF_THE_CLOCK
-        if does_time_count:
-            rule = "time-order"
-            allowed_ms = self._collector.strict_rules[rule].bounds["back_ms"]
         latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
-        back_ms = latest_ms - event.time_ms
-        if back_ms > allowed_ms:
-            before = f"{significant(back_ms, digits=10)} ms before an event above it"
-            actual = f"{printable(event.key)} at {event.time_ms} ms, {before}"
-            self._add_breach(rule, event, actual)
-        if not does_time_count:
+        is_label = event.key not in KEYS_OF_THE_CLOCK
+        if is_label:
+            self._check_not_earlier(event, latest_ms, ORDER, allowed_ms=0.0)
             return
 
+        allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
+        self._check_not_earlier(event, latest_ms, "time-order", allowed_ms=allowed_ms)
         self._latest_ms = max(latest_ms, event.time_ms)
         stop = self.run.stop
         if stop is not None and event.key != schema.RUN_STOP.key:
             self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
 
+    def _check_not_earlier(self, event: Event, latest_ms: float, rule: str, *, allowed_ms: float) -> None:
+        """Report a breach of `rule` if an event is earlier than `latest_ms` by more than `allowed_ms`."""
+        back_ms = latest_ms - event.time_ms
+        if back_ms > allowed_ms:
+            before = f"{significant(back_ms, digits=10)} ms before an event above it"
+            self._add_breach(rule, event, f"{printable(event.key)} at {event.time_ms} ms, {before}")
+
     def _check_not_before_start(self, part: Event, start_ms: float) -> None:
-        """Collect the start of a block, epoch or evaluation that is before run_start."""
+        """Report a block, epoch or evaluation that starts before `start_ms`, the time of run_start."""
         before_ms = start_ms - part.time_ms
         if before_ms > self._collector.strict_rules["before-run-start"].bounds["before_ms"]:
-            self._add_breach(
-                "before-run-start", part, f"{part.key} {significant(before_ms, digits=10)} ms before run_start"
-            )
+            actual = f"{part.key} {significant(before_ms, digits=10)} ms before run_start"
+            self._add_breach("before-run-start", part, actual)
 
-    def _run_start(self, event: Event) -> None:
-        """Begin the run, and collect a part that started above it. A second run_start is compared with the first."""
+    def _start_run(self, event: Event) -> None:
+        """Begin the run at its first run_start, and report a part that started above it.
+
+        A second run_start is only compared with the first.
+        """
         first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
             self._compare_time_with_first(event, first)
@@ -148,12 +160,14 @@ class RunOrder:
             self._add_breach(ORDER, self._early_part, f"{self._early_part.key} above run_start")
             self._check_not_before_start(self._early_part, event.time_ms)
 
-    def _run_stop(self, event: Event) -> None:
-        """Collect what is wrong with the end of the run, an event run_stop.
+    def _stop_run(self, event: Event) -> None:
+        """End the run at its first run_stop, and report what is wrong with its end.
 
-        It must be later than the start. If its status is success, all blocks, epochs and evaluations must have been
-        stopped, and the last evaluation have its accuracy. A second run_stop is another node's: it is only compared
-        with the first.
+        - It must be later than run_start.
+        - If its status is success, no block, epoch or evaluation may be open, and the last evaluation must have an
+          accuracy. Its losses are checked, too, and its last step if it only measures throughput.
+
+        A second run_stop is another node's: it is only compared with the first.
         """
         first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
         if event is not first:
@@ -163,140 +177,155 @@ class RunOrder:
             self._add_breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
         if self.run.status != "success":
             return
-        self.measured.check_success(event.line)
-        for part in self._open.values():
+        self.measured.check_losses_and_last_step(event.line)
+        for part in self._open_parts.values():
             self._add_breach(ORDER, event, f"{part} is open")
         if self._evaluation_without_accuracy is not None:
             self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
 
     def _compare_stops(self, event: Event, first: Event) -> None:
-        """Collect that another node's run_stop has another status than the first, or is at another time."""
+        """Report another node's run_stop if its status or its time is not that of the first run_stop."""
         self._compare_time_with_first(event, first)
         status = event.metadata.get("status")
         if status != self.run.status:
-            that = f"that of line {first.line} is {printable(self.run.status)}"
-            self._collector.add_breach("run-status", event.line, f"status {printable(status)}; {that}")
+            status_of_first = f"that of line {first.line} is {printable(self.run.status)}"
+            self._collector.add_breach("run-status", event.line, f"status {printable(status)}; {status_of_first}")
 
     def _compare_time_with_first(self, event: Event, first: Event) -> None:
-        """Collect a second run_start or run_stop at another time; close to the first it is another node's and warns."""
+        """Report a second run_start or run_stop that is at another time than the first.
+
+        Far from the first it is a breach of run-time. Close to it, it may be another node's and only warns.
+        """
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
-            far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
+            is_far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
             actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
-            self._add_breach("run-time" if far else ORDER, event, actual)
+            self._add_breach("run-time" if is_far else ORDER, event, actual)
 
     # --- blocks, epochs and evaluations ---
 
-    def _part_starts(self, event: Event) -> None:
-        """Open a part of the run at its start event, and collect what is wrong with its place, time and epoch number.
+    def _start_part(self, event: Event) -> None:
+        """Open a block, epoch or evaluation at its start event, and report what is wrong with it. It may not start
 
-        A part is a block, an epoch or an evaluation. A block is several epochs together: its event has the number of
-        the first one and their count. A part may not start before run_start, nor while an earlier part is open that
-        must have stopped by then, such as another of its kind.
+        - before run_start, which is checked later if run_start is still to come,
+        - while a part is open that must have stopped by then, or
+        - with an unexpected epoch number, which only warns. An evaluation's number is checked when it opens.
         """
         kind = _kind_of_part(event)
-        if self.run.start_ms is None:
-            self._early_part = self._early_part or event  # judged when run_start comes
-        else:
+        if self.run.start_ms is not None:
             self._check_not_before_start(event, self.run.start_ms)
-        for other in _CLOSED_BY[kind]:
-            if other in self._open:
-                self._add_breach(ORDER, event, f"{self._open[other]} is still open")
+        elif self._early_part is None:
+            self._early_part = event  # checked when run_start comes
+        for other_kind in _MUST_STOP_BEFORE[kind]:
+            if other_kind in self._open_parts:
+                self._add_breach(ORDER, event, f"{self._open_parts[other_kind]} is still open")
 
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
-        if kind != "eval":  # an evaluation has the number of an epoch before it
+        if kind != "eval":
             self._warn_of_other_number(event, f"{event.key} of epoch", number, self._next_epoch())
         if kind == "block":
-            self._open[kind] = self._block_starts(event, number)
-            return
-        part = _Open(event, number)
-        if kind == "epoch":
-            self._epoch_starts(part)
+            part = self._open_block(event, number)
+        elif kind == "epoch":
+            part = self._open_epoch(event, number)
         else:
-            self._evaluation_starts(part)
-        self._open[kind] = part
+            part = self._open_evaluation(event, number)
+        self._open_parts[kind] = part
 
-    def _block_starts(self, event: Event, first_number: int | None) -> _Open:
-        """Return the block that starts at an event, and count its epochs while none has events of its own."""
+    def _open_block(self, event: Event, number: int | None) -> _OpenPart:
+        """Return the block that starts at an event with the epoch `number`.
+
+        Its epochs are counted, unless the log has events of single epochs, which are counted instead.
+        """
         epochs = self._epoch_number(event, "epoch_count")
         if epochs is None:
             epochs = 1
         if not self._has_epoch_events:
             self.epochs_counted += epochs
-        return _Open(event, first_number, epochs)
+        return _OpenPart(event, number, epochs)
 
-    def _epoch_starts(self, epoch: _Open) -> None:
-        """Count an epoch; from the first one on, what blocks announced no longer counts."""
+    def _open_epoch(self, event: Event, number: int | None) -> _OpenPart:
+        """Count an epoch, and return it. From the first epoch on, the epochs that blocks announced no longer count."""
         if not self._has_epoch_events:
             self.epochs_counted = 0
         self.epochs_counted += 1
         self._has_epoch_events = True
-        self._eval_in_epoch_ms = 0.0
-        self.measured.epoch_starts(epoch.start, epoch.number)
+        self._evaluated_in_epoch_ms = 0.0
+        self.measured.epoch_starts(event, number)
+        return _OpenPart(event, number)
 
-    def _evaluation_starts(self, evaluation: _Open) -> None:
-        """Collect that the evaluation before has no accuracy, or that this one is not labelled with the last epoch."""
-        if self._evaluation_without_accuracy is not None and "eval" not in self._open:
-            self._add_breach(ORDER, evaluation.start, f"{self._evaluation_without_accuracy} has no accuracy")
-        trained = self._trained_epoch()
-        if evaluation.number != trained:
-            what = f"evaluation of epoch {evaluation.number}; the last trained is {trained}"
-            self._add_breach(ORDER, evaluation.start, what)
+    def _open_evaluation(self, event: Event, number: int | None) -> _OpenPart:
+        """Return the evaluation that starts at an event with the epoch `number`.
+
+        Report a breach if the evaluation before it has no accuracy, or if `number` is not that of the last epoch.
+        """
+        is_last_one_open = "eval" in self._open_parts  # then it was reported by now
+        if self._evaluation_without_accuracy is not None and not is_last_one_open:
+            self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
+        last_trained = self._epoch_to_evaluate()
+        if number != last_trained:
+            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {last_trained}")
+        evaluation = _OpenPart(event, number)
         self._evaluation_without_accuracy = evaluation
+        return evaluation
 
-    def _part_stops(self, event: Event) -> None:
-        """Close the block, epoch or evaluation that stops at `event`, and record how long it took.
+    def _stop_part(self, event: Event) -> None:
+        """Close the block, epoch or evaluation that stops at `event`, and keep how long it took.
 
-        A stop without a start is a breach, and a stop with another epoch number than the start warns. Of a block whose
-        epochs have events of their own no time is recorded, as theirs are: only the place of its end is checked. The
-        time of an epoch, or of a block in place of its epochs, is one of training; that of an evaluation within an
-        epoch is taken off when the throughput is checked.
+        A stop without a start is a breach. A stop with another epoch number than the start warns. The time of the part
+        is kept as follows:
+
+        - block: as training time. If the log has events of single epochs, those have the time, so only the number of
+          the block's last epoch is checked.
+        - epoch: as training time. The evaluations in it are taken off for the check of its throughput.
+        - evaluation: as evaluation time.
         """
         kind = _kind_of_part(event)
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
-        part = self._open.pop(kind, None)
+        part = self._open_parts.pop(kind, None)
         if part is None:
             self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
             return
         self._warn_of_other_number(event, f"{event.key} of epoch", number, part.number)
         if kind == "block" and self._has_epoch_events:
-            self._block_of_epochs_stops(event, part)
+            self._check_last_epoch_of_block(event, part)
             return
 
         took_ms = event.time_ms - part.start.time_ms
-        self._record_time(event, took_ms)
-        if kind == "eval":
-            self._evaluation_stops(took_ms)
-            return
-        self._keep_trained(part, took_ms, event.line)
-        if kind == "epoch":
-            self.measured.epoch_stops(part.number, took_ms - self._eval_in_epoch_ms)
+        self._keep_time(event, took_ms)
+        if kind == "block":
+            self._keep_trained(part, took_ms, event.line)
+        elif kind == "epoch":
+            self._keep_trained(part, took_ms, event.line)
+            self.measured.epoch_stops(part.number, took_ms - self._evaluated_in_epoch_ms)
+        elif "epoch" in self._open_parts:  # an evaluation within an epoch
+            self._evaluated_in_epoch_ms += took_ms
 
-    def _evaluation_stops(self, took_ms: float) -> None:
-        """Add the time of an evaluation within an epoch to what the epoch did not train."""
-        if "epoch" in self._open:
-            self._eval_in_epoch_ms += took_ms
-
-    def _keep_trained(self, part: _Open, took_ms: float, line: int) -> None:
-        """Keep the time of an epoch, or the mean time of the epochs of a block, which ended in `line`."""
+    def _keep_trained(self, part: _OpenPart, took_ms: float, line: int) -> None:
+        """Keep the time of an epoch, or the mean time of a block's epochs. `line` is that of its stop event."""
         self.last_epoch = part.last
         if len(self.trained) < EVENTS_KEPT:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
-    def _block_of_epochs_stops(self, event: Event, block: _Open) -> None:
-        """Collect that a block whose epochs have events of their own ends before the last of them, or after more."""
-        if "epoch" in self._open or self.last_epoch != block.last:
+    def _check_last_epoch_of_block(self, event: Event, block: _OpenPart) -> None:
+        """Report a block that stops within an epoch, or whose last epoch is not the last one trained."""
+        if "epoch" in self._open_parts or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
-    def _record_time(self, event: Event, took_ms: float) -> None:
-        """Record the time of the part that stops at `event`. It must be above 0, or 0 where the clock counts in s."""
+    def _keep_time(self, event: Event, took_ms: float) -> None:
+        """Keep the time of the part that stops at `event`, and report a time that is not above 0.
+
+        A time of 0 is right if the log's clock counts whole seconds.
+        """
         self.run.keep_interval(event.key, took_ms)
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
             self._add_breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
 
     def _warn_of_other_number(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
-        """Warn where an epoch number is not the wanted one; None wants the first of a run, 0 or 1."""
+        """Warn if an epoch's `number` is not the `wanted` one.
+
+        A `number` of None was reported before. A `wanted` of None stands for the first epoch of a run, 0 or 1.
+        """
         wanted_numbers = (0, 1) if wanted is None else (wanted,)
         if number is None or number in wanted_numbers:
             return
@@ -306,21 +335,28 @@ class RunOrder:
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
 
-    def _trained_epoch(self) -> int | None:
-        """Return the number of the epoch that an evaluation here is of; None where no label says it."""
-        if "epoch" in self._open:
-            return self._open["epoch"].number
-        if "block" in self._open and not self._has_epoch_events:
-            return self._open["block"].last
+    def _epoch_to_evaluate(self) -> int | None:
+        """Return the number of the epoch that an evaluation is of if it starts now; None if no event states it.
+
+        - An epoch is open: this epoch.
+        - A block is open, and the log has no events of single epochs: the last epoch of the block.
+        - Otherwise: the last epoch that was trained.
+        """
+        if "epoch" in self._open_parts:
+            return self._open_parts["epoch"].number
+        if "block" in self._open_parts and not self._has_epoch_events:
+            return self._open_parts["block"].last
         return self.last_epoch
 
-    def _eval_accuracy(self, event: Event) -> None:
-        """Keep an accuracy with the epoch that it states, and collect what is wrong with that epoch.
+    def _take_accuracy(self, event: Event) -> None:
+        """Keep an accuracy with the epoch that it states, and report what is wrong with that epoch.
 
-        It must be the epoch of the evaluation that started before, and not later than the epochs that were started or
-        announced. If the log has any eval_start, each accuracy needs one of its own. Benchmarks that count samples or
-        steps state no epoch: their accuracies are numbered in turn, and nothing is checked. Where the epoch is no whole
-        number, a breach in itself, the number of epochs that were started takes its place.
+        - No epoch is stated, as in benchmarks that count samples or steps: the accuracies are numbered in turn, and
+          nothing is checked.
+        - The stated epoch is not a whole number: this is reported, and `epochs_counted` takes its place.
+        - The evaluation that started last has no accuracy yet: it must be of the same epoch.
+        - The log has evaluations, but each of them has an accuracy already: a breach.
+        - The epoch is later than `epochs_counted`, the epochs that were started or announced: a breach.
         """
         if "epoch_num" not in event.metadata:
             self._keep_accuracy(event, self.run.number_of_events(schema.EVAL_ACCURACY))
@@ -329,26 +365,31 @@ class RunOrder:
         if number is None:
             number = self.epochs_counted
         self._keep_accuracy(event, number)
+
         evaluation = self._evaluation_without_accuracy
-        self._evaluation_without_accuracy = None
+        self._evaluation_without_accuracy = None  # this is its accuracy
         if evaluation is not None:
             self._warn_of_other_number(event, "an accuracy of epoch", number, evaluation.number)
         elif self.run.number_of_events(schema.EVAL_START):
             self._add_breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
 
-        ahead = number - self.epochs_counted
-        if self.epochs_counted and ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
+        epochs_ahead = number - self.epochs_counted
+        if self.epochs_counted and epochs_ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
             actual = f"an accuracy of epoch {number}; {self.epochs_counted} were started or announced"
             self._add_breach("epochs-counted", event, actual)
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
-        """Keep an accuracy as one of epoch `number`, unless it is no number. Of too many the last one takes a place."""
+        """Keep an accuracy of epoch `number`, unless it is not a number.
+
+        At most EVENTS_KEPT are kept. Once there are as many, a new one replaces the last one, so that the last one of
+        the run is always kept.
+        """
         if is_number(event.value):
-            del self.run.evaluations[EVENTS_KEPT - 1 :]  # the last one stays
+            del self.run.evaluations[EVENTS_KEPT - 1 :]
             accuracy = float(event.value)
             self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
 
 
 def _kind_of_part(event: Event) -> str:
-    """Return the kind of part that a start or stop is one of: `block`, `epoch` or `eval`."""
+    """Return the kind of part that an event starts or stops: `block`, `epoch` or `eval`."""
     return event.key.partition("_")[0]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.check import NOTHING, Report
+from compliance.check import Report
 from compliance.forms import check_replaceable
+from compliance.logged_run import NOTHING
 from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.rules import Finding, Ruleset
@@ -91,7 +92,8 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     name gives (`training_results_v4.0`), or NEWEST if no name gives one. `envelope` adds a second test of the
     convergence, against the lower convex envelope of the reference points.
 
-    Raises ValueError if an archive cannot be read, or if no folder names the round of another project's log.
+    Raises ValueError if an archive cannot be read, or if `ruleset` is None and no folder names the round of another
+    project's log.
     """
     tree = read_tree(path, ruleset)
     first_seen: dict[Mark, _FirstSeen] = {}  # where each mark of a run was seen first; each submission adds its own
@@ -109,6 +111,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
             about_speed = findings_over_peak(
                 report.run, folder.description, folder.ruleset.strict["system-description"]
             )
+            # Each log gets an entry, be it empty.
             questions_by_log.setdefault(report.path.name, []).extend((*about_submission, *about_speed))
         submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
         candidates.append(_candidate_for_screen(folder))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from compliance.check import NOTHING, Report, check_file
-from compliance.logged_run import is_number
+from compliance.check import Report, check_file
+from compliance.logged_run import NOTHING, is_number
 from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
 from compliance.submission import results_tree

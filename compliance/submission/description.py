@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from compliance.check import LoggedRun
-from compliance.logged_run import COUNT, NUMBER, has_type
+from compliance.logged_run import COUNT, NUMBER, LoggedRun, has_type
 from compliance.rules import Finding, StrictRule, breach, most_images_per_s
 from runlog import schema
 from runlog.digits import six_digits

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compliance import mlperf
-from compliance.check import NOTHING, LoggedRun, Report
-from compliance.logged_run import is_number
+from compliance.check import Report
+from compliance.logged_run import NOTHING, LoggedRun, is_number
 from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.official.convergence import Convergence, NoReferenceError, ReferenceSet
@@ -94,8 +94,8 @@ def one_submission(
     names = [name_of(report.path) for report in checked]
     for report, name in zip(checked, names, strict=True):
         if report.run is NOTHING:  # the log has no events
-            why = report.findings[0].actual  # there is at least the finding that says so
-            raise ValueError(f"{name}: no log of a run ({why})")
+            problem = report.findings[0].actual  # there is at least the finding that says so
+            raise ValueError(f"{name}: no log of a run ({problem})")
 
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -153,7 +153,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
 
     - NOT_KNOWN if rcp_checker cannot read a log; the scaling is None.
     - FAILED if the runs do not all state the same global batch, or it is not a number; the scaling is 1.
-    - FAILED if the runs converge too fast; the scaling is 1.
+    - FAILED if `convergence.against_reference` refuses the runs, such as for converging too fast; the scaling is 1.
     - PASSED otherwise; the scaling is 1, or above 1 for runs that are faster than the reference's mean.
     """
     epochs_of_runs: list[float] = []

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.check import LoggedRun, Report
+from compliance.check import Report
+from compliance.logged_run import LoggedRun
 from compliance.rules import Finding, Ruleset, load, verdict
 from compliance.submission.committed_code import REPOSITORY, code_of
 from compliance.submission.description import compare_description, read_description
@@ -138,7 +139,7 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     """
     system = description_path.stem
     copies = copy_and_check(stage / "incoming", logs, ruleset)
-    benchmark = _benchmark_of(copies, ruleset)
+    benchmark = _benchmark_of_submission(copies, ruleset)
     scored, chosen = choose_median_runs(copies.checked, ruleset)
     placed = place_logs(scored, copies, stage / "results" / system / benchmark.name)
     shutil.rmtree(stage / "incoming")  # with the copies of runs that are not scored
@@ -160,10 +161,10 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     return replace(content, chosen=chosen)
 
 
-def _benchmark_of(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
-    """Return the benchmark of the logs of one submission.
+def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
+    """Return the benchmark of the copied logs.
 
-    Raises RefusedError if they are not of one submission, and ValueError if they are fewer than a submission has.
+    Raises RefusedError if they are not all of one submission, and ValueError if they are fewer than a submission has.
     """
     try:
         benchmark = one_submission(copies.checked, ruleset, copies.original_of_copy.__getitem__)
@@ -202,11 +203,11 @@ class Refusal(NamedTuple):
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
-    """Return the manifest and the report that the package at `folder` must have, and why it may not be published.
+    """Return the manifest and the report that the package at `folder` must have, and the refusals of the package.
 
-    They are computed from its system description and its logs alone, so `verify` can compute them again. `checked` has
-    the reports on these logs. There are no refusals if the package may be published; the manifest and the report are
-    returned in either case.
+    All are computed from its system description and its logs alone, so `verify` can compute them again. `checked` has
+    the reports on these logs. Without refusals the package may be published. With them, too, the manifest and the
+    report are returned.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
@@ -237,7 +238,7 @@ def contents_of(
 
 
 def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
-    """Yield a refusal for each field that the system description lacks, or that is no text, as the tools want it."""
+    """Yield a refusal for each field that the system description lacks or that is not a text, as the tools ask."""
     for name in FIELDS:
         if not isinstance(description.get(name), str):
             problem = "no text" if name in description else "missing"
@@ -245,18 +246,20 @@ def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Ref
 
 
 def _refusals_by_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
-    """Yield the refusals of a package that its logs give.
+    """Yield the reasons in the logs why a package is refused.
 
-    - Each error of a log is one. But a run whose only errors are that it did not reach the target is not refused.
-    - Each contradiction between logs, or with the system description, is one. So are different configurations,
-      although `check` only warns of them.
-    - Last, two or more runs that did not reach the target are one.
+    For each log:
+
+    - its errors; none if its only errors are that the run did not reach the target
+    - what contradicts another log or the system description, and a configuration unlike the first run's, of which
+      `check` only warns
+
+    At the end, if two or more runs did not reach the target: that they did not.
     """
     not_converged: list[str] = []  # names of logs
     for report, findings_between_runs in _with_findings_between_runs(checked, ruleset):
-        errors = [finding for finding in report.findings if finding.severity == "error"]
-        has_only_missed_target = bool(errors) and all(finding.rule in NOT_CONVERGED for finding in errors)
-        refusing = errors
+        refusing = [finding for finding in report.findings if finding.severity == "error"]
+        has_only_missed_target = bool(refusing) and all(finding.rule in NOT_CONVERGED for finding in refusing)
         if has_only_missed_target:
             not_converged.append(report.path.name)
             refusing = []
@@ -310,11 +313,13 @@ def _sha256_of_framework_log(log: Path) -> str | None:
 
 
 def _problems_of_origin(run: LoggedRun, org: str) -> list[str]:
-    """Return why logs cannot be published as those of the organisation `org`; empty if they can. `run` is the first.
+    """Return why logs cannot be published as those of the organisation `org`; empty if they can.
 
-    - They must be of this project: a package holds this project's code.
-    - They must name the organisation. A blank in its name stands for `_` in `org`.
-    - They must name a commit, and the code must have had no local changes: a package holds the code of that commit.
+    `run` is the first of the runs. These are required:
+
+    - The logs are of this project, because a package holds this project's code.
+    - They name the organisation. A blank in its name stands for `_` in `org`.
+    - They name the commit of the code, and the code had no local changes: a package holds the code of that commit.
     """
     if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from compliance.check import LoggedRun, Report
-from compliance.logged_run import is_number
+from compliance.check import Report
+from compliance.logged_run import LoggedRun, is_number
 from compliance.official import convergence
 from compliance.rules import Benchmark, Finding, Ruleset, StrictRule, breach, note
 from compliance.submission.group import NOT_KNOWN, PASSED, BlamedRun, ConvergenceTest, convergence_test

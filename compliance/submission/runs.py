@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from compliance.check import LoggedRun, Report, check_file
+from compliance.check import Report, check_file
+from compliance.logged_run import LoggedRun
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, verdict
 from compliance.strict.copies import describe_equal_marks, describe_resemblance, seed_key, shared_last_accuracy
@@ -120,7 +121,7 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
     The runs are compared by their seeds, their course (no run may be a copy of another), their configuration and their
     convergence.
     """
-    # By the report and not by its path, which two reports may share.
+    # By id(), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
     for members in _group_by_submission(checked):
         for compare in (_shared_seeds, _equal_runs, _differing_configurations, findings_by_reference_points):
@@ -225,7 +226,7 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
     """Yield a breach for each run, except the first, that ends at the accuracy at which too many of the runs end."""
     value = shared_last_accuracy([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
     for report in members[1:]:
-        for last in report.run.evaluations[-1:]:
+        for last in report.run.evaluations[-1:]:  # none if the run was never evaluated
             if last.value == value:
                 actual = f"several runs end at an accuracy of {value!r}"
                 yield BlamedRun(report, breach(rule, actual, line=last.line))
@@ -258,29 +259,31 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
     """
     first = members[0]
     wanted = _configuration(first.run)
+    hyperparameter_rule = ruleset.strict["same-hyperparameters"]
     for report in members[1:]:
         actual = _configuration(report.run)
         differing = [name for name in wanted | actual if actual.get(name) != wanted.get(name)]
         if not differing:
             continue
-        shown = []
-        for name in differing[:_DIFFERENCES_SHOWN]:
-            value = _shown_setting(actual.get(name))
-            value_of_first = _shown_setting(wanted.get(name))
-            shown.append(f"{printable(name)} is {value}, in {printable(first.path.name)} {value_of_first}")
-        if len(differing) > _DIFFERENCES_SHOWN:
-            shown.append(f"and {len(differing) - _DIFFERENCES_SHOWN} more")
-
         rule = ruleset.strict["same-configuration"]
-        hyperparameter_rule = ruleset.strict["same-hyperparameters"]
         hyperparameters_differ = any(_is_hyperparameter(name) for name in differing)
-        if (
-            hyperparameters_differ
-            and _holds_for(hyperparameter_rule, report.run)
-            and _holds_for(hyperparameter_rule, first.run)
-        ):
+        holds_for_both = _holds_for(hyperparameter_rule, report.run) and _holds_for(hyperparameter_rule, first.run)
+        if hyperparameters_differ and holds_for_both:
             rule = hyperparameter_rule
-        yield BlamedRun(report, breach(rule, "; ".join(shown), line=report.run.first_lines.get(differing[0])))
+        shown = _differences_in_words(differing, actual, wanted, first.path.name)
+        yield BlamedRun(report, breach(rule, shown, line=report.run.first_lines.get(differing[0])))
+
+
+def _differences_in_words(names: Sequence[str], actual: JsonObject, wanted: JsonObject, name_of_first: str) -> str:
+    """Return the first three of the values that differ, each beside the first run's, and how many more there are."""
+    shown = []
+    for name in names[:_DIFFERENCES_SHOWN]:
+        value = _shown_setting(actual.get(name))
+        value_of_first = _shown_setting(wanted.get(name))
+        shown.append(f"{printable(name)} is {value}, in {printable(name_of_first)} {value_of_first}")
+    if len(names) > _DIFFERENCES_SHOWN:
+        shown.append(f"and {len(names) - _DIFFERENCES_SHOWN} more")
+    return "; ".join(shown)
 
 
 def _shown_setting(value: object) -> str:
@@ -303,7 +306,7 @@ def _configuration(run: LoggedRun) -> JsonObject:
         others["header hardware"] = [_without_host(node) for node in nodes]
     for name, setting in run.header_section(schema.CONFIG).items():
         if name not in _SETTINGS_THAT_MAY_DIFFER:
-            # This project's logs have a table with the value and its origin, others may have the value alone.
+            # A setting is usually a table with its value and its origin.
             others[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
     for key, value in run.first_values.items():
         if _is_hyperparameter(key):

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compliance.check import LoggedRun, check_file
+from compliance.check import check_file
+from compliance.logged_run import LoggedRun
 from compliance.rules import load, read_rules
 from compliance.submission.description import STATUS_WORDS, Node, gpu_names, hardware_nodes
 from runlog import schema

@@ -209,7 +209,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
     - If the files of the commit cannot be had, the only verdict says why the code was not compared.
     - Each file that differs, is missing or is not of the commit has a failed verdict.
-    - If there is no such file, the only verdict is good.
+    - If all files are as in the commit, the only verdict is good.
     """
     try:
         files = committed_code.code_of(commit)
@@ -248,9 +248,9 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 def _check_hashes(folder: Path) -> list[Verdict]:
     """Compare the hashes of the package's files with those in its SHA256SUMS.
 
-    - If SHA256SUMS is just what these files give, the only verdict is good and shows the package's id.
+    - If SHA256SUMS is exactly what these files give, the only verdict is good. It shows the package's id.
     - Each file that is not listed, is missing or was altered has a failed verdict.
-    - If there is no such file, the only verdict fails, because the lines have another order or form.
+    - If all files are as listed, but SHA256SUMS has another order or form, the only verdict fails.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
@@ -280,14 +280,14 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     """
     folder = folder.resolve()
     strange = strange_files(folder)
-    if strange:
+    if strange:  # no other file may be read then
         return strange
 
     answers = [check_signature(folder, signers), _check_site_hashes(folder)]
     for manifest in sorted((folder / PACKAGES).glob(f"*/*/{MANIFEST}")):
-        place = str(manifest.parent.relative_to(folder))
+        package_folder = str(manifest.parent.relative_to(folder))
         for answer in verify(manifest.parent, ask_official=ask_official):
-            answers.append(replace(answer, where=place))
+            answers.append(replace(answer, where=package_folder))
     if worst(answers) == FATAL:
         return answers
 

@@ -9,15 +9,18 @@ import hashlib
 import json
 import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.job import CheckpointSettings
 from program.arrays import Array
 
 # {safetensors' name of a type: NumPy's}, of those that a state has
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}
+SUFFIX = ".safetensors"
 LENGTH_BYTES = 8  # at the file's start: the header's length, little-endian
 _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
@@ -124,3 +127,35 @@ def _array(name: str, entry: dict[str, Any], body: memoryview) -> Array:
     if not 0 <= begin <= end <= len(body) or end - begin != dtype.itemsize * math.prod(shape):
         raise ValueError(f"{name} lies outside the file")
     return np.frombuffer(body[begin:end], dtype=dtype).reshape(shape)
+
+
+# ---- where files are, and what they say of a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """The place in a run from which to go on. An epoch ends with its evaluation, and not with its last step."""
+
+    step: int  # optimizer steps done in the run
+    epoch: int  # the epoch to go on with, from 1
+    epoch_step: int  # steps done in that epoch
+    seed: int
+    global_batch: int  # images a step
+    ranks: int
+
+
+def folder_of(checkpoints: CheckpointSettings, log: Path) -> Path:
+    """Return the folder of a run's checkpoints: CHECKPOINT_DIR or, if that is empty, one beside its log.
+
+    All runs that go on from each other have one folder. For `log` result_0.txt the one beside it is
+    result_0.checkpoints.
+    """
+    if checkpoints.folder:
+        return Path(checkpoints.folder)
+    trial = log.name.partition(".")[0]
+    return log.with_name(f"{trial}.checkpoints")
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """List the complete checkpoints of a folder; one that is still being written has another name."""
+    return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True)

@@ -27,12 +27,12 @@ class Watchdog:
     def __init__(self) -> None:
         """Nothing is watched before `start`."""
         self.doing = "starting"  # in words, for a message
-        self._beat_s = time.monotonic()  # of the last progress; later by what was asked for beyond the limit
+        self._last_beat_s = time.monotonic()  # of the last progress; in the future while extra time is left
 
     def beat(self, doing: str, *, extra_s: float = 0.0) -> None:
         """Note that progress was made, and that `doing` comes next, which may take `extra_s` beyond the limit."""
         self.doing = doing
-        self._beat_s = time.monotonic() + extra_s
+        self._last_beat_s = time.monotonic() + extra_s
 
     def start(self, limit_s: float, *, rank: int, node: str) -> None:
         """Watch this process from now on, in a thread; a limit of 0 watches nothing."""
@@ -41,18 +41,18 @@ class Watchdog:
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
-        """Look each TICK_S whether there was progress within `limit_s`, and end this process where there was none.
+        """Look every TICK_S whether there was progress within `limit_s`; end this process if there was none.
 
-        A second timer, faulthandler's, is set anew with each look. It ends the process where this thread no longer
-        looks, as in an interpreter that is stuck. This never returns.
+        If the interpreter is stuck, this thread cannot look. So each look also sets faulthandler's timer anew, which
+        ends the process when it runs out. This never returns.
         """
         while True:
-            # `beat` puts `_beat_s` into the future where it was asked for time beyond the limit. So much of that time
-            # as is left goes on top of the limit; a beat in the past adds nothing.
-            extra_left_s = max(0.0, self._beat_s - time.monotonic())
+            # A beat with extra time lies in the future: what is left of that time is added to the limit.
+            extra_left_s = max(0.0, self._last_beat_s - time.monotonic())
             faulthandler.dump_traceback_later(limit_s + extra_left_s + TICK_S + GRACE_S, exit=True)
             time.sleep(TICK_S)
-            if time.monotonic() - self._beat_s > limit_s:
+            since_last_beat_s = time.monotonic() - self._last_beat_s
+            if since_last_beat_s > limit_s:
                 sys.stderr.write(
                     f"error: rank {rank} on {node} hangs: no progress for {six_digits(limit_s)} s while {self.doing}\n"
                 )

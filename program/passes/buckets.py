@@ -79,11 +79,11 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     With `one_stream`, the all-reduces run on the stream that computes, so that nothing overlaps with them.
     """
     block = main.global_block()
-    parameters = ops.parameters_by_gradient(block)
+    parameters_by_gradient = ops.parameters_by_gradient(block)
 
     def is_gradient_all_reduce(op: Operator) -> bool:
         is_all_reduce = op.type == "c_allreduce_sum"
-        return is_all_reduce and op.input("X")[0] in parameters  # which maps gradients to parameters
+        return is_all_reduce and op.input("X")[0] in parameters_by_gradient
 
     gradients = [op.input("X")[0] for op in block.ops if is_gradient_all_reduce(op)]
     remove(main, is_gradient_all_reduce)
@@ -103,6 +103,7 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     # Inserted last, because they go before the backward pass and so move all of its operators.
     coalesce_steps = []
     for buffer, bucket in zip(buffers, buckets, strict=True):
+        parameters = [parameters_by_gradient[name] for name in bucket]
         coalesce_steps.append(_coalesce(buffer, bucket, parameters, block.var(bucket[0]).dtype))
     start_of_backward = ops.loss_gradient_index(block)
     insert_all(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
@@ -118,14 +119,15 @@ def _all_reduce(buffer: str, gradients: list[str], one_stream: bool) -> list[Ste
     return steps
 
 
-def _coalesce(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: Any) -> Step:
+def _coalesce(buffer: str, gradients: list[str], parameters: list[str], dtype: Any) -> Step:
     """Return the operator that makes gradients slices of one buffer.
 
-    Its inputs are the gradients' parameters, which give the slices their sizes. The gradients do not exist yet.
+    Its inputs are the parameters of the gradients, in the same order. They give the slices their sizes, because the
+    gradients do not exist yet.
     """
     return Step(
         "coalesce_tensor",
-        {"Input": [parameters[name] for name in gradients]},
+        {"Input": parameters},
         {"Output": gradients, "FusedOutput": [buffer]},
         {"copy_data": False, "use_align": True, "dtype": dtype},
     )

@@ -137,7 +137,7 @@ class _JoinedVariables:
         return name
 
 
-def spread_mean(main: static.Program) -> int:
+def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
     A global average pooling takes the mean of a height x width image. The gradient of each pixel is therefore the

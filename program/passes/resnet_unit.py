@@ -3,9 +3,9 @@
     y = relu(bn(x * FilterX) [+ z or + bn(z * FilterZ)])
 
 cuDNN's convolution sums up the statistics of what it writes, a second kernel normalizes. The operator takes filters as
-[O, H, W, I] and what belongs to a channel as [1, 1, 1, C]. So these variables lie otherwise in memory than the plain
-network's: `plain` and `stored` convert a value that leaves the program or enters it, and the start-up program turns
-what the plain network's initializers draw.
+[O, H, W, I] and values of channels as [1, 1, 1, C]. In the plain network, the one built without the operator, they are
+[O, I, H, W] and [C]. `to_plain_layout` and `to_unit_layout` convert a value that leaves the program or enters it, and
+the start-up program is changed to initialize the variables in the operator's layout.
 """
 
 import itertools
@@ -37,7 +37,7 @@ _SLOTS_OF_OTHER_LAYOUT = [f"{slot}{side}" for slot, side in itertools.product(_O
 
 
 class _Side(NamedTuple):
-    """A convolution and the batch norm that alone reads it: one of the two terms that a unit adds."""
+    """A convolution and the batch norm that is its only reader: one of the two terms that a `resnet_unit` adds."""
 
     convolution: Operator
     norm: Operator
@@ -133,8 +133,9 @@ class _Matcher:
     def match(self, relu: Operator) -> _Pattern | None:
         """Return the pattern that ends with this relu; None if there is none.
 
-        The patterns are relu(bn(conv)), relu(bn(conv) + bn(conv)) and relu(bn(conv) + image). An addend that
-        `resnet_unit` cannot compute itself counts as an image: `z` of the pattern is None.
+        The patterns are relu(bn(conv)), relu(bn(conv) + bn(conv)) and relu(bn(conv) + image). The first addend must be
+        a bn(conv) that `resnet_unit` can compute. If it cannot compute the second addend, that one is taken as an
+        image: `z` of the pattern is None.
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         last_before_relu = relu if add is None else add
@@ -271,7 +272,7 @@ def _initialize_in_unit_layout(startup: Block, weights: str, channel_names: list
 # ---- values that leave the program or enter it
 
 
-def stored_otherwise(main: static.Program) -> set[str]:
+def names_in_unit_layout(main: static.Program) -> set[str]:
     """Return the names of the tensors whose memory layout differs from the same network built without `resnet_unit`.
 
     - Parameters and statistics that a `resnet_unit` operator reads. If it reads a cast copy of the weights (AMP O1),
@@ -308,7 +309,7 @@ def _states_of(update: Operator, parameters: set[str]) -> set[str]:
     return states
 
 
-def plain(value: Array) -> Array:
+def to_plain_layout(value: Array) -> Array:
     """Convert a value from the layout of `resnet_unit` to the plain network's.
 
     [O, H, W, I] -> [O, I, H, W] for weights, [1, 1, 1, C] -> [C] for values of channels.
@@ -318,7 +319,7 @@ def plain(value: Array) -> Array:
     return np.ascontiguousarray(value.transpose(0, 3, 1, 2))
 
 
-def stored(value: Array) -> Array:
+def to_unit_layout(value: Array) -> Array:
     """Convert a value from the plain network's layout to that of `resnet_unit`.
 
     [O, I, H, W] -> [O, H, W, I] for weights, [C] -> [1, 1, 1, C] for values of channels.

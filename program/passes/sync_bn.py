@@ -1,8 +1,8 @@
 """Batch normalization over all ranks: statistics of the joined batch, forward and backward.
 
 Fleet's `sync_batch_norm` strategy changes nothing in the program of this wheel, so the operators are exchanged here:
-`span_ranks` before the gradients are added, and `on_cpu` after it where the ranks are CPU processes, for which Paddle
-has no kernel. There each operator becomes several with one all-reduce of 2 C numbers, C being the channels:
+`span_ranks` before the gradients are added, and afterwards `replace_on_cpu` if the ranks are CPU processes, for which
+Paddle has no kernel. There each operator becomes several with one all-reduce of 2 C numbers, C being the channels:
 
 forward   mean and E[x^2] of the rank, all-reduced / ranks; y = (x - mean) / sqrt(variance + epsilon) * scale + bias
 backward  d_scale = sum(dy x^), d_bias = sum(dy), both of the rank (the optimizer's all-reduce joins them later);
@@ -63,7 +63,7 @@ def check_on_gpu(main: static.Program) -> int:
     return count
 
 
-def on_cpu(main: static.Program, ranks: int) -> None:
+def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
     `ranks` is the number of ranks over which the statistics are computed.
@@ -157,15 +157,16 @@ class _CpuEquivalent:
     def backward(self) -> list[Step]:
         """Return the steps of the gradient of a batch normalization over all ranks.
 
-            dx = f dy - (f / m) (x^ sum_ranks(d_gamma) + sum_ranks(d_bias)),  f = gamma / sqrt(variance + epsilon)
+            d_x = f d_y - (f / m) (x_hat sum_ranks(d_gamma) + sum_ranks(d_bias))
+            f = gamma / sqrt(variance + epsilon)
 
-        x^ is the normalized image, gamma the scale, and m = `self.count` the number of values of a channel over all
-        ranks.
+        x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
+        (`self.count`).
 
-        - The first term is the gradient if mean and variance were constants. Paddle's operator computes it, and d_gamma
-          and d_bias with it.
-        - The second term is there because mean and variance depend on the batch. It has the form x^ * a + b with a and
-          b for each channel, which is a batch normalization with scale a and bias b. It is computed as one.
+        - The first term would be the whole gradient if mean and variance were constants. Paddle's operator computes it
+          together with d_gamma and d_bias.
+        - The second term is there because mean and variance depend on the batch. It has the form x_hat * a + b, with
+          one a and one b for each channel. It is therefore computed as a batch normalization with scale a and bias b.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
@@ -173,21 +174,20 @@ class _CpuEquivalent:
         second_term = self._var("correction", *shape)
         self._gradient_at_fixed_statistics({"X@GRAD": [first_term], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]})
 
-        # factor = f / m = gamma / sqrt(m^2 variance + m^2 epsilon)
+        # a and b are the two sums, [2, C], times f / m = gamma / sqrt(m^2 variance + m^2 epsilon).
+        sums = self._sum_over_ranks(d_gamma, d_bias)
         factor = self._var("factor", self.channels)
         m_squared = self.count**2
-        epsilon = self.op.attr("epsilon")
-        sums = self._sum_over_ranks(d_gamma, d_bias)  # [2, C]
-        self._append("scale", self.variance, to=factor, scale=m_squared, bias=m_squared * epsilon)
+        offset = m_squared * self.op.attr("epsilon")
+        self._append("scale", self.variance, to=factor, scale=m_squared, bias=offset)  # m^2 variance + m^2 epsilon
         self._append("rsqrt", factor, to=factor)
         self._append("elementwise_mul", factor, gamma, to=factor, axis=-1)
         self._append("elementwise_mul", sums, factor, to=sums, axis=-1)
 
-        # second term = x^ * a + b
         a = self._var("sum_scale", self.channels)
         b = self._var("sum_bias", self.channels)
         self._unstack(sums, a, b)
-        self._normalize(a, b, second_term)
+        self._normalize(a, b, second_term)  # x_hat * a + b
         self._append("elementwise_sub", first_term, second_term, to=d_x, axis=-1)
         return self.steps
 
@@ -238,9 +238,7 @@ class _CpuEquivalent:
     def _batch_norm(
         self, running: _Statistics, saved: dict[str, str], scale: str, bias: str, out: str, **attrs: Any
     ) -> None:
-        """Append Paddle's own `batch_norm` of the image `self.x`.
-
-        It does not move the running statistics.
+        """Append Paddle's own `batch_norm` of the image `self.x`, which does not change the running statistics.
 
         - `running`, `scale` and `bias` name the variables that it reads.
         - `out` names the variable for its result. `saved` names, by slot, those for the batch's mean, the batch's

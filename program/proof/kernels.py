@@ -9,7 +9,7 @@ from paddle import static
 from paddle.base import core
 from paddle.base.framework import Block, Operator
 
-from program.ops import CONVOLUTIONS, EMPTY, dtype_of, operands, prove, type_in, type_name
+from program.ops import CONVOLUTIONS, EMPTY, Refused, dtype_of, operands, prove, type_in, type_name
 
 # Operators that the executor runs without a kernel of their own, or whose one kernel looks at no data.
 NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
@@ -20,16 +20,16 @@ _CALLED = {
     "bool": "bool",
     "int32": "int",
 }
-# Slots that are FP32 whatever the kernel's own type is: of normalizations and units, of updates, of the loss scale.
-# Their names may end in a unit's side, X or Z, in Out, or in @GRAD.
+# Slots that are FP32 whatever the kernel's own type is: of normalizations, updates and the loss scale. Their names may
+# also end in X or Z (the two convolutions of `resnet_unit`), in Out, or in @GRAD.
 _FP32_SLOTS = {
     *("Scale", "Bias", "Mean", "Variance", "Var", "SavedMean", "SavedVariance", "SavedInvstd", "ReserveSpace"),
     *("RunningMean", "RunningVar", "Velocity", "MasterParam", "LearningRate", "PrevLossScaling", "LossScaling"),
 }
 _FLOATS = {"float16", "float32", "float64"}
-# Paddle asks a kernel of the type of the first of these operands (GetExpectedKernelType in the operators' sources).
+# Paddle selects the kernel by the type of the first of these operands (GetExpectedKernelType in its sources).
 _SELECTORS = ("X", "Input", "Logits", "Param", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
-# Of these the attribute says it: the type of what they write. What `coalesce_tensor` is given, it only measures.
+# Operators whose kernel is selected by the type of what they write. `coalesce_tensor` only measures its inputs.
 _TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor"}
 # Of a tensor: "limited to 2 Giga-elements" (cuDNN's API reference, cudnnSetTensor4dDescriptor), whose sizes are int.
 MOST_ELEMENTS = 2**31 - 1
@@ -38,10 +38,9 @@ SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the 
 
 
 def check_sizes(main: static.Program) -> None:
-    """Prove that the images of each convolution are small enough for cuDNN: its input and its output.
+    """Prove that the input and the output of each convolution are small enough for cuDNN.
 
-    Raises Refused for the first image of more than MOST_ELEMENTS elements. The message tells the user to lower the
-    batch size.
+    Raises Refused for the first one of more than MOST_ELEMENTS elements, with the advice to lower the batch size.
     """
     block = main.global_block()
     for op in block.ops:
@@ -58,12 +57,13 @@ def check_sizes(main: static.Program) -> None:
 def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
-    Paddle selects an operator's kernel by the type of one of its tensors. There must be a kernel of that type for the
-    device, and every tensor must be declared in the type that this kernel reads or writes: else Paddle would cast it at
-    each step, or stop in the middle of one. On a GPU no image may be too large for cuDNN. Operators that need no kernel
-    (NO_KERNEL) are passed over.
+    - On a GPU, the images of convolutions are small enough for cuDNN (`check_sizes`).
+    - Paddle has a kernel of each operator. It selects the kernel by the type of one of the operator's tensors.
+    - Every tensor is declared in the type that this kernel reads or writes. Else Paddle would cast the tensor at each
+      step, or stop in the middle of a step.
 
-    Raises Refused for the first operator of which this is not so.
+    Operators that need no kernel (NO_KERNEL) are skipped. Raises Refused for the first tensor or operator that breaks a
+    rule.
     """
     block = main.global_block()
     if device == "gpu":
@@ -72,11 +72,11 @@ def check(main: static.Program, device: str) -> None:
     for op in block.ops:
         if op.type in NO_KERNEL:
             continue
-        declared = _declared_types(op, block)
-        selected = _selected_type(op, declared)
-        has_kernel = _has_kernel(registry.kernel_types(op.type), selected)
-        prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
-        _check_agreement(op, declared, selected)
+        types_by_slot = _declared_types(op, block)
+        kernel_type = _selected_type(op, types_by_slot)
+        has_kernel = _has_kernel(registry.kernel_types(op.type), kernel_type)
+        prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {kernel_type or 'any type'}")
+        _check_declared_types(op, types_by_slot, kernel_type)
 
 
 class _Registry:
@@ -89,12 +89,12 @@ class _Registry:
         self._phi_prefix = f"({device.upper()},"
 
     def kernel_types(self, kind: str) -> set[str]:
-        """Return what C++ calls the types for which there is a kernel of this kind of operator."""
+        """Return the data types, by their names in C++, for which there is a kernel of this kind of operator."""
         types: set[str] = set()
-        for kernel in self._registered.get(kind, []):
+        for kernel in self._registered.get(kind, []):  # as "{data_type[float]; ... place[Place(gpu:0)]; ...}"
             if self._place in kernel:
                 types.add(kernel.partition("[")[2].partition("]")[0])
-        for kernel in self._phi.get(kind, []):
+        for kernel in self._phi.get(kind, []):  # as "(GPU, Undefined(AnyLayout), int64)"
             if kernel.startswith(self._phi_prefix):
                 types.add(_type_in_cpp(kernel.rpartition(", ")[2].rstrip(")")))
         return types
@@ -103,8 +103,7 @@ class _Registry:
 def _has_kernel(kernel_types: Collection[str], selected: str) -> bool:
     """Tell whether there is a kernel of the `selected` type, as `float16`, among kernels of these types.
 
-    `kernel_types` are called as in C++. For an operator without tensors no type is selected (empty): a kernel of any
-    type will do.
+    `kernel_types` are names in C++. If `selected` is empty (an operator without tensors), a kernel of any type will do.
     """
     if not selected:
         return bool(kernel_types)
@@ -112,7 +111,11 @@ def _has_kernel(kernel_types: Collection[str], selected: str) -> bool:
 
 
 def _declared_types(op: Operator, block: Block) -> SlotTypes:
-    """Map each slot of an operator to its tensors and their declared types."""
+    """Map each slot of an operator to its tensors, and each tensor to its declared type, as `float16`.
+
+    Left out are the slot XShape, which holds no data, gradients that are not computed (EMPTY), and variables that the
+    block does not have.
+    """
     declared: SlotTypes = {}
     for slot in (*op.input_names, *op.output_names):
         if slot == "XShape":
@@ -123,7 +126,13 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 
 
 def _selected_type(op: Operator, declared: SlotTypes) -> str:
-    """Return the type, as `float16`, whose kernel Paddle runs; empty for an operator without tensors."""
+    """Return the type, as `float16`, of the kernel that Paddle selects; empty for an operator without tensors.
+
+    It is the type of the first tensor in
+
+    - the outputs, for operators of _TYPED_BY_OUTPUT;
+    - the operands by which Paddle selects (_SELECTORS), else any slot, for other operators.
+    """
     if op.type in _TYPED_BY_OUTPUT:
         slots = list(op.output_names)
     else:
@@ -140,25 +149,26 @@ def _type_in_cpp(dtype: str) -> str:
     return _CALLED.get(dtype, f"{dtype}_t")
 
 
-def _check_agreement(op: Operator, declared: SlotTypes, selected: str) -> None:
-    """Prove that each operand is declared in the type in which its operator's kernel reads or writes it."""
-    for slot, types in declared.items():
-        for name, dtype in types.items():
-            needed = _needed_type(op, slot, dtype, selected)
-            prove(dtype == needed, f"{op.type} reads or writes {name} in {needed}, and it is declared {dtype}")
+def _check_declared_types(op: Operator, types_by_slot: SlotTypes, kernel_type: str) -> None:
+    """Prove that each tensor is declared in the type in which the operator's kernel reads or writes it."""
+    for slot, type_by_tensor in types_by_slot.items():
+        for name, declared in type_by_tensor.items():
+            needed = _needed_type(op, slot, declared=declared, kernel_type=kernel_type)
+            prove(declared == needed, f"{op.type} reads or writes {name} in {needed}, and it is declared {declared}")
 
 
-def _needed_type(op: Operator, slot: str, dtype: str, selected: str) -> str:
-    """Return the type in which an operator's kernel reads or writes a slot, as `float16`.
+def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
+    """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    `selected` is the type of the kernel, `dtype` the one that the slot's tensor is declared in.
+    `declared` is the type in which the tensor is declared, and `kernel_type` that of the selected kernel.
 
-    - Parameters and statistics of normalizations, and an optimizer's state, are FP32 in a kernel of any type.
-    - A `cast` and a `fill_constant` say it by an attribute.
-    - Any other floating-point tensor has the kernel's own type.
-    - A tensor of another kind, and one that is only measured, may have any type: `dtype` is returned.
+    - parameters and statistics of normalizations, optimizer state, loss scale: float32 in every kernel.
+    - `cast` and `fill_constant`: the type in an attribute of the operator.
+    - inputs of `coalesce_tensor`: `declared`, because the kernel reads only their sizes and accepts any type.
+    - indices, masks and counts: `declared`, because they may have any type.
+    - other floating-point tensors: `kernel_type`.
     """
-    # `ScaleX`, `VarianceOut` and `Bias@GRAD` become `Scale`, `Variance` and `Bias`.
+    # `ScaleX`, `VarZ`, `VarianceOut` and `Bias@GRAD` -> `Scale`, `Var`, `Variance` and `Bias`
     base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")
     if base_slot in _FP32_SLOTS:
         return "float32"
@@ -167,10 +177,10 @@ def _needed_type(op: Operator, slot: str, dtype: str, selected: str) -> str:
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
     is_only_measured = op.type == "coalesce_tensor" and slot == "Input"
-    are_floats = dtype in _FLOATS and selected in _FLOATS  # the others are indices, masks and counts
+    are_floats = declared in _FLOATS and kernel_type in _FLOATS  # else one of them is of indices, masks or counts
     if is_only_measured or not are_floats:
-        return dtype
-    return selected
+        return declared
+    return kernel_type
 
 
 def _attr_type(op: Operator, attr: str) -> str:
@@ -178,11 +188,11 @@ def _attr_type(op: Operator, attr: str) -> str:
     return type_name(core.VarDesc.VarType(op.attr(attr)))
 
 
-def evaluation(main: static.Program, training: static.Program, device: str) -> None:
-    """Prove that an evaluation program can run on `device`, and on the state of the training program.
+def check_evaluation(main: static.Program, training: static.Program, device: str) -> None:
+    """Prove that an evaluation program can run on `device` with the weights and statistics of the training program.
 
-    Variables that keep their values from step to step (persistable ones) are shared by both programs if they have one
-    name. Raises Refused where such a variable differs in shape or type, or Paddle has no kernel of an operator.
+    Both programs share the persistable variables that have the same name. Raises Refused if such a variable differs in
+    shape or type, or if `check` refuses the evaluation program.
     """
     training_variables = training.global_block().vars
     for variable in main.list_vars():
@@ -198,22 +208,24 @@ def evaluation(main: static.Program, training: static.Program, device: str) -> N
     check(main, device)
 
 
-def feed(main: static.Program, given: dict[str, Any]) -> None:
+def check_feed(main: static.Program, feed: dict[str, Any]) -> None:
     """Prove that the arrays of a batch have the names, shapes and types of the program's inputs.
 
-    `given` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with every input that differs, is
-    missing, or is none of the program's. (Paddle would stop with a C++ error in the first operator that reads it.)
+    `feed` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with a list of all inputs that
+    differ, that are missing, and that the program does not have. Without this check Paddle would stop with a C++ error
+    in an operator.
     """
     inputs = [variable for variable in main.list_vars() if variable.is_data]
     wanted = {variable.name: _in_words(variable.shape, dtype_of(variable)) for variable in inputs}
-    fed = {name: _array_in_words(value) for name, value in given.items()}
+    fed = {name: _array_in_words(value) for name, value in feed.items()}
     differences = []
     for name in sorted(wanted.keys() | fed.keys()):
         wanted_form = wanted.get(name, "nothing")
         fed_form = fed.get(name, "nothing")
         if wanted_form != fed_form:
             differences.append(f"{name} as {wanted_form} and is fed {fed_form}")
-    prove(not differences, f"the program takes {'; '.join(differences)}")
+    if differences:
+        raise Refused(f"the program takes {'; '.join(differences)}")
 
 
 def _array_in_words(value: Any) -> str:

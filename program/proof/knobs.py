@@ -1,7 +1,6 @@
 """Proof, read off a built training program, that each knob of the strategy did what it says."""
 
 from collections import Counter
-from itertools import pairwise
 from typing import NamedTuple
 
 import paddle
@@ -16,11 +15,11 @@ from runlog.digits import six_digits
 
 
 class _Fusion(NamedTuple):
-    """A knob and what the pass that it turns on makes of a program, in words for a message."""
+    """A knob, what its pass makes and what its pass replaces, in words for a message."""
 
     knob: str
-    result: str  # what it makes; for most passes, the type of the operator
-    pattern: str  # what it replaces, which is left only where it did not run
+    result: str  # for most passes, the type of the operator that the pass makes
+    pattern: str  # what the pass replaces; empty if it is not counted
 
 
 _FUSIONS = (
@@ -36,29 +35,30 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove, off a built program, that these knobs of STRATEGY did to it what they say:
+    """Prove that the knobs of STRATEGY changed a built program as they should:
 
-    - Those of fusions and merged updates changed it everywhere if they are on, and nowhere if they are off. One that is
-      on by default may find nothing to change; one that the user asked for may not.
-    - Paddle's flags of cuDNN have the values that the user gave them.
-    - `perturb_input` moved an input if it is on.
-    - The buckets of the all-reduce keep to `fuse_grad_size_in_MB` and use it. On one rank there are none, and the user
-      may not have set it.
+    - Fusions and merged updates: a knob that is on left nothing to change, and one that is off changed nothing. A knob
+      that the user turned on must have changed something. One that is on by default need not.
+    - cuDNN's flags: Paddle has the values that the user gave.
+    - `perturb_input`: it moved an input if it is on.
+    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. On one rank, which has no buckets, a
+      value other than the default is refused.
 
-    `asked` holds the knobs as the user set them, `decided` as they are for this device: one that the user left open is
-    on or off there. Returns what the knobs changed, in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises
-    Refused for the first of which this is not so.
+    `asked` holds the knobs as the user set them, None for those left open. In `decided` every knob is on or off.
+
+    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
+    rule that does not hold.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
-    _check_flags(block, asked)
+    _check_cudnn_flags(block, asked)
     if decided.perturb_input:
         moved = _moved_inputs(block)
         prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
         proved.append(f"perturb_input moved {', '.join(moved)} by one rounding")
     if ranks > 1:
         proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
-    elif asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:
+    elif asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:  # the default
         raise Refused(
             "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
             "above 1"
@@ -67,7 +67,7 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
 
 
 def _moved_inputs(block: Block) -> list[str]:
-    """Return the names of the inputs that `perturb_input` changes: the pass calls what it makes of NAME NAME.moved."""
+    """Return the names of the inputs that `perturb_input` moves; it writes the moved values of NAME to NAME.moved."""
     moved = []
     for op in block.ops:
         if any(name.endswith(".moved") for name in op.output_arg_names):
@@ -76,19 +76,25 @@ def _moved_inputs(block: Block) -> list[str]:
 
 
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
-    """Prove that the pass of each knob ran everywhere if the knob is on, and nowhere if it is off.
+    """Prove that each knob of `_FUSIONS` that is on changed everything that it can, and that others changed nothing.
 
-    A pass ran nowhere if the program has none of the operators that it makes, and everywhere if no place is left that
-    it would have changed. Returns what each pass that is on made, in words, and how many sums of gradients there are to
-    which `enable_addto` does not apply. Raises Refused for the first knob of which this is not so, or whose pass the
-    user asked for and which made nothing.
+    Raises Refused for the first knob that
+
+    - is off, although the program has something that its pass makes;
+    - is on, although the program still has something that its pass would replace;
+    - was turned on by the user, although its pass made nothing.
+
+    In `decided` each knob is on or off. In `asked` only knobs are on that the user turned on.
+
+    Returns in words what each pass made, and how many sums of gradients `enable_addto` left.
     """
     made_by_knob = _count_made(block)
     left_by_knob = _count_left(block)
     proved = []
     for knob, result, pattern in _FUSIONS:
         made = made_by_knob[knob]
-        if not getattr(decided, knob):
+        is_on = getattr(decided, knob)
+        if not is_on:
             prove(not made, f"STRATEGY: {knob} is off and the program has {made} {result}")
             continue
         left = left_by_knob[knob]
@@ -107,29 +113,30 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Return how much each pass made in a program, by the knob that turns on the pass.
+    """Count what each pass made in a program, by the knob that turns on the pass.
 
-    Most passes make a type of operator of their own, which is counted. Three do not:
+    Most passes make operators of their own type. These are counted, with three exceptions:
 
-    - `enable_addto` lets gradients of convolutions add to a gradient that is there: these gradients are counted.
-    - `enable_inplace` makes `share_buffer` operators, and so does addto, around each gradient that is added to. Those
-      are not counted.
-    - `merged_lars` makes updates of the type of a plain one, with several parameters: these are counted.
+    - `enable_addto`: counts the gradients to which a convolution's gradient operator adds its result.
+    - `enable_inplace`: counts the `share_buffer` operators that touch none of these gradients. The pass of
+      `enable_addto` made the others.
+    - `merged_lars`: counts LARS updates of several parameters. Updates of one parameter have the same type of operator.
     """
-    kinds = Counter(op.type for op in block.ops)
-    made = {fusion.knob: kinds[fusion.result] for fusion in _FUSIONS}
+    count_by_type = Counter(op.type for op in block.ops)
+    made = {fusion.knob: count_by_type[fusion.result] for fusion in _FUSIONS}
 
-    added_to: list[str] = []  # gradients to which a convolution's gradient adds
+    gradients_added_to: list[str] = []
     for op in block.ops:
-        added_to += ops.added_to(op)
-    made["enable_addto"] = len(added_to)
+        gradients_added_to += ops.added_to(op)
+    made["enable_addto"] = len(gradients_added_to)
 
     made["enable_inplace"] = 0
     made["merged_lars"] = 0
     for op in block.ops:
         if op.type == "share_buffer":
             shared = {*op.input("X"), *op.output("Out")}
-            if not shared.intersection(added_to):
+            is_of_addto = bool(shared.intersection(gradients_added_to))
+            if not is_of_addto:
                 made["enable_inplace"] += 1
         elif op.type == "lars_momentum" and len(op.input("Param")) > 1:
             made["merged_lars"] += 1
@@ -137,43 +144,46 @@ def _count_made(block: Block) -> dict[str, int]:
 
 
 def _count_left(block: Block) -> Counter[str]:
-    """Return how many places a program still has that each pass would change, by the knob that turns on the pass.
+    """Count the places of a program that each pass would still change, by the knob that turns on the pass.
 
-    A place is an operator at which the pattern begins that the pass looks for, as a batch norm whose only reader is a
-    relu. Each operator is looked at in order, and may be a place for several passes. For addto it is a sum of gradients
-    one of which a convolution's gradient made: `last_writer` has the operator that last wrote each variable before it.
+    A place is an operator at which the pattern of the pass begins. One operator may be a place for several passes. The
+    comments in the body name the patterns.
     """
     reads = _Reads(block)
     places: Counter[str] = Counter()
-    last_writer: dict[str, Operator] = {}
+    last_writer: dict[str, Operator] = {}  # variable: the last operator so far that wrote it
     for op in block.ops:
-        if takes_convolution(op, block):
+        if takes_convolution(op, block):  # a convolution that `resnet_unit` can compute
             places["resnet_unit"] += 1
-        if op.type == "elementwise_add" and reads.is_add_before_relu(op):
+        if op.type == "elementwise_add" and reads.is_add_before_relu(op):  # add -> relu
             places["fuse_elewise_add_act_ops"] += 1
-        if op.type == "momentum":
+        if op.type == "momentum":  # an update of one parameter
             places["merged_optimizer"] += 1
         if _is_half_nhwc_norm(op, block):
             reader = reads.sole_reader(op, "Y")
-            if reader is not None and reader.type == "relu":
+            if reader is not None and reader.type == "relu":  # batch norm -> relu
                 places["fuse_bn_act_ops"] += 1
-            if reader is not None and reads.is_add_before_relu(reader):
+            if reader is not None and reads.is_add_before_relu(reader):  # batch norm -> add -> relu
                 places["fuse_bn_add_act_ops"] += 1
-        if _sums_convolutions_gradient(op, last_writer):
+        if _could_be_added_by_convolution(op, last_writer):  # gradient of a convolution -> sum
             places["enable_addto"] += 1
         for name in op.output_arg_names:
             last_writer[name] = op
-    places["merged_lars"] = _unmerged_lars(block)
+    places["merged_lars"] = _count_mergeable_lars(block)  # LARS updates of one parameter
     return places
 
 
-def _sums_convolutions_gradient(op: Operator, last_writer: dict[str, Operator]) -> bool:
-    """Tell whether an operator adds up gradients of which one is a convolution's, which could have added it itself."""
+def _could_be_added_by_convolution(op: Operator, last_writer: dict[str, Operator]) -> bool:
+    """Tell whether an operator sums gradients that a convolution's gradient operator could have added itself.
+
+    `last_writer` maps each variable to the last operator before `op` that wrote it. One of them must be a convolution's
+    gradient operator that does not add its result to another gradient yet.
+    """
     if op.type not in ("sum", "grad_add"):
         return False
     for name in op.input_arg_names:
-        maker = last_writer.get(name)
-        if maker is not None and maker.type in ops.ADDING and not ops.added_to(maker):
+        writer = last_writer.get(name)
+        if writer is not None and writer.type in ops.ADDING and not ops.added_to(writer):
             return True
     return False
 
@@ -186,16 +196,16 @@ class _Reads:
         self._readers = ops.readers(block)
 
     def sole_reader(self, op: Operator, slot: str) -> Operator | None:
-        """Return the only operator that reads the output in a slot; None if there are none or several.
+        """Return the only operator that reads the output in a slot; None if no operator or several read it.
 
-        A share_buffer is not counted, as it reads no value.
+        `share_buffer` does not count, because it reads no value.
         """
         readers = [self._ops[index] for index in self._readers.get(op.output(slot)[0], ())]
         readers = [reader for reader in readers if reader.type != "share_buffer"]
         return readers[0] if len(readers) == 1 else None
 
     def is_add_before_relu(self, op: Operator) -> bool:
-        """Tell whether an operator is an addition whose only reader is a relu, or both as Paddle's fused operator."""
+        """Tell whether an operator is an addition whose only reader is a relu, or Paddle's fusion of the two."""
         if op.type == "fused_elemwise_add_activation":
             return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
         if op.type != "elementwise_add":
@@ -211,76 +221,88 @@ def _is_half_nhwc_norm(op: Operator, block: Block) -> bool:
     )
 
 
-def _unmerged_lars(block: Block) -> int:
-    """Count the LARS updates of one parameter that could be merged, as there is another for a parameter of its type."""
+def _count_mergeable_lars(block: Block) -> int:
+    """Count the LARS updates of one parameter that could be merged with another one for the same data type."""
     single_by_type: Counter[str] = Counter()
     for op in block.ops:
         if op.type == "lars_momentum" and len(op.input("Param")) == 1:
             single_by_type[type_in(block, op.input("Param")[0])] += 1
-    return sum(count for count in single_by_type.values() if count > 1)
+    return sum(count for count in single_by_type.values() if count > 1)  # one alone has no partner
 
 
-def _check_flags(block: Block, asked: Strategy) -> None:
-    """Prove that Paddle has each flag of cuDNN at the value that the user's STRATEGY gives it.
+def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
+    """Prove that the knobs of cuDNN that the user set are in force.
 
-    Raises Refused for the first flag that has another value, and where the user sets the knob for cuDNN's batch norm
-    for a program in which cuDNN computes no normalization.
+    Raises Refused if
+
+    - Paddle has a flag of cuDNN at another value than the user's, or
+    - the user set `cudnn_batchnorm_spatial_persistent` and the program has no normalization that cuDNN computes.
     """
     for flag, value in asked.flags.items():
-        in_force = paddle.get_flags(flag)[flag]
+        value_in_force = paddle.get_flags(flag)[flag]
         knob = flag.removeprefix("FLAGS_")
-        prove(in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={in_force}")
+        prove(value_in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={value_in_force}")
     if asked.cudnn_batchnorm_spatial_persistent is None:
         return
-    by_cudnn = ops.NORMALIZATIONS - {"sync_batch_norm"}  # which has a kernel of Paddle's
+    computed_by_cudnn = ops.NORMALIZATIONS - {"sync_batch_norm"}  # this one has a kernel of Paddle's own
     prove(
-        any(op.type in by_cudnn for op in block.ops),
+        any(op.type in computed_by_cudnn for op in block.ops),
         "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
     )
 
 
 def _check_buckets(block: Block, limit_mib: float) -> str:
-    """Prove that each all-reduce is of a bucket, and that the buckets keep to the limit and use it.
+    """Prove that all-reduces sum buckets of gradients, and that the buckets are within `limit_mib` and full.
 
-    A bucket is a buffer in which `coalesce_tensor` joins gradients. Several gradients may have `limit_mib` MiB together
-    at most; a single gradient may have any size. And a bucket may be closed only where the next gradient would not have
-    fitted into it, but for the two buckets that `_check_full` names. That no gradient is left out of the all-reduces is
-    not proved here but by `verify.gradients`.
+    A bucket is a buffer that `coalesce_tensor` makes of gradients. Raises Refused if
 
-    Returns the number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 7". Raises Refused for the first
-    bucket of which this is not so.
+    - an all-reduce sums something else than a bucket;
+    - a bucket of several gradients has more than `limit_mib` MiB. A single gradient may have any size;
+    - a bucket is closed although the next gradient of its type would have fitted. The first, the last but one and the
+      last bucket of a type may be so.
+
+    Whether every gradient is in an all-reduce is proved by `verify.check_gradients`.
+
+    Returns the number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 7".
     """
-    joins = [op for op in block.ops if op.type == "coalesce_tensor"]
-    buffers = {op.output("FusedOutput")[0] for op in joins}
-    summed = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
-    for name in summed:
+    coalescing = [op for op in block.ops if op.type == "coalesce_tensor"]
+    buffers = {op.output("FusedOutput")[0] for op in coalescing}
+    all_reduced = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
+    for name in all_reduced:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    # For each bucket of a data type, the MiB of each of its gradients. Types are apart, as a buffer has one type: a
-    # gradient of another type never fits into it.
+    # By data type, because a bucket has one: for each bucket, the MiB of each of its gradients.
     buckets_by_type: dict[str, list[list[float]]] = {}
-    for op in joins:
+    for op in coalescing:
         gradients = op.output("Output")
         sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
-        is_within = len(sizes_mib) == 1 or sum(sizes_mib) <= limit_mib
-        prove(is_within, f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+        is_within_limit = len(sizes_mib) == 1 or sum(sizes_mib) <= limit_mib
+        prove(
+            is_within_limit,
+            f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}",
+        )
         buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
     for buckets in buckets_by_type.values():
         _check_full(buckets, limit_mib)
-    return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(summed)}"
+    return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
 
 
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
-    """Prove that no bucket was closed though the first gradient of the next one would have fitted into it.
+    """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one type, in order, each with the MiB of its gradients. Two of them need not be full, as
-    `passes/buckets.py` closes them early: the first, so that the network has work soon, and the last but one, as the
-    last one is to be small. Raises Refused for the first other one that is not as full as `limit_mib` allows.
+    `buckets` are those of one data type, in order. Each is a list of the MiB of its gradients. `limit_mib` is the most
+    that a bucket may hold.
+
+    Not checked are the first bucket, which `passes/buckets.py` closes early so that the network has work soon, and the
+    last two: the last one is small on purpose, so the one before it may have room. Raises Refused for the first other
+    bucket that is not full.
     """
-    for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):  # the last but one is never the first of a pair
-        next_mib = next_sizes_mib[0]
+    must_be_full = range(1, len(buckets) - 2)
+    for index in must_be_full:
+        mib = sum(buckets[index])
+        next_mib = buckets[index + 1][0]
         prove(
-            sum(sizes_mib) + next_mib > limit_mib,
-            f"STRATEGY: a bucket is closed at {sum(sizes_mib):.2f} MiB, the next gradient has {next_mib:.2f}, "
+            mib + next_mib > limit_mib,
+            f"STRATEGY: a bucket is closed at {mib:.2f} MiB, the next gradient has {next_mib:.2f}, "
             f"fuse_grad_size_in_MB is {limit_mib:g}",
         )

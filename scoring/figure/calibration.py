@@ -32,7 +32,8 @@ class Width:
 
     def half_width(self, scale: float) -> float:
         """Return half the width as a share of the figure; `Calibration` says what the scale is."""
-        return max(self.factor * scale**self.power, self.least_share)
+        share: float = self.factor * scale**self.power
+        return max(share, self.least_share)
 
 
 @dataclass(frozen=True, kw_only=True)

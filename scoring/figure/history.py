@@ -29,15 +29,16 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 
 
 def ratio_interval(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the ratio of two means, the new runs' over the past runs', as (low, high).
+    """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high).
 
-    One new run alone does not tell how far runs lie apart: then the past runs tell it for both. Returns None where
-    there are fewer than LEAST_RUNS past values.
+    - Fewer than LEAST_RUNS past values: None.
+    - Two new values or more: by the spread of both sets.
+    - A single new value: by the spread of the past values, because a single value has no spread.
     """
     past_mean = spread.mean_of(past)
     if past_mean is None or len(past) < LEAST_RUNS:
         return None
-    new_mean = spread.mean_of(new)  # None for a single run
+    new_mean = spread.mean_of(new)  # None for a single value
     if new_mean is not None:
         return spread.ratio_interval(past_mean, new_mean)
     relative_sd = spread.relative_sd(past)
@@ -47,9 +48,11 @@ def ratio_interval(past: Sequence[float], new: Sequence[float]) -> tuple[float, 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
     """Return the `last` rows of the trend that a new result belongs to, oldest first.
 
-    A trend is the rows of one `Series`: same system, workload, precision and protocol. `rows` are all of the history,
-    oldest first. The new runs themselves are left out if they were added before; `system` names their machine where
-    the logs do not. Raises InputError where the new runs are of two trends, or where nothing names their machine.
+    A trend is the rows of one `Series`: same system, workload, precision and protocol. `rows` are all rows of the
+    history, oldest first. If the new runs are among them, they are left out. `system` names the machine of the new
+    runs; None takes it from their logs.
+
+    Raises InputError if the new runs are of two trends, or if nothing names their machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series
@@ -58,8 +61,8 @@ def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | N
             both = f"{series} in {new_rows[0].file} and {row.series} in {row.file}"
             raise InputError(f"the new runs are of two series ({both}); check each by itself")
     new_digests = {row.sha256 for row in new_rows}
-    past = [row for row in rows if row.series == series and row.sha256 not in new_digests]
-    return past[-last:]
+    past_rows = [row for row in rows if row.series == series and row.sha256 not in new_digests]
+    return past_rows[-last:]
 
 
 class Judgement(NamedTuple):
@@ -70,12 +73,16 @@ class Judgement(NamedTuple):
 
 
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
-    """Return the verdict whether a new result is lower than the `past` runs of its trend, with a line that says why.
+    """Return the verdict whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    `hosts` names the host of each past run, and is None where that is not known. Runs on one host lie closer together
-    than hosts do: where the past runs or the new ones name two hosts or more, the means of the hosts are compared.
-    The verdict is `cannot be told`, and counts as not lower, where the past runs (or their hosts) are too few, or where
-    all runs print one and the same figure.
+    `hosts` names the host of each past run; None if not known. The means of the two sets of runs are compared. If a set
+    names two hosts or more, each host counts as one value, because runs on one host lie closer together.
+
+    - Too few past runs, or too few hosts of theirs: `cannot be told`.
+    - All runs print the same figure: `cannot be told`.
+    - Otherwise: `_verdict` of the ratio of the means.
+
+    Only the verdict LOWER makes `is_lower` True.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
@@ -91,40 +98,50 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
         says = "the figures have too few digits to tell how far runs lie apart"
         return Judgement(False, f"cannot be told: {figure}; {says}")
 
-    share = new_mean / statistics.fmean(past_values)
+    ratio = new_mean / statistics.fmean(past_values)
     low, high = interval
-    verdict = _verdict(share, high)
-    past_levels = levels_of_repetition(past_values, [], hosts)
-    earlier_levels = in_words(past_levels[1:])  # of runs and hosts: the history keeps no windows
-    compared = f"{share:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({earlier_levels})"
+    verdict = _verdict(ratio, high)
+    past_in_words = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f}"
+    compared = f"{past_in_words} ({_past_levels_in_words(past_values, hosts)})"
     return Judgement(verdict == LOWER, f"{verdict}: {figure}; {compared}")
 
 
-def _too_few_in_words(runs: int, repeats: int) -> str:
-    """Return in words that the past does not suffice: too few runs, or enough `runs` on too few hosts.
+def _past_levels_in_words(past_values: Sequence[float], hosts: Sequence[str] | None) -> str:
+    """Return how many past runs and hosts there are, and how far they vary: `10 runs +-0.31%; one host`."""
+    no_rates: list[Sequence[float]] = []  # the history keeps no windows
+    _, run_level, host_level = levels_of_repetition(past_values, no_rates, hosts)
+    return in_words([run_level, host_level])
 
-    `repeats` is the number of independent values that the past runs make: that of the runs, or of their hosts.
+
+def _too_few_in_words(runs: int, independent_count: int) -> str:
+    """Return the reason why the past does not suffice for a verdict: too few runs, or enough runs on too few hosts.
+
+    `independent_count` is the number of hosts, if the `runs` are of several hosts, and otherwise the number of runs.
     """
-    if repeats < LEAST_RUNS <= runs:
-        return f"the {runs} earlier runs are of {repeats} hosts, {LEAST_RUNS} are needed"
+    if independent_count < LEAST_RUNS <= runs:
+        return f"the {runs} earlier runs are of {independent_count} hosts, {LEAST_RUNS} are needed"
     return f"the history holds {runs} earlier runs of it, {LEAST_RUNS} are needed"
 
 
-def _verdict(share: float, high: float) -> str:
-    """Return LOWER where a new mean is lower than the past one beyond doubt, and by more than like hosts differ.
+def _verdict(ratio: float, high: float) -> str:
+    """Return the verdict on the ratio of a new mean to the past one; `high` is the upper bound of its 95 % interval.
 
-    Where it is not, the text returned says which of the two is not so. `share` is the new mean over the past one, and
-    `high` the upper end of its 95 % interval.
+    - `high` is 1 or more: not shown to be lower.
+    - The ratio is below 1 by less than like hosts differ: not called lower.
+    - Otherwise: LOWER.
     """
     if high >= 1:
         return "not shown to be lower"
-    if -math.log(share) < smallest_difference():
+    if -math.log(ratio) < smallest_difference():
         return f"not called lower: like hosts differ by up to {percent(smallest_difference())}"
     return LOWER
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return the HTML page of all trends: each series' runs from zero up, and a line where the commit changes."""
+    """Return the HTML page of all trends. It has a chart for each series, from zero up.
+
+    A line in a chart marks where the commit changes.
+    """
     environment = jinja2.Environment(
         autoescape=True, finalize=visible, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -151,43 +168,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run one action of `history`: add, check, show or export. Returns 1 where `check` finds a lower result, else 0."""
+    """Run one action of `history`: add, check, show or export. Returns 1 if `check` finds a lower result, else 0."""
     if args.action == "add":
         return _add_runs(args)
     if args.action == "check":
         return _check_runs(args)
-    return _write_runs(args)
+    return _write_history(args)
 
 
-def _write_runs(args: argparse.Namespace) -> int:
-    """Write all runs of the history to one file, as a page (`show`) or as a table (`export`). Returns 0.
+def _write_history(args: argparse.Namespace) -> int:
+    """Write all runs of the history to one file: as a page (`show`), or as a table (`export`). Returns 0.
 
-    The file is the argument where other actions have the logs; a page needs none, and is then history.html. A table is
-    Parquet or CSV, by the file's suffix. Raises InputError for two files, for a table without one, for a file that
-    something else wrote, and for a Parquet file that is there already.
+    The output file is the only word after the action, and so the only item of `args.logs`: other actions have logs
+    there. The default for a page is history.html. A table is Parquet if the file ends in .parquet, else CSV.
+
+    Raises InputError for several output files, for a table without one, and for a file that this command did not write.
+    A Parquet file must not exist at all.
     """
     if len(args.logs) > 1 or (args.action == "export" and not args.logs):
         raise InputError(f"history {args.action} writes one file: name it")
     with opened(args.file) as connection:
         rows = rows_of(connection)
-    out = Path(args.logs[0] if args.logs else "history.html")
+    output = Path(args.logs[0] if args.logs else "history.html")
     if args.action == "show":
-        _refuse_to_overwrite(out, ".html", PAGE_START)
-        out.write_text(page(rows), encoding="utf-8")
-    elif out.suffix == ".parquet":
-        to_parquet([vars(row) for row in rows], out)
+        _refuse_to_overwrite(output, ".html", PAGE_START)
+        output.write_text(page(rows), encoding="utf-8")
+    elif output.suffix == ".parquet":
+        to_parquet([vars(row) for row in rows], output)  # refuses a file that exists
     else:
-        _refuse_to_overwrite(out, ".csv", ",".join(COLUMNS))
-        out.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
-    print(f"{len(rows)} runs in {out}")
+        _refuse_to_overwrite(output, ".csv", ",".join(COLUMNS))
+        output.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
+    print(f"{len(rows)} runs in {output}")
     return 0
 
 
 def _score_of_runs(args: argparse.Namespace) -> Score:
-    """Return the score of the logs that the options name, with the throughput of each run.
+    """Return the score of the logs that the command line names, with the throughput of each run.
 
-    However many runs the protocol asks for, one is enough here: a history keeps single runs, and compares their means.
-    Raises InputError where no logs are given, or where the protocol does not measure throughput.
+    One run is enough, and runs are averaged by their mean, whatever the protocol says: a history keeps single runs.
+    Raises InputError if no logs are given, or if the protocol does not measure throughput.
     """
     if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")
@@ -199,7 +218,10 @@ def _score_of_runs(args: argparse.Namespace) -> Score:
 
 
 def _add_runs(args: argparse.Namespace) -> int:
-    """Add the runs of the logs to the history, and print how many are new. Returns 0."""
+    """Add the runs of the logs to the history, and print how many are new or replaced. Returns 0.
+
+    The history's file is made if it does not exist.
+    """
     result = _score_of_runs(args)
     with opened(args.file, new=True) as connection:
         added = add(connection, result, args.system)
@@ -211,7 +233,10 @@ def _add_runs(args: argparse.Namespace) -> int:
 
 
 def _check_runs(args: argparse.Namespace) -> int:
-    """Compare the runs of the logs with the last ones of their trend, and print the verdict. Returns 1 where lower."""
+    """Compare the runs of the logs with the last runs of their trend, and print the verdict.
+
+    Returns 1 if they are lower, else 0.
+    """
     result = _score_of_runs(args)
     with opened(args.file) as connection:
         past = last_of_trend(rows_of(connection), result, args.last, args.system)
@@ -221,12 +246,12 @@ def _check_runs(args: argparse.Namespace) -> int:
     return int(judgement.is_lower)
 
 
-def _refuse_to_overwrite(out: Path, suffix: str, start: str) -> None:
-    """Raise InputError where writing to `out` would cost a file that this command did not write.
+def _refuse_to_overwrite(output: Path, suffix: str, start: str) -> None:
+    """Raise InputError if `output` has another suffix, or is a file that this command did not write.
 
-    Its own files have this suffix, and begin with the text `start`.
+    Files of this command begin with the text `start`, so a file that begins otherwise is refused.
     """
-    if out.suffix != suffix:
-        raise InputError(f"{out}: name a {suffix} file to write to")
-    if out.exists() and not out.read_bytes().startswith(start.encode()):
-        raise InputError(f"{out}: is there already, and not written by this command; name another file")
+    if output.suffix != suffix:
+        raise InputError(f"{output}: name a {suffix} file to write to")
+    if output.exists() and not output.read_bytes().startswith(start.encode()):
+        raise InputError(f"{output}: is there already, and not written by this command; name another file")

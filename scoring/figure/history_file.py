@@ -39,10 +39,10 @@ class Series:
 class Row:
     """One run of the history; the record itself stays in the file, as zlib-packed JSON."""
 
-    sha256: str  # of the log, with the run's lines where it holds several
+    sha256: str  # of the log, with the run's lines if the log holds several
     file: str
     date: str  # UTC
-    date_of: str  # "run_start", "first_row", or "file" where the log has no calendar
+    date_of: str  # "run_start", "first_row", or "file" if the log has no calendar
     revision: str | None  # commit of the code that ran
     system: str
     workload: str
@@ -61,7 +61,7 @@ class Added(NamedTuple):
     """The numbers of runs that were written into the history."""
 
     new: int
-    corrected: int  # those whose row said otherwise before
+    corrected: int  # of these, an older row was replaced
 
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
@@ -69,11 +69,13 @@ TABLE = f"CREATE TABLE IF NOT EXISTS run ({', '.join(COLUMNS)}, record BLOB, PRI
 
 
 def row_of(result: Score, index: int, system: str | None) -> Row:
-    """Return the history's row of one run of a score, the one at `index`.
+    """Return the history's row of the run at `index` of a score.
 
-    `system` names the machine; where it is None the log must. Raises InputError where neither does: runs of two
-    machines must never share a trend. What else the log does not say stands in the row in words, as `batch unsaid`;
-    only the revision is then None.
+    `system` names the machine; None takes it from the log. Raises InputError if neither names one, because runs of two
+    machines must never share a trend.
+
+    Anything else that the log does not say is written in words, such as `batch unsaid`. Only an unknown revision is
+    None.
     """
     record = result.records[index]
     started = start_of(record)
@@ -82,13 +84,9 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     commit = section(record, "source").get("commit")
-    lines_of_run = ""  # where the log holds several runs, which share its digest
-    if record.segment:
-        first_line, last_line = record.segment
-        lines_of_run = f", lines {first_line} to {last_line}"
     return Row(
-        sha256=record.sha256 + lines_of_run,
-        file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
+        sha256=_identity_of_run(record),
+        file=_path_as_text(record.file),
         date=date.isoformat(timespec="seconds"),
         date_of=started.source,
         revision=_storable(str(commit)) if commit else None,
@@ -101,17 +99,32 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     )
 
 
+def _identity_of_run(record: Record) -> str:
+    """Return the digest of the run's log. The runs of one log share it, so their lines are added to it."""
+    if not record.segment:
+        return record.sha256
+    first_line, last_line = record.segment
+    return f"{record.sha256}, lines {first_line} to {last_line}"
+
+
+def _path_as_text(file: str) -> str:
+    """Return the absolute path of a file. Bytes of its name that are not UTF-8 become escapes, such as `\\xff`."""
+    return os.fsencode(Path(file).resolve()).decode("utf-8", "backslashreplace")
+
+
 def _storable(text: str) -> str:
-    """Return a log's text with each character that UTF-8 cannot hold as an escape; SQLite would refuse it."""
+    """Return a log's text, in which escapes replace the characters that UTF-8 cannot encode: SQLite refuses these."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 @contextmanager
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to the history's file, and close it; what was written is kept if no error ends the block.
+    """Yield a connection to the history's file, and close it at the end of the block.
 
-    With `new` the file is made if it is not there, and may be written to. Else it is opened for reading. Raises
-    InputError for a file that is not there, is no history, or is locked by another process.
+    With `new`, the file is made if it does not exist, and may be written to. What the block writes is committed at its
+    end, or rolled back on an error. Without `new`, the file can only be read.
+
+    Raises InputError if the file does not exist, is not a history, or is locked by another process.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -130,16 +143,16 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
 
 
 def _make_table_if_empty(connection: sqlite3.Connection) -> None:
-    """Make the history's table in a file that is still empty; any other file stays as it is."""
+    """Make the history's table if the file is still empty. Any other file stays as it is."""
     if not _tables(connection) and _version(connection) == 0:
         connection.execute(TABLE)
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise InputError for a SQLite file that is no history, or that a later version of this code wrote.
+    """Raise InputError if a SQLite file is not a history, or if a later version of this code wrote it.
 
-    A history has a table `run`, whose columns are the fields of Row and then `record`, which holds the whole record.
+    A history has a table `run`. Its columns are the fields of Row, followed by `record`.
     """
     version = _version(connection)
     if version > VERSION:
@@ -156,34 +169,34 @@ def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of the file's tables; none for a file that is still empty."""
+    """Return the names of the file's tables and of its other parts, such as indexes; none for an empty file."""
     return [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
 
 
 def _columns_of_run(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of the columns of the table `run`; none where there is no such table."""
+    """Return the names of the columns of the table `run`; none if there is no such table."""
     return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('run')")]
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """Return the version of this code's histories that the file was made by; 0 for a file that says none."""
+    """Return the version of the history's format that the file has; 0 for a file that says none."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
 
 def rows_of(connection: sqlite3.Connection) -> list[Row]:
-    """Return all runs of the history, oldest first. Raises InputError for a row that another program altered."""
-    found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
-    rows = [Row(*values) for values in found]
+    """Return all runs of the history, oldest first. Raises InputError for a row that this code cannot have written."""
+    stored_rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
+    rows = [Row(*values) for values in stored_rows]
     for row in rows:
         for name, value in vars(row).items():
-            if not _is_storable(name, value):
+            if not _is_valid(name, value):
                 raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
     return rows
 
 
-def _is_storable(column: str, value: object) -> bool:
-    """Tell whether a value is one that `add` writes into a column: SQLite itself takes any type."""
+def _is_valid(column: str, value: object) -> bool:
+    """Tell whether `add` can have written a value into a column. SQLite itself does not check types."""
     if column == "images_per_s":
         return isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
     if column == "revision" and value is None:
@@ -194,8 +207,13 @@ def _is_storable(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    A run is the one of an old row where its log's digest and the protocol are the same. The old row is then replaced if
-    it says anything else, but stays if only the log's path or the date differs, as both change when a log is copied.
+    `system` names the machine; None takes it from the logs. An old row is of the same run if it has the same digest of
+    the log and the same protocol.
+
+    - There is no old row: the run is written.
+    - The old row differs only in the log's path or in the date, or not at all: it stays. A copied log has another path
+      and may have another date.
+    - Otherwise: the old row is replaced.
     """
     old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = 0
@@ -213,7 +231,7 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None:
-    """Write a run into the history, in the place of the row of the same digest and protocol if there is one."""
+    """Write a run and its record into the history. It replaces the row of the same digest and protocol, if any."""
     packed_record = zlib.compress(json.dumps(jsonable(record)).encode())
     values = [*vars(row).values(), packed_record]
     placeholders = ", ".join("?" * len(values))
@@ -221,10 +239,10 @@ def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None
 
 
 def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
-    """Return the host of each row's run, or its hosts as `node1, node2`, by the record that the history keeps of it.
+    """Return the host of each row's run, such as `node1`, or `node1, node2` for a run on several hosts.
 
-    Returns None where one of the records does not name its hosts. Raises InputError for a record that another program
-    altered, so that it cannot be read.
+    The hosts are read from the record that the history keeps of the run. Returns None if a record does not name all of
+    its hosts. Raises InputError for a record that cannot be read.
     """
     hosts = []
     for row in rows:

@@ -10,11 +10,13 @@ from scoring.record import Record, config_of, nodes_of
 
 
 def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
-    """Return the share of the GPUs' peak FLOP/s that training takes at `images_per_s` (MFU), such as 0.35.
+    """Return the share of the GPUs' peak FLOP/s that training takes (MFU), such as 0.35.
 
-    `images_per_s` is the rate of all devices together. The peak is that of the GPU model at the run's precision. Of
-    several runs it is the mean share. Returns None where there are no runs, where a log lacks the model, the size of
-    its images, the GPU model or the number of devices, or where the peak is not in the table of GPU models.
+    `images_per_s` is the rate of all devices together. The peak is that of the GPU model at the run's precision. For
+    several runs, the shares are averaged.
+
+    Returns None if there are no runs, or if one of these is not known for some run: the model and its image size, the
+    GPU model and its peak, the number of devices.
     """
     shares = []
     for record in records:
@@ -29,7 +31,7 @@ def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
 
 
 def _peak_flop_per_s(record: Record) -> float | None:
-    """Return the peak FLOP/s of one GPU of a run at its precision; None where the GPU model or its peak is unknown."""
+    """Return the peak FLOP/s of one GPU of a run at its precision; None if the GPU model or its peak is not known."""
     card = _card_of_all_gpus(record)
     if card is None:
         return None
@@ -38,12 +40,11 @@ def _peak_flop_per_s(record: Record) -> float | None:
 
 
 def _card_of_all_gpus(record: Record) -> Card | None:
-    """Return the GPU model that all GPUs of a run are, as the table `cards.csv` has it.
+    """Return the row of `cards.csv` for the GPU model of a run.
 
-    Returns None where the log does not describe its GPUs, where they are of several models, or where the table lacks
-    the model.
+    Returns None if the log does not describe its GPUs, if they are of several models, or if the table lacks the model.
     """
-    cards = set()  # with None for a GPU that the table lacks
+    cards = set()  # holds None for a GPU that the table lacks
     for node in nodes_of(record):
         gpus = node.get("gpus")
         if not isinstance(gpus, list):
@@ -55,7 +56,7 @@ def _card_of_all_gpus(record: Record) -> Card | None:
 
 
 def _flop_per_image(record: Record) -> float | None:
-    """Return the FLOP of training on one image of the configured size; None where the model or the size is unknown."""
+    """Return the FLOP of training on one image of the configured size; None if the model or the size is not known."""
     workload = workloads.of_model(record.model)
     if workload is None:
         return None
@@ -63,7 +64,10 @@ def _flop_per_image(record: Record) -> float | None:
 
 
 def _image_side(record: Record, side: str) -> int:
-    """Return the `height` or `width` of the images in pixels, as configured; 0 where the configuration says no size."""
+    """Return the `height` or `width` of the images in pixels, as configured; 0 if the configuration has no size.
+
+    `RECIPE.image_size` is the side of square images. It goes before `RECIPE.image_height` and `RECIPE.image_width`.
+    """
     config = config_of(record)
     side_of_square = real(config.get("RECIPE.image_size", {}).get("value"))
     pixels = side_of_square or real(config.get(f"RECIPE.image_{side}", {}).get("value"))
@@ -71,10 +75,10 @@ def _image_side(record: Record, side: str) -> int:
 
 
 def images_per_joule(records: Sequence[Record]) -> float | None:
-    """Return how many images are trained for each joule that the GPUs take; None where a log does not say its energy.
+    """Return how many images are trained for each joule that the GPUs take.
 
-    The energy is that from the first step to the end, evaluations included. Of several runs the joules of an image are
-    averaged, not the images of a joule: the result is one over that mean. It is None where there are no runs, too.
+    The energy is counted from the first step to the end, evaluations included. For several runs it is
+    1 / mean of their joules per image. Returns None if there are no runs, or if a log does not give its energy.
     """
     joules_per_image = []
     for record in records:

@@ -48,7 +48,7 @@ def refuse_same_run_twice(records: Sequence[Record]) -> None:
             raise InputError(f"{record.file} and {file_by_run[record.run_id]} are of the same run: one run counts once")
         file_by_run[record.run_id] = record.file
     for earlier, later in itertools.permutations(records, 2):
-        if later.goes_on_from(earlier):
+        if later.is_continuation_of(earlier):
             says = "parts of one run are no repeats; join them with `cat`"
             first_line = later.windows[0].line
             raise InputError(f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: {says}")

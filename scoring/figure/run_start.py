@@ -6,23 +6,27 @@ from typing import NamedTuple, TypeGuard
 
 from scoring.record import Record
 
-OLDEST_DATE_S = 1e9  # Unix time, in 2001; a stamp before it is of a clock that began at 0, which tells no date
+OLDEST_DATE_S = 1e9  # Unix time, in 2001; an earlier one is of a clock that began at 0
 LATEST_DATE_S = 1e10  # Unix time, in 2286
 
 
 class Start(NamedTuple):
-    """The time at which a run started, as near as its log tells it."""
+    """The time at which a run started, as near as its log gives it."""
 
     seconds: float  # Unix time
-    source: str  # run_start, first_row, or file where the log tells no date
+    source: str  # run_start, first_row, or file if the log gives no date
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started: by its run_start, else by its first row's time stamp, else by its file's last change.
+    """Return when a run started, by the first of these that is a date:
 
-    A row's stamp is either a Unix time, in seconds since 1970, or a local time in seconds since the year 1. The log
-    does not say which, so it is read in the way that makes it a date between OLDEST_DATE_S and LATEST_DATE_S. Where
-    neither does, the stamp is of a clock without a calendar, and is passed over.
+    - its run_start,
+    - the time stamp of its first row, read as a Unix time (seconds since 1970),
+    - the same stamp, read as a local time (seconds since the year 1),
+    - the last change of its file.
+
+    The log does not say how its stamps count. So a time is a date if it lies between OLDEST_DATE_S and LATEST_DATE_S;
+    any other is of a clock without a calendar.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
@@ -40,5 +44,5 @@ def start_of(record: Record) -> Start:
 
 
 def _is_date(unix_s: float | None) -> TypeGuard[float]:
-    """Tell whether a Unix time is that of a run, rather than of a clock that began at 0."""
+    """Tell whether a Unix time may be that of a run, rather than of a clock that began at 0. None is no date."""
     return unix_s is not None and OLDEST_DATE_S < unix_s < LATEST_DATE_S

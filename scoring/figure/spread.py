@@ -317,7 +317,7 @@ def _confidence_at_depth(depth: int, n: int) -> float:
     The median lies outside if fewer than `depth` of the values are on one side of it. Each value is on either side
     with a probability of 1/2.
     """
-    return 1 - 2 * math.fsum(math.comb(n, count) for count in range(depth)) / 2**n
+    return 1 - 2 * float(math.fsum(math.comb(n, count) for count in range(depth)) / 2**n)
 
 
 def has_no_width(interval: tuple[float, float]) -> bool:

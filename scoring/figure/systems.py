@@ -1,6 +1,6 @@
 """The logs of systems that are set side by side: a log or a folder each, or the folders of a submission.
 
-The devices of each are said by its log, by an option, or by its system description.
+The log, an option or the system description gives the devices of each.
 """
 
 import argparse
@@ -15,14 +15,15 @@ from scoring.importers import MOST, read_record
 from scoring.record import InputError, Record
 
 
-def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[str, list[Record]]]:
-    """Return each system that `places` name, as pairs of its own place and the records of its runs.
+def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[str, list[Record]]]:
+    """Return each system that `paths` name, as pairs of its own path and the records of its runs.
 
-    A place is a log, a folder of one system's logs, or a folder of such folders. The options are those of
-    `add_log_options`; --devices and --batch give one number for all systems, or one for each. Raises InputError where
-    they give another count of them, and where a folder holds no logs.
+    A path is a log, a folder of one system's logs, or a folder of such folders. `args` has the options of
+    `add_log_options`. --devices and --batch give one number for all systems, or one for each.
+
+    Raises InputError if they give another count of numbers, or if a folder holds no logs.
     """
-    systems = list(itertools.chain.from_iterable(_systems_of(place) for place in places))
+    systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices = _number_of_each(systems, args.devices, "--devices")
     batches = _number_of_each(systems, args.batch, "--batch")
     records_of_systems = []
@@ -37,36 +38,43 @@ def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[
     return records_of_systems
 
 
-def _logs_of(place: str, pattern: str = "*") -> list[Path]:
-    """Return the logs of one system: the file `place` itself, or the `*.txt` and `*.log` files of that folder.
+def _logs_of(path: str, pattern: str = "*") -> list[Path]:
+    """Return the logs at a path, sorted: the `*.txt` and `*.log` files of a folder, or else the path itself.
 
-    Of a folder only those that match `pattern` are taken: `*/*` finds the files in its folders.
+    Files of a folder must match `pattern`: `*/*` finds those in its subfolders. A path that is not a folder is returned
+    even if it does not exist.
     """
-    path = Path(place)
-    if not path.is_dir():
+    folder = Path(path)
+    if not folder.is_dir():
+        return [folder]
+    return sorted(file for file in folder.glob(pattern) if file.suffix in (".txt", ".log") and file.is_file())
+
+
+def _systems_of(path: str) -> list[str]:
+    """Return the paths of the systems at `path`, each a log or a folder of logs.
+
+    - `path` is a log, or a folder with logs directly in it: `path` itself.
+    - It is any other folder, such as `results` of a submission: the SYSTEM and SYSTEM/BENCHMARK folders in it that hold
+      logs, sorted.
+
+    Raises InputError if there are no logs in these either.
+    """
+    if _logs_of(path):
         return [path]
-    return sorted(file for file in path.glob(pattern) if file.suffix in (".txt", ".log") and file.is_file())
-
-
-def _systems_of(place: str) -> list[str]:
-    """Return the places of the systems that `place` names: `place` itself, where it is a log or a folder of logs.
-
-    A folder without logs, such as `results` of a submission, names the folders of logs in it, which are its SYSTEM or
-    SYSTEM/BENCHMARK folders. Raises InputError where they hold no logs either.
-    """
-    if _logs_of(place):
-        return [place]
-    logs = _logs_of(place, "*/*") + _logs_of(place, "*/*/*")  # of SYSTEM and of SYSTEM/BENCHMARK folders
+    logs = _logs_of(path, "*/*") + _logs_of(path, "*/*/*")  # in SYSTEM and in SYSTEM/BENCHMARK folders
     if not logs:
-        raise InputError(f"{place}: no *.txt or *.log in the folder, nor in its systems' folders")
+        raise InputError(f"{path}: no *.txt or *.log in the folder, nor in its systems' folders")
     return sorted({str(log.parent) for log in logs})
 
 
 def _number_of_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
     """Return the number that an option such as --devices gives for each system, in the order of `systems`.
 
-    `values` are the numbers that the user gave: one for all systems, or one for each. Where the option was not given
-    they are None, and so is the number of each system. Raises InputError, with the name `option`, for any other count.
+    - `values` is None, because the user did not give the option: None for each system.
+    - One value: that number for each system.
+    - One value for each system: the values.
+
+    Raises InputError, which names the `option`, for any other count of values.
     """
     if values is None:
         return [None] * len(systems)
@@ -78,20 +86,21 @@ def _number_of_each(systems: Sequence[str], values: Sequence[int] | None, option
 
 
 class SystemDescription(NamedTuple):
-    """The devices of a system as its description in an MLPerf submission has them."""
+    """The devices of a system, as its JSON file in an MLPerf submission describes them."""
 
     file: Path
     nodes: int
-    devices: int
+    devices: int  # of all nodes
     accelerator: str | None
 
 
 def read_described(log: str | Path, **options: Any) -> Record:
-    """Return the record of a log, with the devices of its system description where the log does not say them.
+    """Return the record of a log. If the log does not say its devices, they come from the description of its system.
 
-    A submission to MLPerf describes each of its systems in a JSON file, with nodes, devices and accelerator. The batch
-    of one device then follows from that of all, if the log says it and it can be divided evenly. A log that says its
-    devices, or has no such file, is returned as it was read. `options` are those of `read_record`.
+    An MLPerf submission describes each of its systems in a JSON file, with its nodes, devices and accelerator. If the
+    log says the batch of all devices, and it can be divided evenly among them, the batch of one device follows too.
+
+    A log that says its devices, or has no such file, is returned as it was read. `options` are those of `read_record`.
     """
     record = read_record(log, **options)
     if record.devices is not None:
@@ -114,10 +123,10 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _read_description(log: str | Path) -> SystemDescription | None:
-    """Return the description of the system that a submission's log is of; None where there is none to be read.
+    """Return the description of the system of a submission's log.
 
-    The description of SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt is SUBMITTER/systems/SYSTEM.json. None is
-    returned as well where its numbers of nodes or devices are missing or impossible.
+    For SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt it is the file SUBMITTER/systems/SYSTEM.json. Returns None if
+    the log lies elsewhere, if the file cannot be read, or if its numbers of nodes or devices are missing or impossible.
     """
     parents = Path(log).absolute().parents  # BENCHMARK, SYSTEM, results, SUBMITTER and so on
     if len(parents) < 4 or parents[2].name != "results":
@@ -126,12 +135,12 @@ def _read_description(log: str | Path) -> SystemDescription | None:
     submitter_folder = parents[3]
     file = submitter_folder / "systems" / f"{system_folder.name}.json"
     try:
-        table = json.loads(file.read_text(encoding="utf-8"))
-        nodes = int(table["number_of_nodes"])
-        devices = nodes * int(table["accelerators_per_node"])
+        description = json.loads(file.read_text(encoding="utf-8"))
+        nodes = int(description["number_of_nodes"])
+        devices = nodes * int(description["accelerators_per_node"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if not (0 < nodes < MOST and 0 < devices < MOST):
         return None
-    accelerator = str(table.get("accelerator_model_name") or "")
+    accelerator = str(description.get("accelerator_model_name") or "")
     return SystemDescription(file, nodes, devices, accelerator or None)

@@ -184,8 +184,8 @@ def read_record(
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return dataclasses.replace(
         record,
-        checks=(*reader.checks, *checks.of_record(record)),
-        problems=(*reader.problems, *checks.problems(record)),
+        checks=(*reader.checks, *checks.checks_of_record(record)),
+        problems=(*reader.problems, *checks.problems_of_time_stamps(record)),
     )
 
 

@@ -40,7 +40,7 @@ class Gap(NamedTuple):
     row: Window  # the later row
 
 
-def of_record(record: Record) -> list[Check]:
+def checks_of_record(record: Record) -> list[Check]:
     """Return the results of all comparisons in CHECKS. A comparison for which the log lacks a figure gives none."""
     checks = []
     for compare in CHECKS:
@@ -56,11 +56,11 @@ def has_second_clock(record: Record) -> bool:
 
 
 def _check_of_ratio(
-    what: str, first: str, second: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
+    name: str, first_way: str, second_way: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the check `what` of two figures, given `ratio`, the one figure divided by the other.
+    """Return the check `name` of two figures, given `ratio`, the one figure divided by the other.
 
-    `first` and `second` say in words what the two figures are. The check has one of three results:
+    `first_way` and `second_way` say in words what the two figures are. The check has one of three results:
 
     - agree: |ratio - 1| <= tolerance, which is CLOCKS_AGREE_WITHIN for CLOCK_CHECKS and AGREES_WITHIN for others;
     - refused: the ratio is above MAX_PLAUSIBLE_RATIO or below its inverse, so the log supports no figure of speed;
@@ -69,15 +69,15 @@ def _check_of_ratio(
     Both limits are widened by `rounding`, the error of the ratio from rounded digits in the log. A check that is not
     `refusable` only informs: it is never refused.
     """
-    compares_clocks = what in CLOCK_CHECKS
+    compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
     agree = abs(ratio - 1) <= tolerance + rounding
     is_plausible = 1 / MAX_PLAUSIBLE_RATIO - rounding <= ratio <= MAX_PLAUSIBLE_RATIO + rounding
-    return Check(what=what, ways=(first, second), agree=agree, refused=refusable and not is_plausible)
+    return Check(what=name, ways=(first_way, second_way), agree=agree, refused=refusable and not is_plausible)
 
 
 def rows_with_clock_set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
-    """Return the pairs of successive rows of which the later row has the earlier time stamp.
+    """Return the pairs of successive rows in which the later row has the earlier time stamp.
 
     Between the two rows the clock was set back. Rows without a time stamp are skipped.
     """
@@ -89,7 +89,7 @@ def rows_with_clock_set_back(windows: Sequence[Window]) -> list[tuple[Window, Wi
     return pairs
 
 
-def problems(record: Record) -> list[str]:
+def problems_of_time_stamps(record: Record) -> list[str]:
     """Return a sentence that the clock was set back, if the time stamps show that; else an empty list.
 
     The sentence describes the first such place and counts the others.
@@ -105,7 +105,7 @@ def problems(record: Record) -> list[str]:
 
 
 def seconds_of_row(record: Record, window: Window) -> float | None:
-    """Return how many seconds the steps of a row took by its own figures, or None if they do not say.
+    """Return how many seconds the steps of a row took by its own figures, or None if a figure is missing.
 
     - A row that states its seconds: these.
     - A row that prints the images/s of all devices: its images / that rate.
@@ -175,10 +175,10 @@ def _check_time_stamps(record: Record) -> Check | None:
 
     prints_step_times = record.windows[-1].seconds is not None  # of the last row: the first may not say its seconds
     if prints_step_times:
-        what = "time"
+        name = "time"
         own_figures = "their step times"
     else:
-        what = "steps, batch and rate against time"
+        name = "steps, batch and rate against time"
         own_figures = "steps x batch / rate"
 
     stamps_s = math.fsum(gap.clock_s for gap in kept)
@@ -188,7 +188,7 @@ def _check_time_stamps(record: Record) -> Check | None:
     pauses = len(gaps) - len(kept)
     stretches = pauses + 1
     return _check_of_ratio(
-        what,
+        name,
         f"{lines}: time stamps, {six_digits(stamps_s)} s",
         f"{lines}: {own_figures}, {six_digits(rows_s)} s",
         ratio=stamps_s / rows_s,
@@ -218,11 +218,14 @@ def _without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
 def _usual_ratio(gaps: Sequence[Gap], last_digit_s: float) -> float:
     """Return the usual ratio of a gap's time by the clock to its time by the row.
 
-    - Rows of at least two last digits of the stamps, at the median: the median of the ratios.
-    - Shorter rows, whose single ratios are mostly rounding: the ratio of the sums over nine tenths of the gaps. The
+    The last digit of the time stamps stands for `last_digit_s` seconds.
+
+    - If a usual row takes at least two such units: the median of the ratios of all gaps.
+    - If rows are shorter, single ratios are mostly rounding: the ratio of the sums over nine tenths of the gaps. The
       tenth that exceeds its rows most is left out, because it may hold pauses.
     """
-    if statistics.median(gap.row_s for gap in gaps) >= 2 * last_digit_s:
+    usual_row_s = statistics.median(gap.row_s for gap in gaps)
+    if usual_row_s >= 2 * last_digit_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
     shortest = sorted(gaps, key=_excess_s)[: math.ceil(0.9 * len(gaps))]
     return math.fsum(gap.clock_s for gap in shortest) / math.fsum(gap.row_s for gap in shortest)
@@ -237,8 +240,8 @@ def _check_pauses(record: Record) -> Check | None:
     """Report time between rows that no row accounts for: compare stamps, pauses included, with the rows' own times.
 
     The check only informs and never refuses a figure, because figures of speed leave pauses out. Returns None if there
-    are fewer than two gaps between rows, or if the stamps' time is not clearly longer than the rows' time: by
-    CLOCKS_AGREE_WITHIN and TWO_STAMPS_ERROR_S together. Gaps between epochs are not counted.
+    are fewer than two gaps between rows, or if the stamps' time is not clearly longer than the rows' time. It is so if
+    it is longer by more than CLOCKS_AGREE_WITHIN and TWO_STAMPS_ERROR_S together. Gaps between epochs do not count.
     """
     gaps = _gaps_of_training(record)
     if len(gaps) < 2:

@@ -59,7 +59,7 @@ _SINGLE_SWITCHES = (
 
 
 class PyTorch(EpochFormatReader):
-    """PyTorch's rows, and what all dialects share: parameters, ends of epochs, closing lines."""
+    """Rows of PyTorch's examples, and what all dialects share: parameters, ends of epochs, closing lines."""
 
     row_marker = "Epoch: "
     row_clue = "train.total_ips"
@@ -81,12 +81,17 @@ class PyTorch(EpochFormatReader):
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row; the parameters stand behind one of two words."""
+        """Read a line before the first row, in JSON or not.
+
+        Besides the facts of the base class, set a fact for each parameter behind the word `PARAMETER`, or else behind
+        `Start with arguments`.
+        """
         super().read_before_rows(line, text)
-        text = _as_text(text)
+        plain_text = _as_text(text)
         for head in ("PARAMETER", "Start with arguments"):
-            if head in text:
-                for name, value in _PARAMETER.findall(text.split(head, 1)[1]):
+            if head in plain_text:
+                _, parameters = plain_text.split(head, 1)
+                for name, value in _PARAMETER.findall(parameters):
                     self.set_if_unset(name, value, line)
                 return
 
@@ -95,31 +100,36 @@ class PyTorch(EpochFormatReader):
         super().read_after_first_row(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the name of each parameter that states one."""
+        """Return the number of devices, with its line, by the name of each parameter that states one.
+
+        The parameters are `world_size`, a number, and `gpus`, a list such as `[0, 1]`. The number is None if it is
+        garbled or 0.
+        """
         counts: dict[str, Fact] = {}
-        world = self.facts_by_name.get("world_size")
-        if world:
-            counts["world_size"] = Fact(integer(world.value) or None, world.line)
+        world_size = self.facts_by_name.get("world_size")
+        if world_size:
+            counts["world_size"] = Fact(integer(world_size.value) or None, world_size.line)
         gpus = self.facts_by_name.get("gpus")
         if gpus:
-            counts["gpus"] = Fact(len(re.findall(r"\d+", gpus.value)) or None, gpus.line)
+            listed = re.findall(r"\d+", gpus.value)
+            counts["gpus"] = Fact(len(listed) or None, gpus.line)
         return counts
 
     def finish_facts(self) -> None:
-        """Set devices, model, batch and precision by the parameters."""
-        stated = self.precision()
+        """Set devices, model, batch and precision from the parameters, and convert the facts."""
+        precision = self.precision()
         self.set_if_places_agree("devices", self.device_counts())
         self.set_from_fact("model", "arch")
         self.set_from_fact(self.batch_field, "batch_size")
-        super().finish_facts()
-        if stated:
-            self.set_if_unset("precision", stated.value, stated.line)
+        super().finish_facts()  # removes the parameter `precision`, whose words are not the record's
+        if precision:
+            self.set_if_unset("precision", precision.value, precision.line)
 
     def precision(self) -> Fact | None:
-        """Return the precision that the program's parameters state, with its line; None where none of them states one.
+        """Return the precision that the program's parameters state, with its line, or None if none states it.
 
-        A program with two switches prints `fp16 : True` beside `amp : False`, which alone would mean FP32. So all that
-        switch half precision on are looked at first. The run is FP32 only where none of them does.
+        A program with two switches prints `fp16 : True` beside `amp : False`, which alone would mean FP32. So the
+        parameters that turn half precision on are searched first. Those that state FP32 count only if none is on.
         """
         for (name, value), precision in _HALF_SWITCHES.items():
             if self._parameter_is(name, value):
@@ -129,21 +139,21 @@ class PyTorch(EpochFormatReader):
                 return Fact("fp32", self.facts_by_name[name].line)
         return None
 
-    def _parameter_is(self, name: str, value: str) -> bool:
-        """Tell whether the parameter `name` has that value; `True` and `true` are the same."""
-        return str(self.value(name)).lower() == value
+    def _parameter_is(self, name: str, lower_case_value: str) -> bool:
+        """Return whether the log states the parameter `name` with this value, in upper or lower case."""
+        return str(self.value(name)).lower() == lower_case_value
 
 
 def _as_text(text: str) -> str:
-    """Return a JSON line of DLLogger as the text that it prints for people, so that one reader suits both forms.
+    """Return a JSON line of DLLogger as the text that DLLogger prints for people, so that one reader suits both forms.
 
-    What the text begins with depends on the line's `step`:
+    The beginning depends on the line's `step`:
 
-        DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
         DLLL {.., "step": "PARAMETER", "data": {"amp": true}}          -> PARAMETER amp : True
+        DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
         DLLL {.., "step": [], "data": {"train.total_ips": 2600.0}}     -> Summary: train.total_ips : 2600.0
 
-    Any other line is returned as it is, and so is one with broken JSON.
+    Any other line, and a line with broken JSON, is returned as it is.
     """
     if "DLLL {" not in text:
         return text
@@ -171,8 +181,15 @@ class Paddle(PyTorch):
     framework = "PaddlePaddle"
 
 
+class ClosingTable(NamedTuple):
+    """The facts in the table that NVIDIA's MXNet benchmark.py prints last."""
+
+    devices: Fact
+    batch_per_device: Fact
+
+
 class MXNet(PyTorch):
-    """Rows of MXNet's: the batch is that of all devices; the closing table has the last word on both."""
+    """Rows of MXNet's examples. The parameter states the batch of all devices, a closing table that of one device."""
 
     row_clue = "train.ips"
     row_pattern = RowPattern(re.compile(_STEP_HEAD.pattern + r"(?!.*train\.batch_time)"), (_IPS,), _OTHERS_OF_ROW)
@@ -183,33 +200,51 @@ class MXNet(PyTorch):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self._table_batch: Fact | None = None
-        self._table_devices: list[Fact] = []  # a row for each of the benchmark's runs
+        self._table_devices: list[Fact] = []  # one for each row of the table: each of the benchmark's runs
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row, or one of the closing table."""
+        """Read a line after the first row, which may be of the table that benchmark.py prints last.
+
+        The table's head states the batch of one device; each row below it states a number of devices.
+        """
         super().read_after_first_row(line, text)
         head = _TABLE_HEAD.search(text)
         if head:
             self._table_batch = self._table_batch or Fact(integer(head[1]), line)
             return
-        row = _TABLE_ROW.search(text) if self._table_batch else None
+        is_below_head = self._table_batch is not None
+        row = _TABLE_ROW.search(text) if is_below_head else None
         if row:
             self._table_devices.append(Fact(integer(row[1]), line))
+
+    def finish_facts(self) -> None:
+        """Set the batch of one device from the closing table, and the other facts from the parameters."""
+        table = self._closing_table()
+        if table is not None:
+            self.facts_by_name["batch_per_device"] = table.batch_per_device  # overrides the parameter
+        super().finish_facts()
+
+    def _closing_table(self) -> ClosingTable | None:
+        """Return what the closing table states, or None without one or if its rows state different devices."""
+        numbers = {fact.value for fact in self._table_devices}
+        if self._table_batch is None or len(numbers) != 1:
+            return None
+        return ClosingTable(devices=self._table_devices[0], batch_per_device=self._table_batch)
 
     def device_counts(self) -> dict[str, Fact]:
         """Return the number of devices, with its line, by the name of each place in the log that states one.
 
-        Besides the parameters two places may: the table that benchmark.py prints last, if all its rows are of one
-        number, and mpirun, which starts a rank for each device and puts its number before each line. Where the table
-        counts, this also sets `batch_per_device` to the batch that it states.
+        Two more places than the parameters can state it:
+
+        - the table that benchmark.py prints last, if all its rows have the same number;
+        - mpirun, which starts one rank per device and puts the rank's number before each line.
         """
         counts = super().device_counts()
-        numbers_in_table = {fact.value for fact in self._table_devices}
-        if self._table_batch and len(numbers_in_table) == 1:
-            counts["the closing table"] = self._table_devices[0]
-            self.facts_by_name["batch_per_device"] = self._table_batch
+        table = self._closing_table()
+        if table is not None:
+            counts["the closing table"] = table.devices
 
-        # A rank that prints nothing before the last row did not take part in these rows.
+        # A rank that prints nothing before the last row did not take part in the run.
         last_row_line = self.windows[-1].line if self.windows else 0
         ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(ranks) > 1:
@@ -219,7 +254,7 @@ class MXNet(PyTorch):
 
 
 class MXNetSpeed(MXNet):
-    """Rows of MXNet's before DLLogger."""
+    """Rows of MXNet's examples before they used DLLogger."""
 
     row_marker = "Epoch["
     row_clue = " samples/sec\tLR: "
@@ -239,7 +274,7 @@ class Dialect(NamedTuple):
     first_step: int
 
 
-_DIALECTS = {  # by a column of the first row
+_DIALECTS = {  # by a column in the first row; the first that is there counts
     '"train.total_ips"': Dialect("PyTorch", "batch_per_device", 1),
     '"total_ips"': Dialect("TensorFlow", "batch_per_device", 0),
     '"train.batch_time"': Dialect("PaddlePaddle", "batch_per_device", 1),
@@ -248,7 +283,7 @@ _DIALECTS = {  # by a column of the first row
 
 
 class Json(MXNet):
-    """Rows in JSON of any of the four, as the first row's columns tell."""
+    """Rows in JSON of any of the four frameworks. The columns of the first row show which."""
 
     row_marker = '"step": ['
     row_clue = tool_marker = "DLLL {"
@@ -266,7 +301,7 @@ class Json(MXNet):
     columns = "stamp epoch step rate time loss wait"
 
     def read_first_row(self, text: str, row: Columns) -> None:
-        """Set the framework, the meaning of its batch and the number of its first step."""
+        """Set the framework, the meaning of its batch and the number of its first step by the first row's columns."""
         for column, dialect in _DIALECTS.items():
             if column in text:
                 self.framework = dialect.framework
@@ -276,7 +311,7 @@ class Json(MXNet):
 
 
 class TensorFlow(PyTorch):
-    """Rows of TensorFlow's."""
+    """Rows of TensorFlow's examples."""
 
     row_marker = " - ("
     row_clue = " total_ips"
@@ -290,21 +325,21 @@ class TensorFlow(PyTorch):
     )
 
     def precision(self) -> Fact | None:
-        """Return AMP where a line says that it is activated, else what the parameters state."""
+        """Return AMP if a line says that it is activated, or else what the parameters state."""
         if "amp_line" in self.facts_by_name:
             return Fact("amp", self.facts_by_name["amp_line"].line)
         return super().precision()
 
     def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row.
+        """Return the steps since the last row, or None for the first row.
 
-        None for the first row, whose rate is that of its own step or window: how many steps that has it does not say.
+        The first row may be of a single step or of many, and does not say which.
         """
         return None if self.last_position is None else super().steps_of_row(position)
 
 
 class NvLog(TensorFlow):
-    """Rows of TensorFlow's before DLLogger, each on two lines."""
+    """Rows of TensorFlow's examples before they used DLLogger, each on two lines."""
 
     row_marker = tool_marker = "iteration: "
     row_clue = ":::NVLOG"

@@ -1,9 +1,9 @@
-"""Evidence in a log's lines: whether its samples are images, and whether it computes in half precision."""
+"""Evidence in a log's lines of two things: that its samples are images, and that it computes in half precision."""
 
 import re
 from typing import Any, NamedTuple
 
-_SEARCHED_CHARS = 8_192  # only so much of a line is searched
+_SEARCHED_CHARS = 8_192  # only the start of a longer line is searched
 
 # A network, a data set or a metric of images, or a rate that is printed in images (NVIDIA's `ips` are images/s).
 _IMAGE_WORDS = re.compile(
@@ -14,13 +14,13 @@ _IMAGE_WORDS = re.compile(
     r"|\btotal_ips\b|top[-_]?[15]\b|\bacc[15]\b|\bmIoU\b|\bacc_seg\b|\b(?:images?|imgs?)/s",
     re.IGNORECASE,
 )
-# Words of clips, text, speech and recommendation: a video network has a ResNet and a top-1 accuracy, too.
+# Words of clips, text, speech and recommendation. Image words alone prove nothing: a video network has a ResNet, too.
 _OTHER_SAMPLE_WORDS = re.compile(
     r"ucf-?101|hmdb-?51|\bkinetics|\bsth-?sth|something-something|\bnum_segments\b|\bnum_clips\b|\bclip_len\b|slowfast"
     r"|\btokens?(?:_per_sec|/s)|\bperplexity\b|\bppl\b|wikitext|librispeech|movielens|criteo",
     re.IGNORECASE,
 )
-# A switch of half precision that is on, by any name that has FP16 or AMP in it.
+# A switch of half precision that is on. Its name may be any that has FP16, AMP or the like in it.
 _HALF_PRECISION_ON = re.compile(
     r"\b(?:\w*(?:fp16|bf16|float16|half_precision|mixed_precision|multi_precision)\w*|(?:\w+_)?amp)['\"]?\s*[:=]+\s*['\"]?"
     r"(?:true|1|o[123]|float16|bfloat16|fp16|bf16|dict)\b"
@@ -33,7 +33,7 @@ class Fact(NamedTuple):
     """A value that the log states, and the line that states it."""
 
     value: Any
-    line: int  # 0 where the format itself states it
+    line: int  # 0: no line of the log states it
 
 
 class Evidence:
@@ -45,30 +45,31 @@ class Evidence:
         self.other_word = ""  # the word that shows it
         self.half_line: int | None = None  # the first line that switches half precision on
 
-    def search(self, line: int, text: str, *, configures: bool) -> None:
-        """Search a line for words of images, of other samples and of half precision; keep the first line with each.
+    def search(self, line: int, text: str, *, may_configure: bool) -> None:
+        """Search line number `line` for evidence, and keep the first line of each kind.
 
-        `line` is the number of the line. `configures` says that it stands before training or among its first rows. Only
-        such lines are searched for samples that are not images, and for half precision. Words of images count anywhere.
+        - Every line is searched for words that show images.
+        - Lines with `may_configure` are also searched for words that show other samples, and for switches of half
+          precision. These are the lines before training and its first rows.
         """
-        text = text[:_SEARCHED_CHARS]
-        if self.images_line is None and _IMAGE_WORDS.search(text):
+        searched = text[:_SEARCHED_CHARS]
+        if self.images_line is None and _IMAGE_WORDS.search(searched):
             self.images_line = line
-        if not configures:
+        if not may_configure:
             return
 
         if self.other_line is None:
-            other_words = _OTHER_SAMPLE_WORDS.search(text)
+            other_words = _OTHER_SAMPLE_WORDS.search(searched)
             if other_words is not None:
                 self.other_line = line
                 self.other_word = other_words[0]
-        if self.half_line is None and _HALF_PRECISION_ON.search(text):
+        if self.half_line is None and _HALF_PRECISION_ON.search(searched):
             self.half_line = line
 
     def why_not_images(self) -> str | None:
-        """Return a sentence on why no figure in images/s can be made of the log; None where its samples are images.
+        """Return None if the log's samples are images, or else a sentence that says why the log cannot be scored.
 
-        They are where a line shows images, and no line shows samples of another kind.
+        Samples are images if some line shows images and no line shows samples of another kind.
         """
         if self.other_line is not None:
             return (

@@ -4,7 +4,7 @@
 The rate is that of all devices, over the window; batches count from 0 in each epoch. An epoch closes with
 [Epoch 0] speed: 1524 samples/sec\ttime cost: 852.235297 (without its evaluation), and
 [Epoch 0] validation: err-top1=0.904516 err-top5=..
-MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise: those are no rows of this format.
+MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise: those are not rows of this format.
 """
 
 import re
@@ -39,8 +39,11 @@ class GluonCV(EpochFormatReader):
     )
 
     def finish_facts(self) -> None:
-        """Set whether the log is truncated: whether fewer epochs close than the arguments ask for."""
+        """Convert the facts, and set whether the log is truncated: if fewer epochs closed than the arguments ask for.
+
+        If the arguments do not say how many epochs are wanted, `truncated` is None.
+        """
         super().finish_facts()
         epochs_wanted = integer(self.value("epochs_wanted"))
-        closed = max((epoch.epoch or 0 for epoch in self.epochs), default=-1) + 1
-        self.truncated = None if epochs_wanted is None else closed < epochs_wanted
+        closed_epochs = 1 + max((epoch.epoch or 0 for epoch in self.epochs), default=-1)  # epochs count from 0
+        self.truncated = None if epochs_wanted is None else closed_epochs < epochs_wanted

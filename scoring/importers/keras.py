@@ -16,7 +16,7 @@ _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d
 
 
 class Keras(FormatReader):
-    """Rows that say between which steps they lie, and in what time."""
+    """Rows that state between which steps they lie, and the seconds of these steps."""
 
     row_marker = row_clue = tool_marker = "keras_utils.py"
     row_pattern = RowPattern(
@@ -33,7 +33,7 @@ class Keras(FormatReader):
     fact_pattern = re.compile(
         r"'num_gpus': (?P<gpus>\d{1,9})\b|'worker_hosts': (?P<hosts>None|'[^']*')|'(?P<part>train|validation)_dataset'"
         r"|'batch_size': (?P<batch>\d{1,9})\b|'dtype': '(?P<precision>\w+)'"
-        r"|'use_per_replica_batch_size': (?P<each>True|False)"
+        r"|'use_per_replica_batch_size': (?P<is_batch_per_device>True|False)"
     )
     framework = "TensorFlow"
     precisions = (
@@ -44,17 +44,20 @@ class Keras(FormatReader):
     closing_words = ("step_timestamp_log",)
     evaluation_pattern = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
     summary_pattern = re.compile(r"'avg_exp_per_second': ([\d.]+)")
-    _part = ""
+    _part = ""  # the data set whose section is read: "train" or "validation"
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Take the last value that is printed; of the data sets' values only those of the training one."""
+        """Set the fact `name`, replacing an earlier value: the configuration is printed again with the options applied.
+
+        Facts of a data set count only in the section of the training data set. `part` says that a section begins.
+        """
         if name == "part":
             self._part = str(value)
         if self._part == "train" or name in ("gpus", "hosts"):
             self.facts_by_name[name] = Fact(value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read the closing line, which has the time of each row."""
+        """Read a line after the first row. The closing line states the time of each row, which the windows then get."""
         super().read_after_first_row(line, text)
         stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
         if stamps:
@@ -62,17 +65,23 @@ class Keras(FormatReader):
                 window.end_s = stamps.get(window.step or 0)
 
     def finish_facts(self) -> None:
-        """Set devices and nodes, where the hosts are stated, and the batch as that of one device or of all."""
+        """Set devices, nodes and batch, and convert the facts.
+
+        Nodes are the hosts, and devices = GPUs of a node x nodes. Nothing is set if the log does not state both GPUs
+        and hosts. The stated batch is that of one device or of all devices, as `use_per_replica_batch_size` says.
+        """
         gpus = integer(self.value("gpus"))
         hosts = self.value("hosts")
         if gpus and hosts is not None:
-            nodes = hosts.count(",") + 1  # `None` is one host
+            nodes = hosts.count(",") + 1  # the text `None` is one host
             self.set_from_fact("nodes", "gpus", nodes)
             self.set_from_fact("devices", "gpus", gpus * nodes)
-        if "each" in self.facts_by_name:
-            self.set_from_fact("batch_per_device" if self.value("each") == "True" else "batch_of_all", "batch")
+        if "is_batch_per_device" in self.facts_by_name:
+            is_per_device = self.value("is_batch_per_device") == "True"
+            self.set_from_fact("batch_per_device" if is_per_device else "batch_of_all", "batch")
         super().finish_facts()
 
     def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
-        """Return the steps between the two that a row names, and the seconds that it prints."""
-        return RowTime(max(0, position.step - int(row["from"] or 0)), positive(row["window_s"]), None)
+        """Return the number of steps between the two that a row names, and the seconds that it prints."""
+        steps = position.step - int(row["from"] or 0)
+        return RowTime(max(0, steps), positive(row["window_s"]), None)

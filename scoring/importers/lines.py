@@ -73,10 +73,10 @@ class Lines:
             return
 
         is_second_start = word in _ONCE_PER_START and word in self._start_words
-        self.begin_run(number, drop_earlier_start=is_second_start)
+        self.note_possible_start(number, drop_earlier_start=is_second_start)
         self._start_words.add(word)
 
-    def begin_run(self, number: int, *, drop_earlier_start: bool = False) -> None:
+    def note_possible_start(self, number: int, *, drop_earlier_start: bool = False) -> None:
         """Note that a run may begin on line `number`. It counts as a run only once `confirm_run` is called.
 
         Nothing happens if an earlier start is still without a row: the run then begins at that start. With
@@ -147,7 +147,7 @@ class Lines:
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None while no row was seen
         for block in self._blocks_of_lines():
             if rank_of_rows is None:
-                # A block is long enough to hold a row of each rank, so the first block with a row shows the lowest.
+                # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
                 is_of_another_rank = line.rank is not None and rank_of_rows is not None and line.rank != rank_of_rows

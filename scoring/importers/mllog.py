@@ -1,13 +1,15 @@
 """MLLOG logs: our own (`step_window`, `run_summary`) and those of any MLPerf submission.
 
-A submission without `step_window` gives one window an epoch, from epoch_start to epoch_stop; its images are
-`train_samples`. Where it logs no epochs, one a block of epochs, from block_start to its evaluation or block_stop.
-Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submitters print. Images are read of ResNet
-alone: samples of the other benchmarks are sentences, clicks or volumes, and SSD's `train_samples` counts batches.
+A log without `step_window` gives one window per epoch, from epoch_start to epoch_stop, with `train_samples` images. If
+it logs no epochs, it gives one window per block of epochs, from block_start to the block's evaluation or block_stop.
+
+No MLPerf rule asks for throughput: `throughput` and `tracked_stats` are what submitters print. Images are read only of
+ResNet: samples of the other benchmarks are sentences, clicks or volumes, and SSD's `train_samples` counts batches.
 """
 
 import bisect
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -31,12 +33,12 @@ from scoring.record import Check, Quality, Span, Window
 
 T = TypeVar("T")
 IMAGE_BENCHMARKS = frozenset({"resnet", "resnet50_v1.5"})  # of MLPerf Training, whose train_samples are images
-# Events up to run_start, and the first sections of our own logs' header, which stands before them.
+# Each of these may be the first line of a run: events up to run_start, and the first header sections of our own logs.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
 
 
 class MLLog(FormatReader):
-    """Events, not rows."""
+    """Reads events; there are no printed rows."""
 
     row_marker = ":::MLLOG"
     row_pattern = RowPattern(re.compile(r":::MLLOG \{"), ())
@@ -45,21 +47,25 @@ class MLLog(FormatReader):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.events = Run()
-        self._without_images: list[Window] = []  # windows of ours whose `images` cannot be read
+        self._without_images: list[Window] = []  # step windows whose images cannot be read
 
     def read(self) -> None:
-        """Read the log's events, as far as they are in this run's lines, into windows, epochs, evaluations and facts.
+        """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        The windows are the `step_window` events of our own logs. A log without any has a window for each epoch, and
-        where it logs no epochs either, one for each block of epochs.
+        Windows are the first of these that the log has:
+
+        - the `step_window` events of our own logs;
+        - the epochs;
+        - the blocks of epochs.
         """
         first, last = self.lines.span
         for entry in read_stream(self.lines.stream):
-            if entry.line < first or (last is not None and entry.line > last):
-                continue
-            self._take_entry(entry)
+            is_of_run = entry.line >= first and (last is None or entry.line <= last)
+            if is_of_run:
+                self._take_entry(entry)
 
-        self._read_header()  # it tells, as the summary does, that a log is ours, on which the reading of epochs depends
+        # The header and the summary come first: they show that a log is ours, which decides how epochs are read.
+        self._read_header()
         self._read_run_summary()
         self._read_single_events()
         self._record_unreadable_images()
@@ -67,29 +73,37 @@ class MLLog(FormatReader):
         self._read_evaluations()
 
     def _read_epochs_or_blocks(self) -> None:
-        """Read the epochs, and fill `windows` where the log has no step windows: with the epochs, else with blocks.
+        """Set `epochs`. If the log has no step windows, also fill `windows`: with the epochs, or else with the blocks.
 
-        An epoch without time and without a rate makes no window. Where the samples are not images, epochs get neither
-        images nor a rate.
+        Only epochs with a time or a rate become windows. If the samples are not images, the epochs get neither images
+        nor a rate. Call this after the step windows are read.
         """
-        has_step_windows = bool(self.windows)
-        samples = self.value("train_samples") if self._samples_are_images() else None
+        are_images = self._samples_are_images()
+        samples = self.value("train_samples") if are_images else None
         self.epochs = read_epochs(self.events, samples=samples, batch=self.value("batch_of_all"))
-        for epoch in self.epochs:
-            if not self._samples_are_images():
+        if not are_images:
+            for epoch in self.epochs:
                 epoch.printed_rate = None
-            says_its_speed = epoch.seconds is not None or epoch.printed_rate is not None
-            if says_its_speed and not has_step_windows:
+
+        has_step_windows = bool(self.windows)
+        if has_step_windows:
+            return
+        for epoch in self.epochs:
+            has_speed = epoch.seconds is not None or epoch.printed_rate is not None
+            if has_speed:
                 self.add_window(epoch)
         if not self.windows:
             for block in self._windows_of_blocks(samples):
                 self.add_window(block)
 
     def _take_entry(self, entry: Entry) -> None:
-        """Take one entry of the log: an event, a section of the header, or a problem, a line that cannot be read.
+        """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
 
-        Events and sections are collected in `self.events`, and `self.lines` is told of those that show where a run
-        begins. A `step_window` event becomes a window at once and is dropped, so that a long run is held only once.
+        - A Problem is noted as a problem of the record.
+        - A `step_window` event becomes a window at once and is not kept, so that a long run is held only once.
+        - Any other event or section is kept in `self.events`.
+
+        Entries that show where a run begins are also reported to `self.lines`.
         """
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
@@ -97,24 +111,23 @@ class MLLog(FormatReader):
 
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
-            self.lines.begin_run(entry.line)
+            self.lines.note_possible_start(entry.line)
         if name == schema.RUN_START.key:
-            self.lines.confirm_run(entry.line)  # for `lines` a run counts once it has a row; here its start is enough
+            self.lines.confirm_run(entry.line)  # a run that logs its start counts, even if nothing follows
 
-        events = self.events
-        events.take(entry)
-        is_step_window = bool(events.windows)  # as each is taken out at once, there is only this one
+        self.events.take(entry)
+        is_step_window = isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key
         if is_step_window:
-            logged = events.windows.pop()
-            step = run.scalar(logged.metadata.get("step"))
-            rank_times = events.rank_times.pop(step, None)
-            self._add_step_window(logged, rank_times)
+            step_window = self.events.windows.pop()  # `take` has put it there
+            step = run.scalar(step_window.metadata.get("step"))
+            rank_times = self.events.rank_times.pop(step, None)  # of this window, logged before it
+            self._add_step_window(step_window, rank_times)
 
     def _read_header(self) -> None:
-        """Set `header` to the sections of our own logs' header by name, and `software` to the packages' versions.
+        """Set `header` to the values of our own logs' header sections by name, and `software` to package versions.
 
-        Null GPUs, which stand in for real ones in tests and compute nothing, become a problem of the record. They are
-        told by the variable NULL_GPU in the section `environment`.
+        Null GPUs stand in for real ones in tests and compute nothing. If the section `environment` has the variable
+        NULL_GPU, a problem of the record says so.
         """
         headers = self.events.headers
         self.header = {name: header.value for name, header in headers.items()}
@@ -133,28 +146,28 @@ class MLLog(FormatReader):
     def _read_run_summary(self) -> None:
         """Set devices, batch, precision, framework, model and the like from `run_summary`, an event of our own logs.
 
-        Its table of values becomes a section of the header too. A log without the event is another submitter's, and
+        Its table of values also becomes a section of the header. A log without the event is another program's, and
         nothing is set. An event without a table becomes a problem of the record.
         """
         summary = self.events.first.get(schema.RUN_SUMMARY.key)
         if summary is None:
             return
-        stated = table_or_none(summary.value)
-        if stated is None:
+        values = table_or_none(summary.value)
+        if values is None:
             self.note_problem(f"line {summary.line}: run_summary without a table of values")
             return
 
-        self.header.setdefault("run_summary", stated)
+        self.header.setdefault("run_summary", values)
         for name in ("devices", "nodes", "batch_per_device"):
-            self.set_if_unset(name, self._readable(summary, name, stated.get(name), positive_whole), summary.line)
+            self.set_if_unset(name, self._readable(summary, name, values.get(name), positive_whole), summary.line)
         for name in ("precision", "math_mode", "mode", "framework", "model"):
-            self.set_if_unset(name, self._readable(summary, name, stated.get(name), text_or_none), summary.line)
+            self.set_if_unset(name, self._readable(summary, name, values.get(name), text_or_none), summary.line)
 
     def _read_single_events(self) -> None:
-        """Set the facts that a log states in one event each, among them the run's start and stop.
+        """Set the facts that a log states in one event each, such as the run's start and stop.
 
-        Of events that are logged again the first counts, but the last of the numbers of samples. A start or a stop that
-        is logged again becomes a problem of the record. A log without run_stop is truncated.
+        If an event is logged more than once, the first counts; for train_samples and eval_samples, the last. A repeated
+        start or stop becomes a problem of the record. A log without run_stop is truncated.
         """
         events = self.events
         self._set_from_first_mark("run_start", events.starts)
@@ -166,71 +179,74 @@ class MLLog(FormatReader):
         self._set_from_event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), positive_whole)
         self._set_from_event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_or_none)
         self._set_from_event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
-        # The benchmark is the model too, unless run_summary has named one.
+        # The benchmark is also the model, unless run_summary has named one.
         self._set_from_event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
         self._set_from_event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", events.last.get(schema.EVAL_SAMPLES.key), positive_whole)
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
-        self.set_if_unset("rate_scope", self.rate_scope)
+        self.set_if_unset("rate_scope", self.rate_scope)  # the format's own, as a fact of the record
 
     def _set_from_first_mark(self, name: str, marks: list[Mark]) -> None:
-        """Set `name`_s and the status by the first of the marks; each further mark becomes a problem of the record."""
+        """Set the fact `name`_s, in seconds, and the status from the first of the marks.
+
+        Each further mark becomes a problem of the record. Without a mark nothing is set.
+        """
         for mark in marks[:1]:
             self.set_if_unset(f"{name}_s", mark.time_ms / 1000, mark.line)
             self.set_if_unset("status", text_or_none(mark.status), mark.line)
         for mark in marks[1:]:
             self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
-    def _set_from_event(self, name: str, event: Event | None, read: Callable[[Any], object]) -> None:
-        """Set the fact `name` to the value of an event as `read` makes it; without the event nothing is set."""
+    def _set_from_event(self, name: str, event: Event | None, convert: Callable[[Any], object]) -> None:
+        """Set the fact `name` to the converted value of an event. Nothing is set if `event` is None."""
         if event:
-            self.set_if_unset(name, self._readable(event, "value", event.value, read), event.line)
+            self.set_if_unset(name, self._readable(event, "value", event.value, convert), event.line)
 
-    def _readable(self, event: Event, name: str, value: Any, read: Callable[[Any], T | None]) -> T | None:
-        """Return the value `name` of an event as `read` makes it; None where `read` cannot, which becomes a problem.
+    def _readable(self, event: Event, name: str, value: Any, convert: Callable[[Any], T | None]) -> T | None:
+        """Return the converted value `name` of an event, or None if `convert` returns None for it.
 
-        It is no problem where the event has no such value, or one that is NaN, as a loss may be.
+        None becomes a problem of the record, unless the value is missing (None) or NaN, which a loss may be.
         """
-        result = read(value)
-        is_nan = isinstance(value, float) and value != value  # NaN alone is not equal to itself
+        result = convert(value)
+        is_nan = isinstance(value, float) and math.isnan(value)
         if result is None and value is not None and not is_nan:
             shown = repr(value)
             shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
             self.note_problem(f"line {event.line}: {event.key}: {name} is {shown}, which cannot be read")
         return result
 
-    def _add_step_window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
-        """Add the window that a `step_window` event of our own logs tells: its steps, seconds, images, loss and so on.
+    def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
+        """Add the window that a `step_window` event of our own logs states: its steps, seconds, images, loss and so on.
 
-        `rank_times` says how far the times of the ranks lie apart in it, if they were logged. An event without steps or
-        time becomes a problem of the record and no window, and so does one whose value is no table. The mean time of a
-        step is set too, by which the window's speed is known without its images. A window whose images cannot be read
-        is noted in `_without_images`.
+        `rank_times` is the spread of the ranks' times in the window, or None if that was not logged. The
+        printed step time is set to seconds / steps, so that the speed is known even without images. A window whose
+        images cannot be read is also added to `_without_images`. An event whose value is no table, or lacks the steps
+        or the time, becomes a problem of the record instead of a window.
         """
-        table = table_or_none(logged.value) or {}
-        steps = self._readable(logged, "steps", table.get("steps"), positive_whole)
-        seconds = self._readable(logged, "time_s", table.get("time_s"), positive_amount)
+        values = table_or_none(event.value) or {}
+        steps = self._readable(event, "steps", values.get("steps"), positive_whole)
+        seconds = self._readable(event, "time_s", values.get("time_s"), positive_amount)
         if steps is None or seconds is None:
-            has_table = isinstance(logged.value, dict)  # without one, both are missing
+            has_table = isinstance(event.value, dict)
             missing = "steps or time" if has_table else "a table of values"
-            self.note_problem(f"line {logged.line}: step_window without {missing}")
+            self.note_problem(f"line {event.line}: step_window without {missing}")
             return
 
-        images = self._readable(logged, "images", table.get("images"), positive_amount)
+        images = self._readable(event, "images", values.get("images"), positive_amount)
         window = Window(
-            line=logged.line,
-            step=self._readable(logged, "step", logged.metadata.get("step"), positive_whole),
-            epoch=self._readable(logged, "epoch_num", logged.metadata.get("epoch_num"), positive_whole),
+            line=event.line,
+            step=self._readable(event, "step", event.metadata.get("step"), positive_whole),
+            epoch=self._readable(event, "epoch_num", event.metadata.get("epoch_num"), positive_whole),
             steps=steps,
             images=images,
             seconds=seconds,
-            data_wait_s=wait_within(self._readable(logged, "data_wait_s", table.get("data_wait_s"), real), seconds),
-            printed_step_time_s=seconds / steps,  # our logs print none, but both of its parts
-            end_s=logged.time_ms / 1000,
-            phase=text_or_none(logged.metadata.get("phase")),
-            loss=self._readable(logged, "loss", table.get("loss"), real),
-            gpu_memory_mib=self._readable(logged, "gpu_memory_mib", table.get("gpu_memory_mib"), real),
-            power_w=self._readable(logged, "power_w", table.get("power_w"), real),
+            data_wait_s=wait_within(self._readable(event, "data_wait_s", values.get("data_wait_s"), real), seconds),
+            printed_step_time_s=seconds / steps,
+            end_s=event.time_ms / 1000,
+            phase=text_or_none(event.metadata.get("phase")),
+            loss=self._readable(event, "loss", values.get("loss"), real),
+            gpu_memory_mib=self._readable(event, "gpu_memory_mib", values.get("gpu_memory_mib"), real),
+            power_w=self._readable(event, "power_w", values.get("power_w"), real),
             rank_times=rank_times,
         )
         self.add_window(window)
@@ -238,10 +254,10 @@ class MLLog(FormatReader):
             self._without_images.append(window)
 
     def _record_unreadable_images(self) -> None:
-        """Add a one-sided check of the images where some step windows count no images that can be read.
+        """Add a check that says so if some step windows have no images that can be read.
 
-        Such windows are given the images of their steps later. A comparison of images and steps would then agree with
-        itself, and this check stands in its place.
+        Such windows later get images computed from their steps. Comparing images with steps would then prove nothing,
+        so this check replaces the comparison: it does not agree, and is marked one-sided, which means not compared.
         """
         if not self._without_images:
             return
@@ -251,14 +267,15 @@ class MLLog(FormatReader):
         self.checks.append(Check(what="images", ways=ways, agree=False, one_sided=True))
 
     def _samples_are_images(self) -> bool:
-        """Tell whether samples and rates are of images: in our own logs, and in those of an image benchmark."""
-        return "run_summary" in self.header or self.value("model") in IMAGE_BENCHMARKS
+        """Return whether samples and rates count images: in our own logs, and in those of an image benchmark."""
+        is_own_log = "run_summary" in self.header
+        return is_own_log or self.value("model") in IMAGE_BENCHMARKS
 
     def _read_evaluations(self) -> None:
-        """Fill `evaluation_spans` with the time of each evaluation, and `qualities` with the accuracies logged.
+        """Fill `evaluation_spans` with the time of each evaluation, and `qualities` with the logged accuracies.
 
-        An evaluation that lacks its start or its stop, or that ends no later than it began, is left out, and so is an
-        accuracy that is not a number.
+        Evaluations without a start, without a stop, or without a positive duration are left out. Accuracies that are
+        not numbers are left out too.
         """
         for evaluation in self.events.evaluations:
             start = evaluation.start
@@ -266,35 +283,42 @@ class MLLog(FormatReader):
             if start and stop and stop.time_ms > start.time_ms:
                 self.evaluation_spans.append(Span(start.time_ms / 1000, stop.time_ms / 1000))
 
-        for result in self.events.accuracies:
-            value = real(result.value)
+        for accuracy in self.events.accuracies:
+            value = real(accuracy.value)
             if value is not None:
-                epoch = epoch_number(result.number)
-                self.qualities.append(Quality(line=result.line, name=result.key, value=value, epoch=epoch))
+                epoch = epoch_number(accuracy.number)
+                self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
     def _windows_of_blocks(self, samples: int | None) -> Iterator[Window]:
-        """Yield a window for each block of epochs, of the time from its start to the end of its training.
+        """Yield a window for each block of epochs, from the block's start to the end of its training.
 
-        `samples` are the images of an epoch; where they are not known, a window has neither images nor steps. Training
-        ends where the block's evaluation starts, or else where the block stops. Three kinds of blocks are left out:
-        without such an end before the next block starts; without the number of its first epoch or of its epochs; and of
-        a clock that was set back.
+        Training ends at the first evaluation start or block stop after the block's start. `samples` are the images of
+        an epoch; if they are None, the windows have neither images nor steps.
+
+        A block is left out in these cases:
+
+        - Its training has no end before the next block starts.
+        - Its first epoch or its number of epochs is not logged.
+        - Its time is not positive, because the clock was set back.
         """
         starts = [block.start for block in self.events.blocks if block.start]
-        ends = [block.stop for block in self.events.blocks if block.stop]
-        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
-        ends.sort(key=_line_of)
+        ends_of_training = [block.stop for block in self.events.blocks if block.stop]
+        ends_of_training += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
+        ends_of_training.sort(key=_line_of)
 
         for start, next_start in itertools.zip_longest(starts, starts[1:]):
-            end = _first_behind(ends, start.line)
-            if end is None:
+            end = _first_after(ends_of_training, start.line)
+            is_of_next_block = end is not None and next_start is not None and end.line > next_start.line
+            if end is None or is_of_next_block:
                 continue
-            is_of_next_block = next_start is not None and end.line > next_start.line
             first_epoch = whole_or_zero(start.number)
             epochs = positive_whole(start.count)
-            seconds = (end.time_ms - start.time_ms) / 1000
-            if is_of_next_block or first_epoch is None or epochs is None or seconds <= 0:
+            if first_epoch is None or epochs is None:
                 continue
+            seconds = (end.time_ms - start.time_ms) / 1000
+            if seconds <= 0:
+                continue
+
             images = samples * epochs if samples else None
             batch = self.value("batch_of_all")
             yield Window(
@@ -307,8 +331,8 @@ class MLLog(FormatReader):
             )
 
 
-def _first_behind(marks: Sequence[Mark], line: int) -> Mark | None:
-    """Return the first of the marks, which are in the order of their lines, behind `line`; None where none is."""
+def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:
+    """Return the first mark after `line`, or None if there is none. `marks` are in the order of their lines."""
     marks_up_to_line = bisect.bisect(marks, line, key=_line_of)
     return marks[marks_up_to_line] if marks_up_to_line < len(marks) else None
 

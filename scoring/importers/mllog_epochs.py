@@ -1,4 +1,8 @@
-"""The epochs of an MLLOG log: what their marks, our `epoch_throughput` and other submitters' rates say of each."""
+"""The epochs of an MLLOG log, put together from three kinds of events.
+
+They are the starts and stops of epochs, the rates of our own program (`epoch_throughput`), and foreign rates: those
+that other submitters print (`throughput`, `tracked_stats`).
+"""
 
 import bisect
 from collections.abc import Sequence
@@ -13,60 +17,64 @@ from scoring.record import Window
 
 @dataclass(kw_only=True)
 class Epoch:
-    """All that the log holds of one epoch; at least one of the three."""
+    """All that the log holds of one epoch. At least one of the three is there."""
 
-    interval: Interval | None = None  # its start, if it is logged, and its stop
-    measured: Rate | None = None  # our epoch_throughput
-    printed: Rate | None = None  # the first rate of another submitter that says one
+    interval: Interval | None = None  # its stop, and its start if that is logged
+    own_rate: Rate | None = None  # our epoch_throughput, which also has the images and the time
+    foreign_rate: Rate | None = None  # the first rate that another submitter prints of it
 
     @property
     def line(self) -> int:
-        """The last line of its stop and its measurement, else that of its rate."""
+        """The later line of its stop and its own rate. If it has neither, the line of its foreign rate."""
         lines = []
         if self.interval and self.interval.stop:
             lines.append(self.interval.stop.line)
-        if self.measured:
-            lines.append(self.measured.line)
-        if not lines and self.printed:
-            lines.append(self.printed.line)
+        if self.own_rate:
+            lines.append(self.own_rate.line)
+        if not lines and self.foreign_rate:
+            lines.append(self.foreign_rate.line)
         return max(lines)
 
     @property
     def marked_seconds(self) -> float | None:
-        """Seconds from its start to its stop; None where one of the two is missing."""
+        """Seconds from its start to its stop, or None if one of the two is missing."""
         if self.interval is None or self.interval.start is None or self.interval.stop is None:
             return None
         return positive_amount((self.interval.stop.time_ms - self.interval.start.time_ms) / 1000)
 
     @property
     def end_s(self) -> float | None:
-        """When it stopped, in seconds; None where its stop is not logged."""
+        """When it stopped, in seconds, or None if its stop is not logged."""
         if self.interval is None or self.interval.stop is None:
             return None
         return self.interval.stop.time_ms / 1000
 
     @property
     def printed_rate(self) -> float | None:
-        """The images/s that another submitter prints of it; None where none does."""
-        return positive_amount(self.printed.images_per_s) if self.printed else None
+        """The images/s of its foreign rate, or None without one."""
+        return positive_amount(self.foreign_rate.images_per_s) if self.foreign_rate else None
 
 
 def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[Window]:
-    """Return a window for each epoch that stopped or of which a rate is logged, in the order of their lines.
+    """Return a window for each epoch that stopped or that has a rate, in the order of their lines.
 
-    `samples` are the images of an epoch, `batch` those of a step; both are None where the log does not say. Where an
-    epoch has an `epoch_throughput`, an event of our own logs, its time and images are those of the event. The time of
-    any other epoch is that from its start to its stop. An epoch that has a time but no images is given `samples`.
+    `samples` are the images of an epoch and `batch` those of a step; each is None if the log does not state it. Seconds
+    and images come from the first of these that the log has:
+
+    - the epoch's `epoch_throughput`, an event of our own logs;
+    - the epoch's start and stop, which give the seconds.
+
+    An epoch with seconds but without images of its own gets `samples` images. Steps = images / batch.
     """
     windows = []
     for number, epoch in _epochs_by_number(events).items():
         seconds = epoch.marked_seconds
         images: float | None = None
         wait_s: float | None = None
-        if epoch.measured:
-            seconds = positive_amount(epoch.measured.time_s)
-            images = positive_amount(epoch.measured.images)
-            wait_s = real(epoch.measured.data_wait_s)
+        if epoch.own_rate:
+            seconds = positive_amount(epoch.own_rate.time_s)
+            images = positive_amount(epoch.own_rate.images)
+            wait_s = real(epoch.own_rate.data_wait_s)
         if images is None and seconds:
             images = samples
         steps: int | None = None
@@ -91,8 +99,10 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     """Return what the log holds of each epoch, by the epoch's number as it is logged.
 
-    Epochs that only started are left out. A rate that does not say its epoch is of the epoch that stopped last before
-    it. Of several rates that another submitter prints for one epoch the first counts; those that are no numbers do not.
+    - An epoch that started but did not stop, and has no rate, is left out.
+    - A rate without an epoch number belongs to the last epoch that stopped before it.
+    - If several foreign rates are of one epoch, the first counts. Foreign rates that are not positive numbers do not.
+    - If several rates of our own are of one epoch, the last counts.
     """
     epochs: dict[Any, Epoch] = {}
     stops: list[Mark] = []
@@ -102,23 +112,24 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
             stops.append(interval.stop)
     stops.sort(key=_line_of)
 
-    printed_rates: list[tuple[Any, Rate]] = []
+    foreign_rates: list[tuple[Any, Rate]] = []
     for rate in events.rates:
         number = _stopped_before(rate, stops) if rate.number is None else rate.number
         if rate.key == schema.EPOCH_THROUGHPUT.key:
-            epochs.setdefault(number, Epoch()).measured = rate  # our own event: it has images and time
+            epoch = epochs.setdefault(number, Epoch())
+            epoch.own_rate = rate
         elif positive_amount(rate.images_per_s) is not None:
-            printed_rates.append((number, rate))
+            foreign_rates.append((number, rate))
 
-    for number, rate in printed_rates:  # last, so that an epoch of which only a rate is known comes after the others
+    for number, rate in foreign_rates:  # last, so that epochs that have only a foreign rate come after the others
         epoch = epochs.setdefault(number, Epoch())
-        if epoch.printed is None:
-            epoch.printed = rate
+        if epoch.foreign_rate is None:
+            epoch.foreign_rate = rate
     return epochs
 
 
 def _stopped_before(rate: Rate, stops: Sequence[Mark]) -> Any:
-    """Return the number of the epoch that stopped last before a rate; None where none did."""
+    """Return the number of the last epoch that stopped before a rate, or None if none did. `stops` are in order."""
     stops_before = bisect.bisect(stops, rate.line, key=_line_of)
     if stops_before == 0:
         return None

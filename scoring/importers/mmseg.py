@@ -15,7 +15,7 @@ from scoring.importers.text import RowPattern, field
 class MMSeg(FormatReader):
     """Rows of mmcv's and mmengine's text, and what they print of the machine and the configuration before.
 
-    A configuration without a section for half precision does not state FP32: there are many names for such a section.
+    A configuration without a section for half precision does not state FP32, because such a section has many names.
     """
 
     row_marker = "Iter"
@@ -36,7 +36,7 @@ class MMSeg(FormatReader):
     fact_pattern = re.compile(
         r"\bsamples_per_gpu ?= ?(?P<batch_per_device>\d{1,9})"
         r"|(?P<loader>\w+)_dataloader ?= ?dict"
-        r"|\bbatch_size ?= ?(?P<loaded>\d{1,9})"
+        r"|\bbatch_size ?= ?(?P<batch_of_loader>\d{1,9})"
         r"|gpu_ids ?= ?range\((?P<range>\d{1,9}, ?\d{1,9})\)"
         r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
         r"|\bDistributed training: (?P<distributed>True)"
@@ -46,22 +46,28 @@ class MMSeg(FormatReader):
     )
     evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality_name = "mIoU"
-    _loader = ""
+    precisions = (("amp", "amp"),)
+    _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Take a stated value; of the loaders' batches only that of the training one, and AMP by any of its names."""
+        """Set the fact `name`, unless it is set already. Three names are treated in their own way:
+
+        - `loader` says that the section of a data loader begins.
+        - `batch_of_loader` sets `batch_per_device`, but only in the section of the training loader.
+        - `precision` is set to AMP, by whichever name half precision is switched on.
+        """
         if name == "loader":
             self._loader = str(value)
+        elif name == "batch_of_loader":
+            if self._loader == "train":
+                self.set_if_unset("batch_per_device", value, line)
         elif name == "precision":
             self.set_if_unset("precision", "amp", line)
-        elif name != "loaded":
+        else:
             self.set_if_unset(name, value, line)
-        elif self._loader == "train":
-            self.set_if_unset("batch_per_device", value, line)
 
     def finish_facts(self) -> None:
-        """Set devices and versions."""
-        self.precisions = (("amp", "amp"),)
+        """Convert the facts, and set the devices by the list of GPUs, the versions of software and the framework."""
         super().finish_facts()
         self._set_devices_by_gpu_list()
         for name in ("pytorch", "mmseg", "cudnn"):
@@ -71,24 +77,24 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_devices_by_gpu_list(self) -> None:
-        """Set the number of devices by the list of GPUs that the configuration prints, if it prints one.
+        """Set the number of devices by the list of GPUs in the printed configuration, if it has one.
 
-        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. Where both forms are printed, the one
-        on the earlier line counts. Under a launcher (`Distributed training: True`) each process may list its own device
-        alone, so that a list of one device does not tell how many ran, and nothing is set.
+        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. If both forms are printed, the one on
+        the earlier line counts. A list of one device under a launcher (`Distributed training: True`) sets nothing: each
+        process may list only its own device.
         """
-        printed_forms = [name for name in ("range", "ids") if name in self.facts_by_name]  # groups of `facts`
+        printed_forms = [form for form in ("range", "ids") if form in self.facts_by_name]
         if not printed_forms:
             return
 
-        form = min(printed_forms, key=lambda name: self.facts_by_name[name].line)
-        numbers = [int(text) for text in re.findall(r"\d+", self.value(form))]
-        if form == "range":
+        first_form = min(printed_forms, key=lambda form: self.facts_by_name[form].line)
+        numbers = [int(text) for text in re.findall(r"\d+", self.value(first_form))]
+        if first_form == "range":
             start, stop = numbers
             count = stop - start
         else:
             count = len(numbers)
 
-        may_be_own_device_alone = "distributed" in self.facts_by_name and count == 1
-        if count > 0 and not may_be_own_device_alone:
-            self.set_from_fact("devices", form, count)
+        may_be_own_device = count == 1 and "distributed" in self.facts_by_name
+        if count > 0 and not may_be_own_device:
+            self.set_from_fact("devices", first_form, count)

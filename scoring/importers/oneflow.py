@@ -38,17 +38,18 @@ class OneFlow(EpochFormatReader):
     quality_name = "top_1"
 
     def finish_facts(self) -> None:
-        """Set the devices of all nodes, where the arguments state both nodes and devices of a node."""
+        """Convert the facts, and set devices = nodes x devices of a node if the arguments state both."""
         super().finish_facts()
-        gpus = integer(self.value("gpus"))
+        gpus_per_node = integer(self.value("gpus"))
         nodes = self.value("nodes")
-        if gpus and nodes:
-            self.set_from_fact("devices", "gpus", nodes * gpus)
+        if gpus_per_node and nodes:
+            self.set_from_fact("devices", "gpus", nodes * gpus_per_node)
 
     def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row.
+        """Return the steps since the last row, or None for the first row.
 
-        The last row of an epoch may hold more steps than the others. A row that starts anew at 0 has the usual number.
+        The counter starts anew in each epoch. If it starts at step 0, the row has the usual number of steps. The last
+        row of an epoch may have more steps than the others.
         """
         if self.last_position is None:
             return None

@@ -21,7 +21,7 @@ TF32_CAPABILITY = 8  # CUDA's libraries compute FP32 products as TF32 from this 
 
 
 class Launch(FormatReader):
-    """Gathers devices, nodes, versions and the math mode from the lines before training starts."""
+    """The base of Paddle's formats: reads devices, nodes, versions and the math mode from the lines before training."""
 
     framework = "PaddlePaddle"
     # paddle/distributed/launch (context/args, controllers), fleet/launch_utils.py, phi/backends/gpu/gpu_resources.cc
@@ -40,26 +40,32 @@ class Launch(FormatReader):
     )
 
     def finish_facts(self) -> None:
-        """Set devices, versions and the math mode by what launcher and runtime print."""
+        """Set devices, versions and the math mode by what the launcher and the runtime print, and convert the facts."""
         self.set_if_places_agree("devices", self._device_counts())
-        self._versions()
+        self._set_versions()
         super().finish_facts()
-        self._math_mode()
+        self._set_math_mode()  # last: it uses the converted precision
 
     def _device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices by each place that prints one."""
+        """Return the number of devices, with its line, by the name of each place in the log that states one.
+
+        A number of 0 becomes None, except for `replicas x nnodes`.
+        """
         counts: dict[str, Fact] = {}
-        pods = self.facts_by_name.get("replicas")  # processes of one node
+        replicas = self.facts_by_name.get("replicas")  # processes of one node, each with a device
         nodes = integer(self.value("nodes"))
-        if pods and nodes is not None:
-            counts["replicas x nnodes"] = Fact(int(pods.value) * nodes, pods.line)
+        if replicas and nodes is not None:
+            counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
         for place, name in (("PADDLE_TRAINERS_NUM", "trainers"), ("NCCL's nranks", "nranks"), ("GPUs used", "gpus")):
             if name in self.facts_by_name:
                 counts[place] = Fact(int(self.value(name)) or None, self.facts_by_name[name].line)
         return counts
 
-    def _versions(self) -> None:
-        """Set the versions of Paddle, cuDNN and CUDA."""
+    def _set_versions(self) -> None:
+        """Set the versions of Paddle, cuDNN and CUDA, and the framework with its version, as far as they are printed.
+
+        Paddle's version is the one in its list of versions, or else the one that it says it trains with.
+        """
         name = "paddle" if "paddle" in self.facts_by_name else "trained_with"
         version = self.value(name)
         if version:
@@ -69,10 +75,11 @@ class Launch(FormatReader):
             if self.value(library):
                 self.software[library] = self.value(library)
 
-    def _math_mode(self) -> None:
-        """Set how FP32 products are computed, where the log states FP32 and the GPU's compute capability.
+    def _set_math_mode(self) -> None:
+        """Set how the GPU computes FP32 products, if the log states FP32 and the GPU's compute capability.
 
-        From TF32_CAPABILITY on that is TF32, unless NVIDIA_TF32_OVERRIDE=0.
+        - TF32 from the compute capability TF32_CAPABILITY on, unless NVIDIA_TF32_OVERRIDE=0 is printed.
+        - FP32 otherwise.
         """
         capability = self.value("capability")
         if capability and self.value("precision") == "fp32":
@@ -125,17 +132,21 @@ class PaddleSeg(Launch):
     rows_imply_batch = True
     segmentation = True
     fact_pattern = re.compile(
-        r"(?<![\w.])batch_size: (?P<in_file>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
+        r"(?<![\w.])batch_size: (?P<batch_of_config>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
         r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
     )
     evaluation_pattern = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
     quality_name = "mIoU"
-    _section = ""
+    _section = ""  # the first line of the configuration's section that is read
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line of the configuration: `type` is the model's in its section, the backbone's one step deeper."""
+        """Read a line before the first row, also as a line of the indented configuration.
+
+        In the section `model:`, `type` states the network if it is indented by 2 spaces, and the backbone if by 4.
+        """
         super().read_before_rows(line, text)
-        if text[:1] not in (" ", ""):
+        begins_section = text[:1] not in (" ", "")
+        if begins_section:
             self._section = text
             return
 
@@ -145,10 +156,15 @@ class PaddleSeg(Launch):
             self.take_fact(name, kind[2].strip(), line)
 
     def finish_facts(self) -> None:
-        """Set precision by the command line's words, and the model by its network and backbone."""
+        """Set the precision, the model and the batch, and convert the facts.
+
+        - The precision is that of the command line. `fp16` means AMP, with its level if one is stated.
+        - The model is the network and its backbone: `HRNet_W48` with a network `FCN` is `FCN HRNet_W48`.
+        - The batch is that of the command line, or else that of the configuration.
+        """
         level = self.value("level")
         self.precisions = (("fp32", "fp32"), ("fp16", f"amp_{level.lower()}" if level else "amp"))
         names = [self.value(part) for part in ("network", "backbone") if self.value(part)]
         self.set_from_fact("model", "network", " ".join(names))
-        self.set_from_fact("batch_per_device", "in_file")
+        self.set_from_fact("batch_per_device", "batch_of_config")
         super().finish_facts()

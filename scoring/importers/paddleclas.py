@@ -33,7 +33,7 @@ _OTHERS = (
 )
 _CONFIG_LINE = re.compile(r"(?:\] \w+ |\d\d:\d\d:\d\d(?:,\d+)? )INFO: ( *)(\w+) : ?(.*)$")
 _EPOCH_END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
-_NAMES_BY_PATH = {  # of the configuration, and the names that this reader gives them
+_NAMES_BY_PATH = {  # names of facts, by the path of keys in the configuration
     "DataLoader.Train.sampler.batch_size": "batch_per_device",
     "TRAIN.batch_size": "batch_of_all",  # old releases divide it by the number of trainers
     "Arch.name": "model",
@@ -45,28 +45,34 @@ _PRECISION_SWITCHES = ("AMP", "use_amp", "use_fp16", "use_pure_fp16")
 
 
 class Key(NamedTuple):
-    """A key of the printed configuration and how far it is indented."""
+    """A key of the printed configuration, and by how many spaces it is indented."""
 
     indent: int
     name: str
 
 
-class AveragedTime(NamedTuple):
-    """The time of the steps since the meters' reset that a row's averages are over."""
+class Totals(NamedTuple):
+    """The totals of all steps that a row's printed averages cover."""
 
     steps: int
-    total_s: float
-    wait_s: float | None  # the part of it that waited for input; None where it is not printed
+    time_s: float
+    wait_s: float | None  # the part of the time that waited for input; None: not printed
 
 
 class Meters(NamedTuple):
-    """How a release counts its steps and when it resets its meters within an epoch."""
+    """How a release counts its steps, and when it resets its meters within an epoch.
 
-    first_step: int
-    reset_step: int | None  # None: they run through the epoch
+    Meters are the running averages of a step's time and wait that the program prints.
+    """
+
+    first_step: int  # the number of an epoch's first step
+    reset_step: int | None  # the first step that the averages cover after the reset; None: there is no reset
 
     def averaged_steps(self, step: int) -> int:
-        """Return how many steps the averages that are printed at `step` are over."""
+        """Return how many steps the averages cover that a row prints at `step` of an epoch.
+
+        They cover the steps from the last reset, or from the first step of the epoch if there was no reset yet.
+        """
         if self.reset_step is not None and step >= self.reset_step:
             return step - self.reset_step + 1
         return step - self.first_step + 1
@@ -96,16 +102,16 @@ class Dygraph(Launch):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._config_path: list[Key] = []  # the keys that lead to the configuration line that is read
+        self._config_path: list[Key] = []  # the keys from the root to the line that is read
         self._precision_switches: dict[str, Fact] = {}  # by their names
         self._ended_epochs: set[int] = set()  # epochs whose training ended
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row; note the batch, the model and the switches of precision it configures.
+        """Read a line before the first row, also as a line of the configuration.
 
-        The configuration is printed as an indented tree, with a key on each line. `_config_path` holds the keys under
-        which the current one stands: so a line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. A
-        key ends the parts of the tree that begin at keys indented as far as itself or further.
+        The configuration is printed as an indented tree with a key on each line. `_config_path` holds the keys from the
+        root to this line, so the line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. The batch,
+        the model and the epochs wanted become facts; switches of precision are kept for `_precision`.
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -115,7 +121,7 @@ class Dygraph(Launch):
         spaces, name, value = match.groups()
         indent = len(spaces)
         while self._config_path and self._config_path[-1].indent >= indent:
-            self._config_path.pop()
+            self._config_path.pop()  # a key ends all keys that are indented as far as itself or further
         self._config_path.append(Key(indent, name))
 
         path = ".".join(key.name for key in self._config_path)
@@ -125,25 +131,29 @@ class Dygraph(Launch):
             self._precision_switches.setdefault(name, Fact(value.strip(), line))
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read the end of an epoch's training, or an evaluation."""
+        """Read a line after the first row, such as an evaluation. Also note which epochs end their training."""
         super().read_after_first_row(line, text)
         match = _EPOCH_END.search(text)
         if match:
             self._ended_epochs.add(int(match[1] or match[2]))
 
     def finish_facts(self) -> None:
-        """Set precision and whether the log is truncated, and then what the launcher prints."""
-        line = min((fact.line for fact in self._precision_switches.values()), default=0)
-        self.set_if_unset("precision", self._precision(), line)
+        """Set the precision, convert the facts, and set whether the log is truncated."""
+        first_line = min((fact.line for fact in self._precision_switches.values()), default=0)
+        self.set_if_unset("precision", self._precision(), first_line)
         super().finish_facts()
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision as a record names it, by the configuration's switches; None where these state none.
+        """Return the precision as a record names it, by the first of these switches that the configuration states:
 
-        The first that applies counts: `use_pure_fp16` is AMP O2, `use_fp16` is FP16, and `use_amp : False` is FP32. AMP
-        is on by `use_amp`, and by a section `AMP` without it. Its level is that of `level`; without one it is O1 where
-        `use_pure_fp16` is said to be off, and else not known.
+        - `use_pure_fp16 : True` -> amp_o2
+        - `use_fp16 : True` -> fp16
+        - `use_amp : False` -> fp32
+        - neither `use_amp` nor a section `AMP` -> None
+        - AMP with `level` O1 or O2 -> amp_o1 or amp_o2
+        - AMP with `use_pure_fp16 : False` -> amp_o1
+        - any other AMP -> amp, which leaves the level open
         """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
@@ -152,7 +162,8 @@ class Dygraph(Launch):
             return "fp16"
         if switches.get("use_amp") == "False":
             return "fp32"
-        if "AMP" not in switches and "use_amp" not in switches:
+        is_amp_on = "AMP" in switches or "use_amp" in switches
+        if not is_amp_on:
             return None
 
         level = switches.get("level")
@@ -161,43 +172,48 @@ class Dygraph(Launch):
         return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"
 
     def _is_truncated(self) -> bool | None:
-        """Tell whether the log ends before its run does; None where its lines do not tell.
+        """Return whether the log ends before its run does, or None if its lines do not show that.
 
-        It does where its last row is of an epoch before the last configured one. It does too where the log prints the
-        ends of epochs, but not that of its last one. The run is whole where its last configured epoch ended. Some
-        public logs print no epoch's end at all, or do not say how many epochs were wanted: they do not tell.
+        The epoch of the last row decides, in this order:
+
+        - It comes before the last epoch that the configuration wants: True.
+        - Its end is printed: False, or None if the configuration does not say how many epochs are wanted.
+        - Its end is not printed, but that of another epoch is: True.
+        - No epoch's end is printed, as in some public logs: None.
         """
         epoch = self.last_position.epoch if self.last_position else None
         epochs_wanted = integer(self.value("epochs_wanted"))
         if epoch is not None and epochs_wanted is not None:
-            last_epoch = epochs_wanted - 1 + self.first_epoch
-            if epoch < last_epoch:
+            last_epoch_wanted = epochs_wanted - 1 + self.first_epoch
+            if epoch < last_epoch_wanted:
                 return True
 
         has_ended = epoch in self._ended_epochs
-        if has_ended and epochs_wanted is None:
-            return None
         if has_ended:
-            return False
-        return True if self._ended_epochs else None
+            return None if epochs_wanted is None else False
+        prints_ends = bool(self._ended_epochs)
+        return True if prints_ends else None
 
     def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return how many steps a row's averages are over: those since the row before it, or since the epoch began.
+        """Return how many steps the printed averages of a row cover. They cover the steps after the latest of these:
 
-        Where the meters are reset in between, these are the steps since the reset. Returns None for the log's first row
-        if it is not of the first step: the log's start is lost.
+        - the row before, if it is of the same epoch;
+        - the beginning of the epoch;
+        - the step before `reset_step`, at which the program resets its averages.
+
+        Returns None for the log's first row unless it is of an epoch's first step: rows before it may be missing.
         """
         last = self.last_position
         if last is None and position.step > self.meters.first_step:
             return None
 
-        step_before = self.meters.first_step - 1
+        last_step_not_covered = self.meters.first_step - 1
         if last is not None and position.epoch == last.epoch and position.step > last.step:
-            step_before = last.step
-        reset_step = self.meters.reset_step  # the averages at this step are over itself alone
-        if reset_step is not None and step_before < reset_step <= position.step:
-            return position.step - reset_step + 1
-        return position.step - step_before
+            last_step_not_covered = last.step
+        reset_step = self.meters.reset_step
+        if reset_step is not None and last_step_not_covered < reset_step <= position.step:
+            last_step_not_covered = reset_step - 1
+        return position.step - last_step_not_covered
 
 
 class Static(Dygraph):
@@ -214,11 +230,14 @@ class Static(Dygraph):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._last_total_s = 0.0  # time of all steps that the last row's averages are over
+        self._last_total_s = 0.0  # time of all steps that the last row's averages cover
         self._last_wait_s = 0.0  # the part of it that waited for input
 
     def read_first_row(self, text: str, row: Columns) -> None:
-        """Tell the release by its first row: `elapse` is that of the old ones, commas are those of 2.0."""
+        """Set how steps and meters count, by the release of PaddleClas that the first row's form shows.
+
+        Old releases print `elapse`. Release 2.0 prints commas. Later releases keep the class's own meters.
+        """
         if row["old"]:
             self.meters = Meters(first_step=0, reset_step=None)
         elif re.search(r"epoch:\d+\s*, train step:", text):
@@ -226,52 +245,63 @@ class Static(Dygraph):
         self.first_step = self.meters.first_step
 
     def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
-        """Return how many steps a row is about, their seconds, and how long they waited for input.
+        """Return how many steps a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The printed averages are over all steps since the meters were reset. An average times its number of steps is a
-        total, and a row's own time is the difference of two totals: averages of 0.2 s over 20 steps and of 0.3 s over
-        30 steps make 9 s - 4 s for 10 steps. In a new epoch and after a reset the row's own time is its whole total.
-        Seconds that are not above 0 are None, and a wait is None where none is printed.
+        The printed averages are over all steps since the program last reset them. An average x its steps is a running
+        total, and the row's own time is its total less that of the row before. For example, averages of 0.2 s over 20
+        steps and 0.3 s over 30 steps make 9 s - 4 s for 10 steps. In a new epoch and after a reset, the row's own time
+        is its whole total. The totals are remembered for the next row, and the time in `row` is made more exact.
+
+        Seconds are None if they are not positive. The wait is None if it is not printed, or is longer than the seconds.
         """
-        averaged = self._averaged_time(position, row)
+        totals = self._totals_of_row(position, row)
         steps = self._steps_since_last_row(position)
-        if steps is None:  # a new epoch, or the meters were reset
-            steps = averaged.steps
+        if steps is None:  # the totals start anew: in a new epoch, or because the averages were reset
+            steps = totals.steps
             self._last_total_s = 0.0
             self._last_wait_s = 0.0
-        seconds = None
-        if averaged.total_s > self._last_total_s:
-            seconds = averaged.total_s - self._last_total_s
-        wait_s = None
-        if averaged.wait_s is not None:
-            wait_s = max(0.0, averaged.wait_s - self._last_wait_s)
 
-        self._last_total_s = averaged.total_s
-        self._last_wait_s = averaged.wait_s or 0.0
+        seconds = None
+        if totals.time_s > self._last_total_s:
+            seconds = totals.time_s - self._last_total_s
+        wait_s = None
+        if totals.wait_s is not None:
+            wait_s = max(0.0, totals.wait_s - self._last_wait_s)
+
+        row["time"] = str(self._mean_step_s(row))  # so that the window's step time is the more exact one, too
+        self._last_total_s = totals.time_s
+        self._last_wait_s = totals.wait_s or 0.0
         return RowTime(steps, seconds, wait_within(wait_s, seconds))
 
-    def _averaged_time(self, position: RowPosition, row: Columns) -> AveragedTime:
-        """Return the total time, and the wait for input in it, of all steps that a row's averages are over.
+    def _mean_step_s(self, row: Columns) -> float:
+        """Return the mean step time of a row's averages, as exactly as the row's digits allow.
 
-        Old releases print the time of a step with few digits. The batch over the printed rate is more exact: where the
-        rows tell the batch it is taken, and it replaces the time in `row`, of which the window's step time is made.
+        Old releases print the time with few digits. For their rows, batch / rate is returned because it is more exact,
+        if the row has a rate and the rows so far imply the batch.
         """
-        cost_s = positive(row["time"])
+        printed_s = positive(row["time"])
+        assert printed_s is not None  # rows without a time are skipped: it is the required column
         rate = positive(row["rate"])
-        wait_s = number(row["wait"])
-        assert cost_s is not None  # a line without it was not taken for a row
-        if row["old"] and self.row_batch.batch and rate:
-            cost_s = self.row_batch.batch / rate
-            row["time"] = str(cost_s)
+        batch = self.row_batch.batch
+        if row["old"] and batch and rate:
+            return batch / rate
+        return printed_s
 
+    def _totals_of_row(self, position: RowPosition, row: Columns) -> Totals:
+        """Return the total time, and the total wait for input in it, of all steps that a row's averages cover."""
         steps = self.meters.averaged_steps(position.step)
+        mean_wait_s = number(row["wait"])
         total_wait_s = None
-        if wait_s is not None:
-            total_wait_s = wait_s * steps
-        return AveragedTime(steps, cost_s * steps, total_wait_s)
+        if mean_wait_s is not None:
+            total_wait_s = mean_wait_s * steps
+        return Totals(steps, self._mean_step_s(row) * steps, total_wait_s)
 
     def _steps_since_last_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row; None where the meters were reset in between."""
+        """Return the steps since the last row, or None if the row's totals start anew.
+
+        They start anew if there is no last row, if the row is of another epoch, if its step does not go up, or if the
+        program reset its averages after the last row.
+        """
         last = self.last_position
         if last is None or position.epoch != last.epoch or position.step <= last.step:
             return None

@@ -34,12 +34,12 @@ class RowBatch:
         that one row excludes stays excluded. A row changes nothing if it lacks the rate or the time, or if one of them
         is printed with an exponent: its last digit then says nothing of its rounding.
         """
-        rate = positive(printed_rate)
-        time_s = positive(printed_time)
-        if printed_rate is None or printed_time is None or rate is None or time_s is None:
+        if printed_rate is None or printed_time is None:
             return
         has_exponent = "e" in printed_rate or "e" in printed_time
-        if has_exponent:
+        rate = positive(printed_rate)
+        time_s = positive(printed_time)
+        if has_exponent or rate is None or time_s is None:
             return
 
         product = rate * time_s

@@ -90,6 +90,7 @@ class FormatReader:
         self.truncated = True if self.closing_words else None
         self.usual_steps_per_row: int | None = None  # steps of the first row that says how many it has
         self.last_position: RowPosition | None = None  # of the last row so far
+        self._last_step_wanted: int | None = None  # of the run, if the rows print it
         self.row_batch = RowBatch()  # the batch of one device, worked out from the rows
         self.evidence = Evidence()
 
@@ -146,9 +147,9 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append the window of one printed row to `windows`, unless it is a copy of the last window.
 
-        Copies occur if two programs write the same log. If the epoch and step are smaller than those of the last row,
-        another run may begin here, so the lines of both rows are added to `restarts`. Raises InputError if the run has
-        more than MAX_ROWS rows.
+        Copies occur if two programs write the same log. If the epoch goes back, or the step within an epoch, another
+        run may begin here: the lines of the last row and this one are added to `restarts`. Raises InputError if the run
+        has more than MAX_ROWS rows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
@@ -310,37 +311,42 @@ class FormatReader:
             self.set_if_unset(field, getattr(self, field))
 
     def _read_lines(self) -> None:
-        """Read each line: a row as a window, any other line for facts, evaluations and summaries.
-
-        Two kinds of rows are skipped: without a positive figure in the format's `required_column`, and with the epoch
-        and step of the last row.
-        """
-        last_step_wanted: int | None = None
+        """Read each line: a printed row as a window, any other line for facts, evaluations and summaries."""
         for line, text, values in rows(self.lines, self.row_marker, self.tool_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
-                row = self._values_by_column(values)
-                position = RowPosition(integer(row.get("epoch")), int(row["step"] or 0))
-                lacks_figure = self.required_column is not None and positive(row[self.required_column]) is None
-                if not lacks_figure and position != self.last_position:
-                    self._add_row(line, text, position, row)
-                    last_step_wanted = integer(row.get("of"))
+                self._read_row(line, text, values)
             elif self.windows:
                 self.read_after_first_row(line, text)
             else:
                 self.read_before_rows(line, text)
-        self._set_truncated(last_step_wanted)
+        self._set_truncated()
 
-    def _set_truncated(self, last_step_wanted: int | None) -> None:
-        """Set `truncated` by the run's last step: True if at least one more row would have fitted before it.
+    def _read_row(self, line: int, text: str, values: Values) -> None:
+        """Read a printed row with these values of its columns.
 
-        `last_step_wanted` is what the last row prints as the run's last step. If it is None, `truncated` stays as it
-        is. For example, a log with rows every 10 steps of 105 is complete at step 100 and truncated at step 90.
+        The row is skipped in two cases: it has no positive figure in the format's `required_column`, or it repeats the
+        epoch and step of the last row.
         """
-        if last_step_wanted is None or self.last_position is None:
+        row = self._values_by_column(values)
+        position = RowPosition(integer(row.get("epoch")), int(row["step"] or 0))
+        lacks_figure = self.required_column is not None and positive(row[self.required_column]) is None
+        is_repeated = position == self.last_position
+        if lacks_figure or is_repeated:
+            return
+        self._add_row(line, text, position, row)
+        self._last_step_wanted = integer(row.get("of"))
+
+    def _set_truncated(self) -> None:
+        """Set `truncated` if the rows print the run's last step: True if another row would have fitted before it.
+
+        For example, a log with a row every 10 steps of 105 is complete at step 100 and truncated at step 90. Otherwise
+        `truncated` stays as it is. Call this after the last line.
+        """
+        if self._last_step_wanted is None or self.last_position is None:
             return
         steps_per_row = self.usual_steps_per_row or self.last_position.step  # a single row covers the steps up to it
-        self.truncated = self.last_position.step + steps_per_row <= last_step_wanted
+        self.truncated = self.last_position.step + steps_per_row <= self._last_step_wanted
 
     def _search_for_evidence(self, line: int, text: str, *, is_row: bool) -> None:
         """Search a line for what the samples are, and for a switch of half precision that is on.
@@ -349,9 +355,9 @@ class FormatReader:
         for words that show images.
         """
         rows_before = len(self.windows)
-        most_rows_before = WATCHED_ROWS - 1 if is_row else 0
-        may_configure = rows_before <= most_rows_before
-        self.evidence.search(line, text, configures=may_configure)
+        is_before_rows = not is_row and rows_before == 0
+        is_among_first_rows = is_row and rows_before < WATCHED_ROWS
+        self.evidence.search(line, text, may_configure=is_before_rows or is_among_first_rows)
 
     def _values_by_column(self, values: Values) -> Columns:
         """Return a row's values by the names of their columns.

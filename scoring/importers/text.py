@@ -66,24 +66,24 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
     return re.compile(before + NUMBER + after)
 
 
-def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[Row]:
+def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -> Iterator[Row]:
     """Yield each line of the log as a Row, with the values of the printed row in it, or None if it holds no row.
 
-    `marker` is a text at the start of every printed row; `tool` is a text in every line that the logging tool prints.
+    `row_marker` is a text at the start of every printed row, and `tool_marker` one in every line that the tool prints.
     Two rows on one line are yielded as two. If several ranks print rows, only those of the lowest rank are yielded.
-    `lines` is told which lines are rows and which may be the start of a run.
+    `lines` is notified of rows and of lines that may be the start of a run.
 
-    Another process may write into the middle of a row, so that its second half follows up to HALF_ROW_LINES lines
-    later. The joined row then replaces the line of the second half, with the number of the first half:
+    Another process may write into the middle of a row. The second half of the row then follows up to HALF_ROW_LINES
+    lines later. The joined row replaces the line of the second half, and has the line number of the first half:
 
         5: iter: 10, loss:     ->  line 5, no values
         6: another process     ->  line 6, no values
         7: 0.5, time: 0.1      ->  line 5, values of `iter: 10, loss: 0.5, time: 0.1`
     """
     first_half: Row | None = None  # of a row whose second half may follow
-    for number, line in lines.of_lowest_rank(marker):
-        if marker in line:
-            row_texts = _cut_at_rows(line, marker, pattern.head)
+    for number, line in lines.of_lowest_rank(row_marker):
+        if row_marker in line:
+            row_texts = _cut_at_rows(line, row_marker, pattern.head)
             rows_of_line = [Row(number, text, pattern.search(text)) for text in row_texts]
             for row in rows_of_line:
                 if row.values is not None:
@@ -94,7 +94,8 @@ def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[
             continue
 
         joined_row: Row | None = None
-        if first_half is not None and tool not in line:  # a line that the tool prints itself is no second half
+        # A line of the tool's own is never a second half.
+        if first_half is not None and tool_marker not in line:
             joined_row = _joined(first_half, line, pattern)
         if joined_row is not None:
             lines.confirm_run(joined_row.line)

@@ -178,7 +178,8 @@ def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _median_error(results: Sequence[Mapping[str, Any]], column: str, factor: float) -> float:
     """Return the median absolute error of `factor` times the values of a column, as a share of the published ones."""
-    return statistics.median(abs(factor * result[column] / result["published"] - 1) for result in results)
+    errors: list[float] = [abs(factor * result[column] / result["published"] - 1) for result in results]
+    return statistics.median(errors)
 
 
 def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import refuse_same_run_twice
-from scoring.figure.score import RunFigure, Score, score
+from scoring.figure.run import RunFigure
+from scoring.figure.score import Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import Group, Logged, Report, ReportedRun, ScalingRow, runs_of

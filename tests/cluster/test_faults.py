@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.hooks import checkpoint, checkpoint_file
+from harness.hooks import checkpoint_file
 from tests import jobs
 from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, Nodes, address, docker, need, run
 from tests.faults.test_kill import PHASES
@@ -48,7 +48,7 @@ def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) 
     run("docker", "kill", second, check=phase != "last log line")  # after that it may have ended by itself
     assert nodes.wait(first) == 1
     assert_aborted(nodes, "below the target" if phase == "last log line" else "")
-    for path in checkpoint._newest_first(nodes.log(2).with_name("result_0.checkpoints")):
+    for path in checkpoint_file.newest_first(nodes.log(2).with_name("result_0.checkpoints")):
         checkpoint_file.read(path)  # what has a whole name is whole
 
 

@@ -77,7 +77,7 @@ def test_a_note_is_no_fault_of_our_own_log(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(make_log.run())
     checker = Checker(rules.load("4.0.0"))
-    checker._collected.note("event-order", "not applied: it holds for others")
+    checker._collector.add_note("event-order", "not applied: it holds for others")
     checker.feed(read_log(path))
     findings, run = checker.finish(None)
     assert run.is_project_log

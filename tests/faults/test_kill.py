@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.hooks import checkpoint, checkpoint_file
+from harness.hooks import checkpoint_file
 from tests import jobs
 from tests.harness import small
 
@@ -80,7 +80,7 @@ def test_kill_9(tmp_path, standing_in, phase, victim, trains):
 
     status, checked = jobs.checked(log)
     assert status == 1 and checked["verdict"] == "fail"
-    for path in checkpoint._newest_first(log.with_name("result_0.checkpoints")):
+    for path in checkpoint_file.newest_first(log.with_name("result_0.checkpoints")):
         checkpoint_file.read(path)  # what has a whole name is whole
     before = log.read_bytes()
     again = jobs.run_and_time(cwd=checkout, **{**small.TRAINING, "LOGDIR": logdir, "DATADIR": tmp_path / "data"})

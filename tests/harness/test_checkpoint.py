@@ -19,8 +19,8 @@ from mpi4py import MPI
 from paddle import static
 
 from harness import env, state
-from harness.hooks import checkpoint, checkpoint_file
-from harness.hooks.checkpoint import Position
+from harness.hooks import checkpoint, checkpoint_file, resume
+from harness.hooks.checkpoint_file import Position
 from harness.job import job_of, with_values
 from harness.progress import Timing
 from harness.ranks import Ranks
@@ -120,28 +120,28 @@ def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
     old, damaged = save(tmp_path, 10), save(tmp_path, 200)
     damaged.write_bytes(damaged.read_bytes()[:-1])
     (tmp_path / ".step_000000300.safetensors.tmp").write_bytes(b"half")
-    start = checkpoint.find(job(tmp_path), one_rank, RUN)
+    start = resume.find(job(tmp_path), one_rank, RUN)
     assert start.path == str(old) and start.position == dataclasses.replace(POSITION, step=10)
     assert f"warning: {damaged}: damaged, its checksum is wrong: skipped" in capfd.readouterr().err
     assert damaged.exists(), "nothing is thrown away"
 
 
 def test_none_means_the_beginning(tmp_path, one_rank, capfd):
-    assert checkpoint.find(job(tmp_path / "no"), one_rank, RUN) == checkpoint.Start()
+    assert resume.find(job(tmp_path / "no"), one_rank, RUN) == resume.FROM_STEP_0
     assert "has no good checkpoint: starting at step 0" in capfd.readouterr().err
     save(tmp_path, 10)
-    assert checkpoint.find(with_values(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.Start()
+    assert resume.find(with_values(job(tmp_path), resume="no"), one_rank, RUN) == resume.FROM_STEP_0
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
     save(tmp_path, 10)
     with pytest.raises(ValueError, match=r"of another run \(recipe 'digits_small' there, 'mlperf_lars' here\)"):
-        checkpoint.find(job(tmp_path), one_rank, RUN | {"recipe": "mlperf_lars"})
+        resume.find(job(tmp_path), one_rank, RUN | {"recipe": "mlperf_lars"})
     with pytest.raises(ValueError, match=r"had 32 images a step, this one has 64: .* BATCHSIZE=32 for 1 ranks"):
-        checkpoint.find(with_values(job(tmp_path), batchsize=64), one_rank, RUN)
+        resume.find(with_values(job(tmp_path), batchsize=64), one_rank, RUN)
     with pytest.raises(ValueError, match="had SEED=7"):
-        checkpoint.find(job(tmp_path, seed=8), one_rank, RUN)
-    assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).position.step == 10
+        resume.find(job(tmp_path, seed=8), one_rank, RUN)
+    assert resume.find(job(tmp_path, seed=7), one_rank, RUN).position.step == 10
     with pytest.raises(ValueError, match="checkpoints are never overwritten"):
         keeper(one_rank, tmp_path, tmp_path / "log.txt")
 
@@ -164,7 +164,7 @@ def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.K
         with_values(job(folder), **settings),  # type: ignore[arg-type]
         one_rank,
         RunLog(log),
-        start=checkpoint.Start(),
+        start=resume.FROM_STEP_0,
         run=RUN,
         seed=7,
         steps_per_epoch=10,
@@ -179,7 +179,7 @@ def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
     with made:
         for epoch in (1, 2, 3):
             made.epoch_ended(built.main, epoch)
-            made._join()
+            made._wait_for_writer()
     assert [p.name for p in sorted(folder.iterdir())] == ["step_000000020.safetensors", "step_000000030.safetensors"]
     arrays, metadata = checkpoint_file.read(folder / "step_000000030.safetensors")
     assert metadata["position"] == dataclasses.asdict(
@@ -201,13 +201,13 @@ def test_restore_gives_the_state_back(tmp_path, one_rank, built):
     for rank in (0, 1):
         arrays |= {f"rank{rank}/{name}": before[name] + 10 * rank for name in own}
     position = dataclasses.replace(POSITION, step=3)
-    checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), built, one_rank)
+    resume.restore(resume.Start(position=position, path="a", arrays=arrays), built, one_rank)
     after = {name: np.array(tensor) for name, tensor in state.tensors(built.main)}
     assert all(np.array_equal(after[name], before[name] + (5 if name in own else 1)) for name in before)
     assert built.schedule.last_epoch == 3 and built.schedule() == programs.SCHEDULE(3)
     del arrays[next(name for name in arrays if "velocity" in name)]
     with pytest.raises(ValueError, match=r"a: has no .*velocity.* of this program's shape"):
-        checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), built, one_rank)
+        resume.restore(resume.Start(position=position, path="a", arrays=arrays), built, one_rank)
 
 
 LAUNCHED, CAPTURED = "", "cuda_graph=1"
@@ -233,8 +233,8 @@ def test_a_captured_training_goes_on_without_capture_and_the_other_way(
                     filled = np.full(variable.shape, value, np.float32)
                     static.global_scope().var(variable.name).get_tensor().set(filled, paddle.CPUPlace())
             if states:
-                start = checkpoint.Start(position=position, path="a", arrays=states[0])
-                checkpoint.restore(start, program, one_rank)
+                start = resume.Start(position=position, path="a", arrays=states[0])
+                resume.restore(start, program, one_rank)
             own = {f"rank0/{name}": value.copy() for name, value in state.statistics(program.main)}
             states.append(own | {name: value.copy() for name, value in state.shared_values(program.main)})
     changed = before.partition(",")[0] != after
@@ -250,9 +250,9 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, built)
     before = signal.getsignal(signal.SIGTERM)
     with made:
         assert made.window_ends(built.main, Timing(), step=3, epoch=1) == 0.0
-        made._last_s -= 61
+        made._last_checkpoint_s -= 61
         assert made.window_ends(built.main, Timing(), step=14, epoch=2) > 0.0
-        made._join()
+        made._wait_for_writer()
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(RunError, match=r"stopped by signal TERM after step 17; the last good checkpoint is .*017"):
             made.window_ends(built.main, Timing(), step=17, epoch=2)
@@ -281,7 +281,7 @@ def test_a_disk_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path
     monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=full))
     with keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt") as made:
         made.epoch_ended(built.main, 1)
-        made._join()
+        made._wait_for_writer()
         assert made.window_ends(built.main, Timing(), step=11, epoch=2) == 0.0
     assert "warning: checkpoint not written: [Errno 28] No space left on device" in capfd.readouterr().err
     assert list((tmp_path / "kept").iterdir()) == [], "nothing half written"

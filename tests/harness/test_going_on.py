@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from harness.hooks import checkpoint, checkpoint_file
+from harness.hooks import checkpoint_file
 from tests import jobs
 from tests.harness import small
 
@@ -41,11 +41,11 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
     process = small.start(first, data, CHECKPOINT_EPOCHS=1)
     folder = tmp_path / "killed" / "result_0.checkpoints"
-    jobs.until(lambda: len(whole_losses(first)) >= 12 and checkpoint._newest_first(folder), process)
+    jobs.until(lambda: len(whole_losses(first)) >= 12 and checkpoint_file.newest_first(folder), process)
     mpirun = psutil.Process(process.pid)
     jobs.kill_at_once(lambda: [mpirun, *mpirun.children(recursive=True)])  # as when a node loses its power
     process.communicate()
-    assert [p.name for p in checkpoint._newest_first(folder)] == ["step_000000010.safetensors"]
+    assert [p.name for p in checkpoint_file.newest_first(folder)] == ["step_000000010.safetensors"]
     done = small.train(second, data, RESUME="auto", SEED=-1)
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
     assert steps_of(second) == list(range(11, 21))
@@ -66,7 +66,7 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     jobs.until(lambda: len(whole_losses(first)) >= 13, process)
     process.send_signal(signal.SIGUSR1)  # as launch/trials.sh does
     _, said = process.communicate(timeout=jobs.LIMIT_S)
-    (saved,) = checkpoint._newest_first(first.with_name("result_0.checkpoints"))
+    (saved,) = checkpoint_file.newest_first(first.with_name("result_0.checkpoints"))
     step = len(jobs.losses(first))
     assert process.returncode != 0 and saved.name == f"step_{step:09d}.safetensors"
     good = f"the last good checkpoint is {saved}, from which RESUME=auto goes on"

@@ -71,7 +71,7 @@ def test_a_gpu_that_is_full_is_named_with_what_it_holds() -> None:
     text = re.sub("%[ds]", lambda _: str(next(values)), paddles_text())
     where = "/paddle/paddle/fluid/memory/allocation/cuda_allocator.cc:86"
     recorded = f"In user code:\n\n    ResourceExhaustedError: {text} (at {where})"
-    with pytest.raises(RunError) as error, memory.explained(512):
+    with pytest.raises(RunError) as error, memory.explain_exhaustion(512):
         raise MemoryError(recorded)
     assert str(error.value) == (
         f"out of memory at BATCHSIZE=512 while starting: GPU 3 of {socket.gethostname()} has 416.625000MB left, this "
@@ -96,7 +96,7 @@ def test_an_input_pipeline_without_memory_is_told_as_the_program_is(where: str, 
     source._pipeline.run.side_effect = RuntimeError(dali)
     with (
         pytest.raises(RunError, match="out of memory at BATCHSIZE=512 ") as error,
-        memory.explained(512),
+        memory.explain_exhaustion(512),
     ):
         loader.Loader.__next__(source)
     assert said in str(error.value) and "lower BATCHSIZE" in str(error.value)
@@ -119,12 +119,12 @@ UNNAMED = r"{} in a library while starting, which names no amount; \S+ has [\d.]
     ],
 )
 def test_a_library_without_memory_is_told(error: Exception, told: str) -> None:
-    with pytest.raises(RunError, match=told), memory.explained(1):
+    with pytest.raises(RunError, match=told), memory.explain_exhaustion(1):
         raise error
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(OSError, match="CUDNN_STATUS_EXECUTION_FAILED"), memory.explained(16):
+    with pytest.raises(OSError, match="CUDNN_STATUS_EXECUTION_FAILED"), memory.explain_exhaustion(16):
         raise OSError("(External) CUDNN error(8), CUDNN_STATUS_EXECUTION_FAILED.")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import env
+from harness.job import names
 from runlog import workloads
 from tests import jobs
 
@@ -27,7 +28,7 @@ def exports(system: str, **environment: str) -> dict[str, str]:
     """What a config file adds to an environment."""
     given = {"PATH": os.defpath, "DGXSYSTEM": system, **environment}
     found = env.resolve(given)
-    assert {*found["JOB_FROM_USER"].split()} == {*given} & {*env.names()}
+    assert {*found["JOB_FROM_USER"].split()} == {*given} & {*names()}
     return {name: found[name] for name in {*found["JOB_FROM_CONFIG"].split(), *environment}}
 
 
@@ -53,7 +54,7 @@ def test_every_export_has_a_reader_and_yields_to_the_user(system: str) -> None:
     container = (jobs.REPOSITORY / "launch/container_node.sh").read_text()
     for name in exports(system):
         setting = name.removeprefix("RN50_AMP_O2_")  # of one workload and precision alone
-        known = setting in env.names() or name in LIBRARIES or (name.startswith("CONT_") and f"${{{name}" in container)
+        known = setting in names() or name in LIBRARIES or (name.startswith("CONT_") and f"${{{name}" in container)
         assert known, f"{name} has no reader"
         assert exports(system, **{name: "7"})[name] == "7"
 

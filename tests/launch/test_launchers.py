@@ -16,7 +16,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from harness import env, nvidia_smi
+from harness import nvidia_smi
+from harness.job import names
 from launch.times import TIMES
 from tests import jobs
 from tests.jobs import need, printed, refused, resolved
@@ -313,7 +314,7 @@ def test_the_manifests_parts_agree() -> None:
     first, other = ({e["name"]: e.get("value") for e in pod["containers"][0]["env"]} for pod in pods)
     nodes = int(first["DGXNNODES"])
     assert nodes == int(other["DGXNNODES"] or 0) == 1 + worker["replicas"]
-    assert {*first, *other} <= set(env.names())
+    assert {*first, *other} <= set(names())
     assert first["DGXSYSTEM"].startswith(f"{nodes}x")
     assert first["NODE_RANK"] == "0" and other["NODE_RANK"] is None
     for pod in pods:

@@ -88,7 +88,7 @@ def fresh(
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():
         network = workload(recipe, plan, batch=batch)
         built = network.training_program(schedule, seed=1)
-    return Built(**vars(built), model=network, otherwise=frozenset(resnet_unit.stored_otherwise(built.main)))
+    return Built(**vars(built), model=network, otherwise=frozenset(resnet_unit.names_in_unit_layout(built.main)))
 
 
 _kept = functools.cache(fresh)
@@ -123,7 +123,7 @@ def drawn(built: Built) -> dict[str, np.ndarray]:
         if not parameter.trainable:
             continue  # BN statistics start at 0 and 1
         name, shape, rng = parameter.name, parameter.shape, np.random.default_rng(sum(map(ord, parameter.name)))
-        shape = resnet_unit.plain(np.empty(shape)).shape if name in built.otherwise else shape
+        shape = resnet_unit.to_plain_layout(np.empty(shape)).shape if name in built.otherwise else shape
         if name == "stem.conv.w":
             value = rng.standard_normal((shape[0], 4, *shape[2:]))[:, :3] * 0.15
         elif len(shape) > 1:
@@ -144,7 +144,7 @@ def set_weights(built: Built, scope: Any, weights: dict[str, np.ndarray] | None 
         tensor, value = scope.find_var(name).get_tensor(), weights[of]
         if value.ndim == 4 and tensor.shape()[1] == 4:
             value = np.pad(value, ((0, 0), (0, 4 - value.shape[1]), (0, 0), (0, 0)))
-        tensor.set(resnet_unit.stored(value) if of in built.otherwise else value, paddle.CPUPlace())
+        tensor.set(resnet_unit.to_unit_layout(value) if of in built.otherwise else value, paddle.CPUPlace())
 
 
 class Run:

@@ -16,7 +16,7 @@ from paddle import static
 from paddle.base import executor as base_executor
 
 from harness import ranks, state
-from harness.hooks import checkpoint
+from harness.hooks import checkpoint_file, resume
 from harness.job import job_of
 from harness.ranks import Ranks
 from paddle_rn50 import model
@@ -181,7 +181,7 @@ def plain_name(name: str) -> str:
 
 def outside(built: programs.Built, name: str, value: np.ndarray) -> np.ndarray:
     """A value as the plain network on three channels has it."""
-    value = resnet_unit.plain(value) if name in built.otherwise else value
+    value = resnet_unit.to_plain_layout(value) if name in built.otherwise else value
     return value[:, :3] if name.startswith("stem.conv") else value
 
 
@@ -250,7 +250,7 @@ def kept(main: static.Program) -> dict[str, np.ndarray]:
 
 def test_a_checkpoint_of_the_plain_network_goes_into_units_and_comes_out_again() -> None:
     ranks = Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
-    position = checkpoint.Position(step=3, epoch=1, epoch_step=3, seed=1, global_batch=4, ranks=1)
+    position = checkpoint_file.Position(step=3, epoch=1, epoch_step=3, seed=1, global_batch=4, ranks=1)
     base, arrays, found = programs.build(name="amp_o2", device="gpu", ranks=RANKS, stages=STAGES), {}, {}
     assert len(state.statistics_names(base.main)) == 2 * 15
     rng = np.random.default_rng(0)
@@ -263,7 +263,7 @@ def test_a_checkpoint_of_the_plain_network_goes_into_units_and_comes_out_again()
             if program is base:
                 arrays = kept(base.main)
                 continue
-            checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), program, ranks)
+            resume.restore(resume.Start(position=position, path="a", arrays=arrays), program, ranks)
             found = kept(program.main)
     assert found.keys() == arrays.keys()
     for name, value in arrays.items():

@@ -78,8 +78,8 @@ def test_a_synthetic_batch_is_what_both_programs_take(workload: str, recipe: str
     """Of every workload, recipe, precision and layout, as two GPUs have them; each is proved as it is built."""
     training, evaluation, (batch, whole) = built(name, layout, recipe, workload)
     for program in training.update:
-        kernels.feed(program, {"image": batch["image"], "label": batch["label"]})
-    kernels.feed(evaluation, whole)
+        kernels.check_feed(program, {"image": batch["image"], "label": batch["label"]})
+    kernels.check_feed(evaluation, whole)
     assert dtype_of(evaluation.global_block().var("image")) == precision.PRECISIONS[name].dtype
     assert dtype_of(evaluation.global_block().var(COUNTED)) in ("float32", "int64")
 
@@ -94,7 +94,7 @@ def test_a_batch_of_another_type_or_shape_is_refused_before_any_kernel() -> None
         ({"valid": batch["valid"]}, "takes valid as nothing"),
     ):
         with pytest.raises(ValueError, match=said):
-            kernels.feed(training.main, good | wrong)
+            kernels.check_feed(training.main, good | wrong)
 
 
 def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
@@ -104,4 +104,4 @@ def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
     with pytest.raises(ValueError, match=r"conv2d reads or writes stem.conv.w in float32, and it is declared float16"):
         kernels.check(evaluation, "gpu")
     with pytest.raises(ValueError, match=r"the evaluation has .* the training as"):
-        kernels.evaluation(built("fp32", "NHWC")[1], training.main, "gpu")
+        kernels.check_evaluation(built("fp32", "NHWC")[1], training.main, "gpu")

@@ -39,10 +39,10 @@ def persistent(built: programs.Built) -> list[str]:
 
 
 PROOFS: dict[str, Callable[[programs.Built], Any]] = {
-    "gradients": lambda built: verify.gradients(built.update, ranks=RANKS),
-    "sgd": lambda built: verify.optimizer(built.main, programs.SGD),
-    "lars": lambda built: verify.optimizer(built.main, programs.LARS),
-    "arithmetic": lambda built: verify.arithmetic(built.main, "float16"),
+    "gradients": lambda built: verify.check_gradients(built.update, ranks=RANKS),
+    "sgd": lambda built: verify.check_optimizer(built.main, programs.SGD),
+    "lars": lambda built: verify.check_optimizer(built.main, programs.LARS),
+    "arithmetic": lambda built: verify.check_compute_types(built.main, "float16"),
     "kernels": lambda built: kernels.check(built.main, "gpu"),
     "capture": lambda built: capture.check(built.main),
     "knobs": lambda built: proved(built.main, "enable_addto=1,enable_inplace=1"),
@@ -297,18 +297,18 @@ def test_what_is_broken_is_refused(proof: str, of: str, reason: str, broken: Cal
 )
 def test_another_optimizer_momentum_or_decay_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        verify.optimizer(programs.build().main, programs.replace(programs.SGD, **change))
+        verify.check_optimizer(programs.build().main, programs.replace(programs.SGD, **change))
 
 
 def test_another_device_or_communicator_is_refused() -> None:
     half = programs.build(**HALF)
     with pytest.raises(Refused, match="no cpu kernel of"):
         kernels.check(half.main, "cpu")
-    verify.communicator(half.startup, ranks=RANKS)
+    verify.check_communicator(half.startup, ranks=RANKS)
     with pytest.raises(Refused, match=r"the communicators join \[8\] ranks, not one all 16"):
-        verify.communicator(half.startup, ranks=16)
+        verify.check_communicator(half.startup, ranks=16)
     with pytest.raises(Refused, match="the communicators join no ranks, not one all 8"):
-        verify.communicator(half.main, ranks=RANKS)
+        verify.check_communicator(half.main, ranks=RANKS)
 
 
 def test_what_each_knob_changed_is_said() -> None:

@@ -243,7 +243,7 @@ def _step(
     for op in block.ops:
         for name in op.input("Velocity") if op.type in ("momentum", "merged_momentum") else ():
             of = name.partition("_fp32_master")[0].partition("_velocity")[0]
-            value = resnet_unit.plain(run[name]) if of in built.otherwise else run[name]
+            value = resnet_unit.to_plain_layout(run[name]) if of in built.otherwise else run[name]
             found[of] = value[:, :3] if of == "stem.conv.w" else value
     return found, ways
 

@@ -36,7 +36,7 @@ RECORDED = config.recipe("recorded", global_batch=acceptance.BATCH, image_size=a
 
 def losses(name: str, recipe: config.Recipe, *, knobs: str = "", moves_rates: bool = False) -> np.ndarray:
     """Train by the program of precision `name`; return the loss of each step."""
-    _, images, schedule = machine.on_recorded_images(recipe)
+    _, images, schedule = machine.recorded_training(recipe)
     in_half = name != "fp32"
     built = programs.fresh(
         name=name,

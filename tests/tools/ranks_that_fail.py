@@ -12,7 +12,7 @@ from tools.acceptance import machine as acceptance
 job, _ = env.read()
 root = ranks.start(job.cluster)
 me = root
-lines = acceptance.Lines(Path(sys.argv[1]) if root.is_first else None, "fp32")
+writer = acceptance.VerdictWriter(Path(sys.argv[1]) if root.is_first else None, "fp32")
 
 
 def passes() -> Verdict:
@@ -55,7 +55,7 @@ if sys.argv[2] == "stuck":
 for name, check in checks.items():
     me = replace(root, comm=root.comm.Dup())
     try:
-        lines.run(root, name, check)
+        writer.run_check(root, name, check)
     except Exception as error:  # noqa: BLE001 - as harness.__main__ does
         print(f"error: {error}", file=sys.stderr, flush=True)
         root.comm.Abort(1)

@@ -31,7 +31,7 @@ from tools.acceptance import CHECKS
 from tools.acceptance import __main__ as acceptance_command
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.machine import Lines, NotPossible, as_fed
+from tools.acceptance.machine import NotPossible, VerdictWriter, as_fed
 from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
@@ -65,16 +65,16 @@ def on_cpu(image: data.ImageFormat) -> ReaderConfig:
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images, recipe = acceptance.pictures(tmp_path), config.NVIDIA_COSINE
+    images, recipe = acceptance.write_pictures(tmp_path), config.NVIDIA_COSINE
     reader = on_cpu(data.ImageFormat(size=recipe.image_size, layout="NHWC"))
     plain = acceptance.read_as_one_batch(images, recipe, reader, np.array)
     for name in ("image", "image_slice"):
         monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
     for image, other in zip(plain, acceptance.read_as_one_batch(images, recipe, reader, np.array), strict=True):
-        assert 0 < acceptance.grey_levels(image, other) <= acceptance.GREY_LEVELS
+        assert 0 < acceptance.mean_grey_levels(image, other) <= acceptance.MOST_GREY_LEVELS
         shifted, mirrored, of_four = np.roll(image, 1, 2), image[:, :, ::-1], np.append(image, image[..., :1], axis=3)
         for fault in (shifted, mirrored, image[..., ::-1], of_four):
-            assert acceptance.grey_levels(image, fault) > acceptance.GREY_LEVELS
+            assert acceptance.mean_grey_levels(image, fault) > acceptance.MOST_GREY_LEVELS
 
 
 def on_a_gpu(job: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -99,7 +99,7 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
         return on_cpu(image)
 
     machine = on_a_gpu(
-        kernels=True,
+        has_kernels=True,
         executor=static.Executor(paddle.CPUPlace()),
         plan=lambda: workload.plan_of(job_of(device="gpu", precision=precision)),
         reader=reader,
@@ -112,13 +112,15 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
 @pytest.mark.parametrize("kernels", [True, False])
 def test_a_batch_that_lies_on_the_device_is_read_by_a_program_where_there_are_kernels(kernels: bool) -> None:
     paddle.enable_static()
-    machine: Any = SimpleNamespace(kernels=kernels, executor=static.Executor(paddle.CPUPlace()) if kernels else None)
+    machine: Any = SimpleNamespace(
+        has_kernels=kernels, executor=static.Executor(paddle.CPUPlace()) if kernels else None
+    )
     for kind in ("float32", "float16"):
         image = np.arange(24).reshape(2, 3, 4).astype(kind)
         tensor = paddle.base.core.LoDTensor()
         tensor.set(image, paddle.CPUPlace())
         for source in (image, tensor):
-            assert np.array_equal(acceptance.copied(machine, source), image.astype(np.float32))
+            assert np.array_equal(acceptance.copy_to_host(machine, source), image.astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -169,17 +171,17 @@ def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
 def test_a_check_runs_where_the_device_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
     job = job_of(device="gpu" if capability else "cpu", precision=precision)
     kernels = not capability or bool(doctor_checks.code_for(capability))
-    machine: Any = SimpleNamespace(job=job, capability=capability, kernels=kernels)
+    machine: Any = SimpleNamespace(job=job, capability=capability, has_kernels=kernels)
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
-        acceptance.Machine.possible(machine, check)
+        acceptance.Machine.raise_if_not_possible(machine, check)
 
 
 def test_memory_is_the_most_of_any_rank_against_the_card_and_needs_the_throughput() -> None:
-    machine = on_a_gpu(measured={"throughput": [1024.0, 20480.0]})
-    machine.of_earlier = functools.partial(acceptance.Machine.of_earlier, machine)
+    machine = on_a_gpu(kept_by_check={"throughput": [1024.0, 20480.0]})
+    machine.kept_by = functools.partial(acceptance.Machine.kept_by, machine)
     verdict = acceptance_speed.peak_memory(machine)
     assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
-    machine.measured.clear()
+    machine.kept_by_check.clear()
     with pytest.raises(RunError, match="needs what the check of throughput measures, which failed"):
         acceptance_speed.peak_memory(machine)
 
@@ -200,7 +202,7 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
         executor=static.Executor(paddle.CPUPlace()), plan=lambda: workload.plan_of(job_of(device="gpu", layout=layout))
     )
     assert acceptance.pooling(machine).status == "ok"
-    spread = gradients.spread_mean
+    spread = gradients.spread_mean_gradients
 
     def with_another_window(main: static.Program) -> int:
         changed = spread(main)
@@ -208,7 +210,7 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
         op.desc._set_attr("exclusive", True)
         return changed
 
-    monkeypatch.setattr(gradients, "spread_mean", with_another_window)
+    monkeypatch.setattr(gradients, "spread_mean_gradients", with_another_window)
     assert acceptance.pooling(machine).status == "fatal"
 
 
@@ -371,9 +373,9 @@ reported = functools.partial(jobs.called, acceptance_command.main)
 def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> None:
     folder = tmp_path / "X-1"
     folder.mkdir()
-    lines = Lines(folder / "fp32.txt", "fp32")
-    lines.note({"nodes": [{"host": "node"}]})
-    lines.note(judged("losses", True, "0 off", "none off", where="fp32").as_dict())
+    writer = VerdictWriter(folder / "fp32.txt", "fp32")
+    writer.append_line({"nodes": [{"host": "node"}]})
+    writer.append_line(judged("losses", True, "0 off", "none off", where="fp32").as_dict())
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
     assert reported("--report", folder, DEVICE="gpu").returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())

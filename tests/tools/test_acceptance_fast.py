@@ -49,7 +49,7 @@ EXACT, STILL, NAN = with_one(0), *(np.full((2, 4), loss, np.float32) for loss in
 def test_losses_of_a_captured_step_are_the_launched_ones_in_every_bit(
     launched: np.ndarray, replayed: np.ndarray, status: str, said: str
 ) -> None:
-    verdict = acceptance.same_bits(launched, replayed)
+    verdict = acceptance.judge_replayed_losses(launched, replayed)
     assert verdict.status == status and verdict.found.startswith(said)
 
 
@@ -82,15 +82,15 @@ class Trained:
 
     def __init__(self, *losses: np.ndarray, precision: str) -> None:
         self.job = job_of(device="gpu", precision=precision)
-        self.measured = {"losses": EXACT}
+        self.kept_by_check = {"losses": EXACT}
         self.trainings: list[tuple[str, str]] = []  # STRATEGY and optimizer of each
         self._losses = list(losses)
 
     def plan(self, **values: str) -> build.Plan:
         return workload.plan_of(with_values(self.job, **values))
 
-    def of_earlier(self, check: str) -> np.ndarray:
-        return self.measured[check]
+    def kept_by(self, check: str) -> np.ndarray:
+        return self.kept_by_check[check]
 
     def train(self, plan: build.Plan, other_recipe: Any = None) -> np.ndarray:
         optimizer = other_recipe.optimizer.kind if other_recipe else "sgd"
@@ -139,9 +139,11 @@ def test_steps_that_train_nothing_do_not_pass(losses: np.ndarray, said: str) -> 
     [(80, ""), (86, ""), (89, ""), (70, r"resnet_unit needs compute capability 8\.0 to 8\.9, not 7\.0")],
 )
 def test_units_run_on_the_gpus_that_have_their_kernel(capability: int, lacks: str) -> None:
-    machine: Any = SimpleNamespace(job=job_of(device="gpu", precision="amp_o2"), capability=capability, kernels=True)
+    machine: Any = SimpleNamespace(
+        job=job_of(device="gpu", precision="amp_o2"), capability=capability, has_kernels=True
+    )
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
-        Machine.possible(machine, "units")
+        Machine.raise_if_not_possible(machine, "units")
 
 
 def test_no_job_of_a_cpu_has_units() -> None:

@@ -48,7 +48,7 @@ def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verd
 
 
 def failed(call: str, code: int) -> CudaStart:
-    return CudaStart(library="/usr/lib/libcuda.so.525.105.17", fault=Step(call=call, code=code, name="CUDA_ERROR"))
+    return CudaStart(library="/usr/lib/libcuda.so.525.105.17", fault=Step(call=call, code=code, code_name="CUDA_ERROR"))
 
 
 # ---- machines on which nothing is wrong
@@ -110,7 +110,7 @@ MUTE = dict.fromkeys(("capability", "persistence", "throttle", "remapped_rows", 
 SERVICE = {"pids": [812], "process_mib": 10}
 DESKTOP = {"displays": [99], "memory": (40960 * 2**20, 700 * 2**20)}
 SEVEN = {"cuda_start": dataclasses.replace(SOUND, count=7, gpus={})}
-ONE_BROKEN = dataclasses.replace(SOUND, gpus=SOUND.gpus | {7: Step(call="cuCtxCreate_v2", code=999, name="")})
+ONE_BROKEN = dataclasses.replace(SOUND, gpus=SOUND.gpus | {7: Step(call="cuCtxCreate_v2", code=999, code_name="")})
 NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not permitted"})
 
 
@@ -310,8 +310,8 @@ def test_an_nvml_that_hangs_ends_no_doctor(
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(child, "NVML_S", 1.0)
-    monkeypatch.setattr(child, "nvml_silence", functools.cache(child.nvml_silence.__wrapped__))
-    assert child.nvml_silence() == said
+    monkeypatch.setattr(child, "hanging_call_of_nvml", functools.cache(child.hanging_call_of_nvml.__wrapped__))
+    assert child.hanging_call_of_nvml() == said
     # A rank asks too, before it counts its GPUs, and is told what NVML has answered already.
     monkeypatch.delattr(child, "talk")
     error, words = (RunError, f": {said}: look for NVRM and Xid") if said else (ValueError, "has 0 GPUs")
@@ -325,7 +325,7 @@ def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(node, "_libraries", dict)
     is_closed = []
     for silence, gpus in (("", 8), ("NVML has not answered nvmlInit", 0)):
-        monkeypatch.setattr(child, "nvml_silence", lambda said=silence: said)
+        monkeypatch.setattr(child, "hanging_call_of_nvml", lambda said=silence: said)
         with recorded_nvml(*[A100] * 8) as nvml:
             monkeypatch.setattr(
                 node,

@@ -162,7 +162,7 @@ UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidiactl": "", "/dev/nvidia-uv
 def test_what_nvml_and_the_system_say_names_the_cause(
     code: int, gpu: dict[str, Any], system: System, cause: str
 ) -> None:
-    step = Step(call="cuCtxCreate_v2", code=code, name="CUDA_ERROR")
+    step = Step(call="cuCtxCreate_v2", code=code, code_name="CUDA_ERROR")
     (verdict,) = judged(CudaStart(count=1, gpus={0: step}), gpus=1, system=system, **gpu)
     assert verdict.status == FATAL and f"({code}): {cause}" in verdict.found
 

@@ -159,7 +159,7 @@ def test_traffic_adds_what_a_second_kernel_reads() -> None:
     (norm, *_) = (work for _, work in found if work.kind == "fused_batch_norm_act")
     assert norm.traffic_bytes(on_chip_bytes=0) == norm.moved_bytes + sum(norm.twice_read_sizes)
     assert norm.traffic_bytes(on_chip_bytes=2**40) == norm.moved_bytes
-    by_class = inspect.traffic_gb(rooflines.in_order((main,)), V100_32)
+    by_class = inspect.traffic_gb(rooflines.operators_in_order((main,)), V100_32)
     assert {"convolution", "convolution gradient", "batch norm gradient", "optimizer", "all-reduce"} <= set(by_class)
 
 
@@ -178,7 +178,7 @@ def test_synchronized_statistics_are_read_for_apart_and_a_transpose_is_counted()
 
 
 def roofline(main_or_update: Any, *, card: Any = V100_32, tf32: bool = False, batch: int = 4, ranks: int = 8) -> Any:
-    operators = rooflines.in_order(main_or_update)
+    operators = rooflines.operators_in_order(main_or_update)
     return rooflines.roofline(operators, tf32=tf32, batch=batch, ranks=ranks, card=card)
 
 
@@ -211,7 +211,7 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
 
 def test_all_reduces_beside_the_backward_pass_cost_less_than_alone_and_more_on_a_narrow_network() -> None:
     """The first and the last row by hand."""
-    operators = rooflines.in_order(programs.build(name="amp_o2", device="gpu", ranks=8).update)
+    operators = rooflines.operators_in_order(programs.build(name="amp_o2", device="gpu", ranks=8).update)
     summed_bytes = sum(operation.summed_bytes or 0 for operation in operators)
     narrow, wide = (
         rooflines.scaling(operators, tf32=False, card=V100_32, network_bytes_per_s=rate) for rate in (1e8, 1e12)
@@ -230,7 +230,7 @@ def test_all_reduces_beside_the_backward_pass_cost_less_than_alone_and_more_on_a
     assert last["of_linear"] < narrow[1]["of_linear"] < wide[1]["of_linear"] <= 1
     assert (
         rooflines.scaling(
-            rooflines.in_order(programs.build(device="gpu", ranks=8).update),
+            rooflines.operators_in_order(programs.build(device="gpu", ranks=8).update),
             tf32=True,
             card=V100_32,
             network_bytes_per_s=1e9,
@@ -240,7 +240,9 @@ def test_all_reduces_beside_the_backward_pass_cost_less_than_alone_and_more_on_a
 
 
 def test_a_captured_step_hides_nothing() -> None:
-    operators = rooflines.in_order(programs.build(name="amp_o2", device="gpu", ranks=8, knobs="cuda_graph=1").update)
+    operators = rooflines.operators_in_order(
+        programs.build(name="amp_o2", device="gpu", ranks=8, knobs="cuda_graph=1").update
+    )
     for row in rooflines.scaling(operators, tf32=False, card=V100_32, network_bytes_per_s=1e9):
         assert row["exposed_all_reduce_s"] == pytest.approx(row["all_reduce_s"])
         assert row["of_linear"] == pytest.approx(row["of_linear_nothing_hidden"])

@@ -106,7 +106,7 @@ def test_a_pack_goes_on_from_any_loss(source: Path, tmp_path: Path, record_lost:
     images = folder.read_list(source, "train", 10)
     journal = json.loads((whole / "train.sizes.json").read_text())["list_sha256"] + "\n"
     for i, line in enumerate((whole / "train.idx").read_text().splitlines()):
-        _, crc32, (width, height) = pack._record(images, i)
+        _, crc32, (width, height) = pack._checked_record(images, i)
         journal += f"{line.split()[1]} {crc32} {width} {height}\n"
     content = (whole / "train.rec").read_bytes()
     (target / "train.rec.partial").write_bytes(content[: max(0, len(content) - record_lost)])

@@ -27,67 +27,71 @@ from tools.acceptance import CHECKS
 
 FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines are runlog.verdict's
 
-OF_A_JOB = {".lines", ".failed"}  # files that a job, or launch/trials.sh for it, leaves in the folder
+JOB_SUFFIXES = {".lines", ".failed"}  # of the files that a job, or launch/trials.sh for it, leaves in the folder
 
 
 class Results(NamedTuple):
     """The results of an acceptance, from the files of its jobs."""
 
-    lines: list[Verdict]  # of each check of each precision, in the order of CHECKS
-    nodes: list[JsonObject]  # on which the jobs ran, as the header of a log describes them; empty if none says it
+    verdicts: list[Verdict]  # on each check of each precision, in the order of CHECKS
+    nodes: list[JsonObject]  # that the jobs ran on, as the header of a log describes them; empty if no job wrote them
 
 
 def gather(folder: Path) -> Results:
-    """Return a verdict for each check of each precision, run or not, and the nodes that the jobs ran on.
+    """Read the files of the jobs in `folder`; return a verdict on each check, run or not, and the jobs' nodes.
 
-    They are read from `folder`. The job of one precision leaves `<precision>.lines`, a JSON object a line: first
-    {"nodes": [...]}, then a verdict for each check that it ran. All jobs run on the same nodes, so the last job's list
-    is returned. It is empty where no job has written one.
+    There is a job for each precision. It leaves the file `<precision>.lines` with a JSON object in each line: first
+    {"nodes": [...]}, then a verdict for each check that was run. All jobs run on the same nodes, so the list of the
+    last job is returned. It is empty if no job has written one.
 
-    Where a job ended early, launch/trials.sh leaves the reason in `<precision>.failed`. A check that the job did not
-    run is FATAL with that reason, or UNKNOWN where this machine cannot run the precision at all.
+    A check that was not run is UNKNOWN if this machine cannot run the precision, else FATAL. If a job ends early,
+    launch/trials.sh writes the reason to `<precision>.failed`.
 
-    Raises ValueError where the folder cannot be read, holds no file of a job, or has a line that is no JSON.
+    Raises ValueError if the folder cannot be read, has no file of a job, or has a line that is not JSON.
     """
     try:
         suffixes = {file.suffix for file in folder.iterdir()}
     except OSError as error:
         raise ValueError(named_files.explain(error)) from error
-    if not suffixes & OF_A_JOB:
+    if not suffixes & JOB_SUFFIXES:
         raise ValueError(
             f"{folder}: no file of an acceptance in it: give the folder that --acceptance printed as `logs`"
         )
 
     verdicts: list[Verdict] = []
-    nodes: list[JsonObject] = []  # of the last job that wrote them
+    nodes: list[JsonObject] = []  # from the last job that wrote them
     for precision, checks in CHECKS.items():
-        verdict_by_check: dict[str, Verdict] = {}  # of those that were run
+        verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
         for line in _lines_of_job(folder / f"{precision}.lines"):
             if "nodes" in line:
-                nodes = line["nodes"]  # the same for every job
+                nodes = line["nodes"]  # the same in every job
             elif "check" in line:
                 verdict_by_check[line["check"]] = Verdict(**line)
         for check in checks:
             if check in verdict_by_check:
                 verdicts.append(verdict_by_check[check])
-            else:  # FATAL or UNKNOWN, with the reason
+            else:
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
     return Results(verdicts, nodes)
 
 
 def _lines_of_job(file: Path) -> list[JsonObject]:
-    """Return the JSON objects of a job's file, one a line; none where the job wrote no file."""
+    """Return the JSON objects of a job's file, which has one in each line; an empty list if there is no file."""
     if not file.is_file():
         return []
     return [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
-    """Return the verdict on a check that was not run, with the reason: UNKNOWN where it cannot run here, else FATAL."""
-    impossible = env.refusal(PRECISION=precision)  # empty where this machine can run the precision
-    if impossible:
-        return Verdict(check=check, status=UNKNOWN, found=impossible, where=precision)
-    reason_file = folder / f"{precision}.failed"  # launch/trials.sh wrote why the job ended
+    """Return the verdict on a check that was not run, with the reason.
+
+    - This machine cannot run the precision: UNKNOWN.
+    - Otherwise: FATAL. The reason is the one that launch/trials.sh wrote when the job ended early, if there is one.
+    """
+    why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
+    if why_impossible:
+        return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
+    reason_file = folder / f"{precision}.failed"
     reason = "its job did not run it"
     if reason_file.is_file():
         reason = reason_file.read_text(encoding="utf-8").strip()
@@ -97,17 +101,19 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
-    Beside the results stand the time, the code, its packages and the machine. `short` says that the jobs ran in their
-    short form, which is noted too. Returns the exit status: 1 where a verdict is FATAL, else 0. Raises ValueError where
-    `gather` does, before anything is written.
+    The file also has the time, the source, the packages and the machine. `short` says that the jobs ran in their short
+    form; the report notes it.
+
+    Returns the exit status: 1 if a verdict is FATAL, else 0. Raises ValueError, before anything is written, if the
+    folder cannot be read, has no file of a job, or has a line that is not JSON.
     """
     results = gather(folder)
-    counts = Counter(line.status for line in results.lines)
-    verdict = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
+    counts = Counter(verdict.status for verdict in results.verdicts)
+    total = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
     if short:
-        verdict += ", in the short form"
+        total += ", in the short form"
     document = FORMAT | {
-        "verdict": verdict,
+        "verdict": total,
         "short": short,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "system": job.cluster.dgxsystem,
@@ -115,35 +121,39 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
         "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
         "packages": provenance.packages(),
         "nodes": results.nodes,
-        "lines": [line.as_dict() for line in results.lines],
+        "lines": [verdict.as_dict() for verdict in results.verdicts],
     }
     path = folder.with_suffix(".json")
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{as_text(results.lines)}\nverdict   {verdict}\nreport    {path}\nlogs      {folder}")
-    return 1 if worst(results.lines) == FATAL else 0
+    print(f"\n{as_text(results.verdicts)}\nverdict   {total}\nreport    {path}\nlogs      {folder}")
+    return 1 if worst(results.verdicts) == FATAL else 0
 
 
 @one_line
 def main() -> int:
-    """Run this rank's part of the acceptance where mpirun started this process, or else answer the launcher.
+    """Run this rank's part of the acceptance, write the report, or print the precisions; return the exit status.
 
-    The launcher, launch/trials.sh, first has the precisions printed whose jobs can run here (`--precisions`, also
-    without an option), and in the end the report (`--report FOLDER`). Returns the exit status. Raises ValueError for a
-    job that the acceptance does not train: another network, or one with STRATEGY=cuda_graph=1; and where there is
-    nothing to report on.
+    - mpirun started this process: run the checks of this rank.
+    - `--report FOLDER`: write and print the report on the jobs in the folder.
+    - `--precisions`, or no option: print the precisions that can run here, for launch/trials.sh, which starts a job for
+      each.
+
+    Raises ValueError if the job is of another network than ResNet-50 or has STRATEGY=cuda_graph=1, and if the folder
+    has no results.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
     parser.add_argument("--short", action="store_true", help="the jobs ran in their short form")
-    complete(parser)
+    complete(parser)  # for completion in the shell
     args = parser.parse_args()
     named_files.check_options(args)
     if env.is_rank():
         return ranks_main("tools.acceptance.rank", short=args.short)
 
     job, _ = env.read()
-    if job.model.package != config.__package__:  # "paddle_rn50", the package of ResNet-50
+    is_resnet50 = job.model.package == config.__package__  # "paddle_rn50"
+    if not is_resnet50:
         name = config.__package__.removeprefix("paddle_")
         raise ValueError(f"WORKLOAD={job.model.workload}: the acceptance trains ResNet-50: set WORKLOAD={name}")
     if job.model.knobs.cuda_graph:
@@ -151,6 +161,7 @@ def main() -> int:
         raise ValueError(f"STRATEGY: cuda_graph=1: {why}")
     if args.report:
         return report(job, args.report, short=args.short)
+    # The default. `args.precisions` is not read: the option only says the default explicitly.
     can_run = [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
     print("\n".join(can_run))
     return 0

@@ -1,9 +1,9 @@
 """The checks of a machine's acceptance, on each of its ranks: __main__.py has their list and the report.
 
-The reference is a CPU in FP32: losses and accuracy in paddle_rn50/golden.json, recorded once, and what a CPU computes
-here and now. Weights come from the CPU's start-up program, as a GPU draws others from the same seed. Each rank trains
-on the same images, so that the mean of the gradients is that of one rank: the recorded losses hold at any number of
-ranks.
+The reference is a CPU in FP32: losses and accuracy that were recorded once in paddle_rn50/golden.json, and what a CPU
+computes here and now. The recorded training is the short training of these losses. Its first weights come from the
+CPU's start-up program, because a GPU draws others from the same seed. Each rank trains on the same images, so that the
+mean gradients, and the recorded losses, do not depend on the number of ranks.
 """
 
 import contextlib
@@ -30,27 +30,28 @@ from program.arrays import Array
 from program.passes import edit, gradients
 from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
-from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible, repeatable
+from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible, repeatable_algorithms
 
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
-POOLED_SIDE, POOLED_CHANNELS = 7, 2048  # of the image whose mean ResNet-50 classifies
-POOLING = {"float32": 2**-23, "float16": 2**-10}  # two roundings, each half a unit in the last place
-COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # operators that open one
-GREY_LEVELS = 4.0
+POOLED_SIDE, POOLED_CHANNELS = 7, 2048  # of the image that ResNet-50's global average pooling reads
+# By type: two roundings, each half a unit in the last place.
+MOST_POOLING_ERROR = {"float32": 2**-23, "float16": 2**-10}
+OPENS_COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # types of operators
+MOST_GREY_LEVELS = 4.0
 WHY_GREY_LEVELS = "enlarging the colour channels another way gives 3.1, a faster IDCT 0.95, a shift by a pixel 7.0"
 EARLY_STEPS = 14
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a loss may be from the recorded one, as a share of it."""
+    """How far a loss may be from the recorded one, as a share of the recorded one."""
 
-    early: float  # up to EARLY_STEPS
-    late: float
+    early: float  # in the first EARLY_STEPS steps
+    late: float  # in all later steps
     why: str
 
     def by_step(self, steps: int) -> Array:
-        """Return the tolerance of each of the first steps."""
+        """Return the tolerance of each of the first `steps` steps."""
         return np.where(np.arange(steps) < EARLY_STEPS, self.early, self.late)
 
 
@@ -69,28 +70,33 @@ GPU_HALF = Tolerance(2e-3, 8e-3, HALF)
 LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 
 
-def judge_losses(check: str, found: Array, wanted: Array, tolerance: Tolerance) -> Verdict:
-    """Compare the losses of a training's first steps with those that are wanted, and return the verdict of `check`.
+def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tolerance) -> Verdict:
+    """Compare the losses of a training's first steps with the wanted ones; return the verdict of `check`.
 
-    `found` is [ranks, steps]; of a step the rank that is farthest off counts. `wanted` has a loss for each step, and
-    may have more than were trained. The verdict is good where every loss is within the tolerance of its step; a loss
-    that is NaN never is. It tells the step that is worst beside its tolerance.
+    `losses` is [ranks, steps]; in each step the rank with the largest error counts. `wanted_losses` has a loss for each
+    step; it may have further ones, which are ignored.
+
+    The verdict is ok if every error is within the tolerance of its step, else fatal. A loss that is NaN is fatal. The
+    text names the step with the largest error relative to its tolerance.
     """
-    steps = found.shape[1]
-    wanted = wanted[:steps]
-    off = np.abs(found - wanted).max(axis=0) / wanted  # [steps], as a share of the wanted loss
-    bound = tolerance.by_step(steps)
-    share_of_bound = np.where(np.isnan(off), np.inf, off / bound)  # a loss that is NaN is as far off as can be
-    worst = int(np.argmax(share_of_bound))
-    good = bool((off <= bound).all())  # False where one is NaN
-    said = f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed"
-    allowed = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
-    figures = {"losses": found.tolist(), "wanted": wanted.tolist(), "off": off.tolist()}
-    return judged(check, good, said, allowed, figures=figures)
+    steps = losses.shape[1]
+    wanted_losses = wanted_losses[:steps]
+    errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses  # [steps], as a share of the wanted loss
+    tolerances = tolerance.by_step(steps)
+    ratios = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
+    worst = int(np.argmax(ratios))  # index of the step
+    good = bool((errors <= tolerances).all())  # False if any error is NaN
+    found = f"{errors[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {tolerances[worst]:.0e} allowed"
+    wanted = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
+    figures = {"losses": losses.tolist(), "wanted": wanted_losses.tolist(), "off": errors.tolist()}
+    return judged(check, good, found, wanted, figures=figures)
 
 
 def why_untrained(losses: Array, kind: str) -> str:
-    """Return why the losses [ranks, steps] are not those of a training; empty where they are. `kind` names the step."""
+    """Return why the losses [ranks, steps] cannot come from a training: one is not finite, or none ever changes.
+
+    Empty if they can. `kind` names the kind of step in the text: "launched".
+    """
     if not np.isfinite(losses).all():
         return f"a {kind} step's loss is not finite"
     if (losses[:, 1:] == losses[:, :-1]).all():
@@ -99,16 +105,17 @@ def why_untrained(losses: Array, kind: str) -> str:
 
 
 def sensors(machine: Machine) -> Verdict:
-    """Check that NVML answers for each rank's GPU as the telemetry of a run needs it, and return the verdict.
+    """Check that NVML reads each rank's GPU as the telemetry of a run needs it, and return the verdict.
 
-    NVML numbers GPUs in its own way. To show that it looks at the right one, its name of this rank's GPU must be that
-    of the device on which Paddle computes. Each sensor of SENSORS must have a reading. All ranks call this together,
-    and each judges the GPUs of all.
+    NVML may number GPUs differently from CUDA. So NVML's name of this rank's GPU must be the name of the device that
+    Paddle computes on. Each sensor of SENSORS must have a reading.
+
+    All ranks must call this together, and each returns the verdict on the GPUs of all ranks.
     """
     index = machine.me.local_rank
-    with nvidia.opened() as (handles, _):  # handles in CUDA's order, as `opened` finds it: local ranks count so too
+    with nvidia.opened() as (handles, _):  # in CUDA's order, so that the local rank is the index
         name = nvidia.gpu_of(handles[index]).name
-        readings = nvidia.sample(handles[index])  # by sensor; None where there is no reading
+        readings = nvidia.sample(handles[index])  # by sensor; None if there is no reading
     mine = {
         "name": name,
         "same": name == paddle.device.cuda.get_device_name(index),
@@ -131,27 +138,37 @@ def sensors(machine: Machine) -> Verdict:
 
 
 def losses(machine: Machine) -> Verdict:
-    """Train the first steps of the recorded job on every rank, and judge the losses by the recorded ones."""
+    """Train the first steps of the recorded training on every rank, and judge the losses by the recorded ones.
+
+    The losses are kept in `machine.kept_by_check` for later checks. All ranks must call this together.
+    """
     found = machine.train(machine.plan())
-    machine.measured["losses"] = found  # `layout` compares with them
-    on_a_gpu = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
-    tolerance = CPU if machine.job.cluster.device == "cpu" else on_a_gpu
-    return judge_losses("losses", found, np.array(GOLDEN["losses"]["1"]), tolerance)
+    machine.kept_by_check["losses"] = found  # for `layout` and `fast.units`
+    gpu_tolerance = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
+    tolerance = CPU if machine.job.cluster.device == "cpu" else gpu_tolerance
+    recorded = np.array(GOLDEN["losses"]["1"])  # of one rank; any number of ranks has the same losses
+    return judge_losses("losses", found, recorded, tolerance)
 
 
 def layout(machine: Machine) -> Verdict:
-    """Train the recorded job in the layout NHWC, and judge the losses by those in NCHW on the same machine."""
-    nchw = machine.of_earlier("losses")[0]
-    return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw, LAYOUT)
+    """Train the recorded training in the layout NHWC, and judge the losses by those in NCHW on the same machine.
+
+    Those in NCHW come from the check `losses`. Raises RunError if that has failed.
+    """
+    nchw_losses = machine.kept_by("losses")[0]  # of the first rank
+    return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw_losses, LAYOUT)
 
 
 def pooling(machine: Machine) -> Verdict:
-    """Check the gradient of the network's last operator before the classifier, the mean over 7 x 7 pixels.
+    """Check the gradient of the global average pooling, which takes the mean over 7 x 7 pixels before the classifier.
 
-    A pixel's gradient is that of the mean divided by 49. Paddle's operator for it also reads the image, so our pass
-    `gradients.spread_mean` puts a pooling of 7 x 7 with padding 6 in its place. The check runs that pooling on random
-    gradients, and compares the result with the quotient in float64. The largest relative difference of all ranks must
-    be at most POOLING of the job's type.
+    The right gradient of each pixel is the gradient of the mean divided by 49. Paddle's operator for it also reads the
+    image, which it does not need. So the pass `gradients.spread_mean_gradients` replaces it by an average pooling of
+    the mean's gradient, an image of one pixel. With a window of 7 x 7 and padding 6, each of the 49 results is the
+    average of that pixel and 48 zeros.
+
+    The check runs this pooling on random gradients, and compares the result with the quotient in float64. The verdict
+    is ok if the largest relative difference on any rank is at most MOST_POOLING_ERROR of the job's type.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
@@ -169,58 +186,66 @@ def pooling(machine: Machine) -> Verdict:
         mean_gradient = static.data("gradient", mean_shape, dtype)
         mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (image_gradient,) = static.gradients([mean], [image], [mean_gradient])
-        replaced = gradients.spread_mean(main)
-        assert replaced == 1  # operators: the one that computes this gradient
+        replaced_operators = gradients.spread_mean_gradients(main)
+        assert replaced_operators == 1
         given = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
         # The image's values do not matter: a mean has the same gradient whatever they are.
         feed = {"x": np.zeros(image_shape, dtype), "gradient": given}
         (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
 
     quotient = given.astype(np.float64) / POOLED_SIDE**2
-    off_here = np.max(np.abs(computed - quotient) / quotient)
-    off = float(max(machine.me.comm.allgather(off_here)))
-    found = f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed"
+    error_here = np.max(np.abs(computed - quotient) / quotient)
+    error = float(max(machine.me.comm.allgather(error_here)))
+    most_error = MOST_POOLING_ERROR[dtype]
+    found = f"{error:.1e} of the gradient off, {most_error:.0e} allowed"
     wanted = "at most two roundings: one of 1 / 49, one of the quotient"
-    return judged("pooling", off <= POOLING[dtype], found, wanted, figures={"off": off})
+    return judged("pooling", error <= most_error, found, wanted, figures={"off": error})
 
 
 def input_pipeline(machine: Machine) -> Verdict:
-    """Compare images that the GPU decodes and crops with those that the CPU makes of the same files.
+    """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    Each rank writes JPEG files, and reads them as one batch by the pipeline of training and by that of evaluation, both
-    on the GPU and on the CPU. The batches have the type and the channels that the job's network takes, with the
-    channels last, as `grey_levels` compares them. The mean difference between the GPU's batch and the CPU's must be at
-    most GREY_LEVELS of 255 for both pipelines on every rank.
+    Each rank writes JPEG files and reads them four times as one batch: on the GPU and on the CPU, each by the pipeline
+    of training and by that of evaluation. The batches have the type and the number of channels of the job's network.
+
+    The verdict is ok if the mean difference between the GPU's batch and the CPU's is at most MOST_GREY_LEVELS of 255,
+    for both pipelines on every rank. All ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
     network_input = ResNet50(recipe, machine.plan(), batch=BATCH).image
-    read_format = replace(network_input, layout="NHWC")
-    to_host = functools.partial(copied, machine)
+    read_format = replace(network_input, layout="NHWC")  # channels last, as `mean_grey_levels` needs them
+    to_host = functools.partial(copy_to_host, machine)
     with tempfile.TemporaryDirectory() as folder:
-        images = pictures(Path(folder))
+        images = write_pictures(Path(folder))
         by_gpu = read_as_one_batch(images, recipe, machine.reader(read_format, "gpu"), to_host)
         by_cpu = read_as_one_batch(images, recipe, machine.reader(read_format, "cpu"), to_host)
 
-    differences = [grey_levels(gpu_images, cpu_images) for gpu_images, cpu_images in zip(by_gpu, by_cpu, strict=True)]
+    differences = []  # for training, for evaluation
+    for gpu_images, cpu_images in zip(by_gpu, by_cpu, strict=True):
+        differences.append(mean_grey_levels(gpu_images, cpu_images))
     worst = float(np.max(machine.me.comm.allgather(differences)))
     found = f"images differ by {worst:.2f} of 255 levels in the mean"
-    wanted = f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
-    return judged("input", worst <= GREY_LEVELS, found, wanted, figures={"mean_grey_levels": worst})
+    wanted = f"at most {MOST_GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
+    return judged("input", worst <= MOST_GREY_LEVELS, found, wanted, figures={"mean_grey_levels": worst})
 
 
-def grey_levels(a: Array, b: Array) -> float:
+def mean_grey_levels(a: Array, b: Array) -> float:
     """Return the mean difference of two batches of normalized images, in grey levels of 255.
 
-    The images are [N, H, W, 3 or 4]. A fourth channel only fills up the format: where it is not empty, the difference
-    is infinite.
+    The images are [N, H, W, 3 or 4]. A fourth channel is padding, which must be zero. If it is not, the difference is
+    infinite.
     """
     if a[..., 3:].any() or b[..., 3:].any():
         return math.inf
+    # Normalized images are divided by STD, which is in grey levels.
     return float(np.mean(np.abs(a - b)[..., :3] * np.array(data.STD)))
 
 
-def pictures(folder: Path) -> ImageList:
-    """Write a batch of JPEG files in colour, 500 x 375 with detail of 16 pixels, into a folder; return their list."""
+def write_pictures(folder: Path) -> ImageList:
+    """Write a batch of random JPEG files into a folder; return their list.
+
+    They are in colour and have 500 x 375 pixels, with details of about 16 pixels.
+    """
     rng = np.random.default_rng(SEED)
     names = tuple(f"{i}.jpeg" for i in range(BATCH))
     for name in names:
@@ -232,12 +257,12 @@ def pictures(folder: Path) -> ImageList:
 def read_as_one_batch(
     images: ImageList, recipe: config.Recipe, reader: ReaderConfig, to_host: Callable[[Any], Array]
 ) -> list[Array]:
-    """Read all images twice, as one batch each time: by the pipeline of training, then by that of evaluation.
+    """Read all images as one batch by the pipeline of training, then as another one by that of evaluation.
 
-    Return the two batches of normalized images, in that order. `reader` says on which device and in which format the
-    pipelines read, and `to_host` copies a batch's images from that device.
+    Return the two batches of normalized images, in that order. `reader` has the device and the format of the pipelines.
+    `to_host` copies a batch's images from that device.
     """
-    training = {"augment": recipe.augmentation}
+    training = {"augment": recipe.augmentation}  # settings by which a pipeline is one of training
     evaluation = {"resize": recipe.eval_resize}
     all_images = np.arange(len(images))
     all_are_valid = np.ones(len(images), dtype=bool)  # none is padding
@@ -247,24 +272,27 @@ def read_as_one_batch(
         plan = iter([(1, all_images, all_are_valid)])  # a sampling.Plan of one step, in epoch 1
         with contextlib.closing(data.Loader(images, plan, reader, **settings)) as loader:
             batch = next(loader)
-            batches.append(to_host(batch.image))  # before the loader closes, whose buffer it is
+            batches.append(to_host(batch.image))  # before the loader closes: the image is in its buffer
     return batches
 
 
-def copied(machine: Machine, image: Any) -> Array:
-    """Return a batch of images as float32 on the host, the way an operator of a training program reads it.
+def copy_to_host(machine: Machine, image: Any) -> Array:
+    """Return a batch of images as float32 on the host, read in the same way as a training program reads it.
 
-    `image` is what an input pipeline gives: a numpy array, or a Paddle tensor that a GPU may still be filling. It goes
-    through a program that only copies it, as training would read it: if that reads a tensor before it is full, the
-    result is wrong, and the check finds it. Where this Paddle has no kernels for the GPU, no program can run, and the
-    batch is copied directly.
+    `image` comes from an input pipeline: a numpy array, or a Paddle tensor that the GPU may still be filling.
+
+    - If this Paddle has kernels for the GPU, a program copies the batch. A program that reads the tensor before it is
+      full returns wrong images, so that the caller's comparison also finds this error.
+    - Without kernels no program can run, and the batch is copied directly.
     """
-    if not machine.kernels:
+    if not machine.has_kernels:
         return np.array(image, dtype=np.float32)
     if isinstance(image, np.ndarray):
         shape = image.shape
         dtype = image.dtype.name
-    else:  # ask for its form alone: reading a value would wait for the device before the program does
+    else:
+        # A tensor of Paddle's core, with a method `shape`. Only its shape and type are read: reading a value would wait
+        # until the GPU has filled it, and hide the error.
         shape = image.shape()
         dtype = paddle.base.data_feeder.convert_dtype(image._dtype())
     main = static.Program()
@@ -278,17 +306,18 @@ def all_reduce(machine: Machine) -> Verdict:
     """Compare sums over the ranks by NCCL (on a CPU by gloo) with sums of the same numbers by MPI on the host.
 
     A training step sums its gradients in buckets: several gradients side by side in one array. The arrays here have the
-    sizes and types of the recorded job's buckets. No element may differ on any rank. Raises NotPossible where there is
-    one rank only.
+    sizes and types of the recorded training's buckets. The verdict is ok if no element differs on any rank.
+
+    All ranks must call this together. Raises NotPossible if there is only one rank.
     """
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
-    buckets = _buckets(machine)
+    buckets = _gradient_buckets(machine)
     total_mib = sum(bucket["mib"] for bucket in buckets)
     wrong_here = 0
     for index, bucket in enumerate(buckets):
         elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
-        # Whole numbers this small have no rounding in any order of summing, so the sums must be the same.
+        # Sums of whole numbers this small are exact in any order, so both sums must be the same.
         rng = np.random.default_rng([SEED, machine.me.rank, index])
         values = rng.integers(-4, 5, elements, dtype=np.int32)
         by_mpi = np.empty_like(values)
@@ -303,28 +332,29 @@ def all_reduce(machine: Machine) -> Verdict:
     return judged("all-reduce", wrong == 0, found, wanted, figures=figures)
 
 
-def _buckets(machine: Machine) -> list[JsonObject]:
-    """Return the buckets in which the recorded job's program sums its gradients: each has a "dtype" and "mib".
+def _gradient_buckets(machine: Machine) -> list[JsonObject]:
+    """Build the recorded training's program; return the buckets in which it sums its gradients.
 
-    To find them the program is built. Of its start-up program only the operators are run that open a communicator
-    between the ranks, which the sums of `all_reduce` need.
+    Each bucket has a "dtype" and its size as "mib". On GPUs this also opens the communicator of the ranks, which the
+    sums of `all_reduce` need. For this it runs the start-up program, reduced to the operators that open communicators.
     """
-    recipe, _, schedule = machine.recorded()
+    recorded = machine.recorded_training()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        training = ResNet50(recipe, machine.plan(), batch=BATCH).training_program(schedule, seed=SEED)
-        edit.remove(training.startup, lambda op: op.type not in COMMUNICATOR)
-        if training.startup.global_block().ops:  # none on a CPU, whose ranks gloo has connected
+        model = ResNet50(recorded.recipe, machine.plan(), batch=BATCH)
+        training = model.training_program(recorded.schedule, seed=SEED)
+        edit.remove(training.startup, lambda op: op.type not in OPENS_COMMUNICATOR)
+        if training.startup.global_block().ops:  # no operator is left on a CPU, where gloo connects the ranks
             machine.executor.run(training.startup)
     return count.buckets(training.main)
 
 
 def _sum(machine: Machine, values: Array) -> Array:
-    """Return `values` summed over the ranks, by the operator that sums gradients in a training program."""
+    """Return `values` summed over all ranks by the operator that sums gradients in a training program."""
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
         static.data("x", values.shape, str(values.dtype))
-        way = {"ring_id": 0, "use_calc_stream": True}
-        edit.insert(main.global_block(), 0, "c_allreduce_sum", {"X": ["x"]}, {"Out": ["x"]}, **way)
+        attributes = {"ring_id": 0, "use_calc_stream": True}
+        edit.insert(main.global_block(), 0, "c_allreduce_sum", {"X": ["x"]}, {"Out": ["x"]}, **attributes)
         (summed,) = machine.executor.run(main, feed={"x": values}, fetch_list=["x"])
     return np.array(summed)
 
@@ -332,35 +362,39 @@ def _sum(machine: Machine, values: Array) -> Array:
 def captured(machine: Machine) -> Verdict:
     """Compare the losses of steps that are launched operator by operator with those of a replayed CUDA graph.
 
-    Both train the first steps of the recorded job by cuDNN's repeatable algorithms, so the losses must have equal bits.
-    This is the last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream
-    capturing.
+    Both train the first steps of the recorded training by cuDNN's repeatable algorithms, so that the losses must have
+    equal bits. This must be the last check of its job: a capture binds the process to its GPU, and a failed capture
+    leaves its stream in capture mode.
     """
-    with repeatable():
+    with repeatable_algorithms():
         launched = machine.train(machine.plan())
         replayed = machine.train(machine.plan(strategy="cuda_graph=1"))
-    return same_bits(launched, replayed)
+    return judge_replayed_losses(launched, replayed)
 
 
-def same_bits(launched: Array, replayed: Array) -> Verdict:
-    """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched ones, bit for bit.
+def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
+    """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched steps, bit for bit.
 
-    Both are float32 [ranks, steps]. The verdict is good where no loss differs and the launched steps have trained. It
-    is bad where one of their losses is not finite, or none changes from step to step: equal losses then prove nothing.
-    Where losses differ it tells in how many steps, in which one first, and by how much of the loss.
+    Both are float32 [ranks, steps].
+
+    - A launched loss is not finite: fatal, because a difference from it means nothing.
+    - Any loss differs: fatal. The text has the number of these steps, the first one, and the relative difference there.
+    - The launched losses are the same in all steps: fatal, because nothing was trained and equal losses prove nothing.
+    - Otherwise: ok.
     """
     steps = launched.shape[1]
-    # [steps], whether a rank's loss differs: compared as whole numbers, in which -0.0 is not 0.0 and a NaN is itself.
-    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
-    untrained = why_untrained(launched, "launched")
+    # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.
+    differs = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
+    is_finite = np.isfinite(launched).all()
+    untrained = why_untrained(launched, "launched")  # for losses that are not finite, or the same in all steps
     good = False
-    if not np.isfinite(launched).all():  # said first: no difference from such a loss can be told
+    if not is_finite:
         found = untrained
-    elif differ.any():
-        first = int(np.argmax(differ))
-        off = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
-        found = f"{differ.sum()} of {steps} losses differ, first at step {first + 1}, by {off:.1e} of it"
-    elif untrained:  # here: the losses stay the same
+    elif differs.any():
+        first = int(np.argmax(differs))  # index of the step
+        difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
+        found = f"{differs.sum()} of {steps} losses differ, first at step {first + 1}, by {difference:.1e} of it"
+    elif untrained:
         found = untrained
     else:
         good = True

@@ -1,7 +1,7 @@
 """The checks of an acceptance that compare a fast step with the plain one: both train from the same weights.
 
-A tolerance is eight times what its control changes on a CPU, as those of `checks` are. The controls are in
-tests/tools/fast_controls.py. No GPU has confirmed them: the first reports may.
+Each tolerance is eight times what a control changes on a CPU, as in `checks`. The controls are in
+tests/tools/fast_controls.py. No GPU has confirmed the tolerances yet: the first reports may.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from paddle_rn50 import config
 from program.arrays import Array
 from runlog.verdict import Verdict, judged
 from tools.acceptance.checks import HALF, Tolerance, judge_losses, why_untrained
-from tools.acceptance.machine import BATCH, SIDE, Machine, repeatable
+from tools.acceptance.machine import BATCH, SIDE, Machine, repeatable_algorithms
 
 # Both programs store in FP16, but not the same values. In the first steps that is GPU_HALF's own change.
 UNITS = Tolerance(2e-3, 1e-2, f"the units leave out roundings to FP16, which changes 1.0e-4, then 1.2e-3; {HALF}")
@@ -25,9 +25,9 @@ def units(machine: Machine) -> Verdict:
     """Compare the losses of a training by fused units with those of the plain operators, and return the verdict.
 
     A unit is Paddle's `resnet_unit`: one operator for a convolution, its batch norm, an addend and a relu. The plain
-    losses are those that the check `losses` measured on this machine.
+    losses come from the check `losses` on this machine. Raises RunError if that has failed.
     """
-    plain = machine.of_earlier("losses")
+    plain = machine.kept_by("losses")
     fused = machine.train(machine.plan(strategy="resnet_unit=1"))
     return _judge_fast_step("units", fused, plain, UNITS)
 
@@ -35,14 +35,15 @@ def units(machine: Machine) -> Verdict:
 def lars(machine: Machine) -> Verdict:
     """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
 
-    LARS is the optimizer that scales each parameter's rate by the norms of its weight and gradient. The merged update
-    has one operator for up to 59 parameters, the plain one has an operator for each. cuDNN computes by its repeatable
-    algorithms meanwhile, so that nothing but the update differs.
+    LARS is an optimizer that scales the learning rate of each parameter by the norms of its weight and its gradient.
+    The merged update has one operator for up to 59 parameters, and the plain one has an operator for each.
+
+    Both trainings use cuDNN's repeatable algorithms, so that only the update differs.
     """
     recipe = lars_recipe()
     plan = machine.plan()
     merged_plan = replace(plan, strategy=replace(plan.strategy, merged_lars=True))
-    with repeatable():
+    with repeatable_algorithms():
         plain = machine.train(plan, recipe)
         merged = machine.train(merged_plan, recipe)
     tolerance = LARS_FP32 if machine.job.model.precision == "fp32" else LARS_ROUNDED
@@ -50,21 +51,23 @@ def lars(machine: Machine) -> Verdict:
 
 
 def lars_recipe() -> config.Recipe:
-    """Return the recorded recipe with LARS, at the rate and momentum of the smallest MLPerf reference point."""
+    """Return the recipe of the recorded training with LARS, with rate and momentum of the smallest MLPerf reference."""
     recorded = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
     mlperf = config.mlperf_lars(min(config.MLPERF_POINTS))
     return replace(
         recorded,
         optimizer=mlperf.optimizer,
         base_learning_rate=mlperf.base_learning_rate,
-        base_batch=None,  # the rate stays at this smaller batch, or 20 steps would train too little to compare
+        # The rate is not scaled down to this smaller batch, or 20 steps would train too little to compare.
+        base_batch=None,
     )
 
 
 def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance) -> Verdict:
-    """Return the verdict of `check`: ok where the fast step's losses are within the tolerance of the plain step's.
+    """Return the verdict of `check` on the losses of a fast step by those of the plain step, both [ranks, steps].
 
-    Both are [ranks, steps]. A plain step that trained nothing is no evidence: the check fails.
+    - The plain losses are not finite or never change: fatal, because they show no training to compare with.
+    - Otherwise: ok if the fast losses are within the tolerance of the first rank's plain losses, else fatal.
     """
     untrained = why_untrained(plain, "plain")
     if untrained:

@@ -1,4 +1,8 @@
-"""The state that an acceptance's checks share on a rank: device, ranks, the recorded job, how a plan trains it."""
+"""The parts that the checks of an acceptance share on a rank: machine, recorded training, writing of verdicts.
+
+The recorded training is a short training of ResNet-50. A CPU computed its losses once, and they are stored in
+paddle_rn50/golden.json.
+"""
 
 import contextlib
 import itertools
@@ -8,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -31,118 +35,143 @@ from tools.doctor import checks as doctor_checks
 
 # What a CPU computed once: the losses of a short training, and the right answers of an evaluation.
 GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
-BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses: images a step, pixels a side
-Images = list[tuple[Array, Array]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
-# PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
+BATCH, SIDE, SEED = 32, 32, 7  # of the recorded training: images a step, pixels a side
+Batches = list[tuple[Array, Array]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
+# PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded training skips none.
 LOSS_SCALE = 128
-LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
-STEPS, SHORT_STEPS = 20, 4  # of the recorded job
+LEAVE_S = 60.0  # in which the other ranks must leave a check that has failed on one rank
+STEPS, SHORT_STEPS = 20, 4  # of the recorded training
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
 WITHOUT_KERNELS = ("sensors", "input", "all-reduce")
-ON_A_GPU = {**dict.fromkeys(("sensors", "memory", "input"), "no GPU"), "captured": "a CPU has no CUDA graphs"}
+# {check: why it is not possible on a CPU}
+ONLY_ON_A_GPU = {**dict.fromkeys(("sensors", "memory", "input"), "no GPU"), "captured": "a CPU has no CUDA graphs"}
 
 
-# Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
-# filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
+# Flags of Paddle with which two runs of one program compute the same bits. The first selects cuDNN's algorithms without
+# atomics, for the gradients of filters and of the maximum. Paddle's kernels refuse a search together with it.
 REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
 
 
 @contextlib.contextmanager
-def repeatable(**more_flags: Any) -> Iterator[None]:
-    """Have Paddle compute the same bits each time within the `with` block, by cuDNN's repeatable algorithms.
+def repeatable_algorithms(**more_flags: Any) -> Iterator[None]:
+    """Within the `with` block let cuDNN use only algorithms that compute the same bits each time.
 
-    `more_flags` are set too. Behind the block all these flags are as they were, for what measures Paddle's speed.
+    `more_flags` of Paddle are set, too. After the block all these flags have their earlier values, because repeatable
+    algorithms are slower.
     """
     flags = REPEATABLE | more_flags
-    before = paddle.get_flags(list(flags))
+    earlier_flags = paddle.get_flags(list(flags))
     paddle.set_flags(flags)
     try:
         yield
     finally:
-        paddle.set_flags(before)
+        paddle.set_flags(earlier_flags)
 
 
 class NotPossible(Exception):
     """The machine lacks what a check needs; the message says what."""
 
 
+class RecordedTraining(NamedTuple):
+    """The inputs of a recorded training, without the plan of its program."""
+
+    recipe: config.Recipe
+    images: folder.ImageList
+    schedule: Schedule  # of the learning rate
+
+
 class Machine:
-    """This rank's part of the machine, and what its checks share."""
+    """This rank's part of the machine, and what the checks share."""
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
+        """Read the embedded images, make an executor, and ask for the GPU's capability.
+
+        All ranks must call this together, because they gather the descriptions of their nodes. With `short` the checks
+        train fewer steps.
+        """
         self.job, self.origins, self.me, self.short = job, origins, me, short
         _, self.root = task.data_set(with_values(job, datadir="").data, me, digits)
         self.executor = session.executor(job.cluster, me)
         self.nodes = list({node.host: node for node in me.comm.allgather(provenance.node())}.values())
         self.steps = SHORT_STEPS if short else STEPS
-        self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
-        self.capability = 0  # of this rank's GPU, as 80
+        self.kept_by_check: dict[str, Any] = {}  # {name of a check: its result that a later check needs}
+        self.capability = 0  # compute capability of this rank's GPU: 80 for 8.0; 0 on a CPU
         if job.cluster.device == "gpu":
             major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
             self.capability = 10 * major + minor
-        self.kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
+        # Whether this Paddle can compute on the device.
+        self.has_kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
 
-    def possible(self, check: str) -> None:
-        """Raise NotPossible where this device lacks what a check needs; the message says what."""
-        if self.job.cluster.device == "cpu" and check in ON_A_GPU:
-            raise NotPossible(f"{ON_A_GPU[check]}: DEVICE=cpu")
-        if check not in WITHOUT_KERNELS and not self.kernels:
+    def raise_if_not_possible(self, check: str) -> None:
+        """Raise NotPossible if this device lacks what a check needs; the message says what.
+
+        The possible reasons, in this order:
+
+        - The check needs a GPU.
+        - Paddle has no kernels for this GPU.
+        - The GPU does not have the job's precision, TF32.
+        - The GPU cannot run the fused operators of the check `units`.
+        """
+        if self.job.cluster.device == "cpu" and check in ONLY_ON_A_GPU:
+            raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
+        if check not in WITHOUT_KERNELS and not self.has_kernels:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
         if self.job.model.precision == "tf32" and self.capability < nvidia.TF32_CAPABILITY:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
         if check == "units" and self.capability not in nvidia.UNIT_CAPABILITIES:
             raise NotPossible(f"resnet_unit needs compute capability 8.0 to 8.9, not {self.capability / 10}")
 
-    def of_earlier(self, check: str) -> Any:
-        """Return what an earlier check measured. Raises RunError where it measured nothing."""
-        if check not in self.measured:
+    def kept_by(self, check: str) -> Any:
+        """Return the result that an earlier check has kept for later ones. Raises RunError if it has kept none."""
+        if check not in self.kept_by_check:
             raise RunError(f"needs what the check of {check} measures, which failed")
-        return self.measured[check]
+        return self.kept_by_check[check]
 
     def plan(self, layout: str = "", *, strategy: str = "") -> build.Plan:
-        """Return the plan of this job by a strategy, the default one if none is given, with a static loss scale."""
+        """Return this job's plan with a static loss scale, by a layout and a strategy; empty ones are the default."""
         return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
-    def recorded(self) -> tuple[config.Recipe, folder.ImageList, Schedule]:
-        """Return recipe, images and schedule of the recorded job."""
-        return self.on_recorded_images(config.recipe("recorded", global_batch=BATCH, image_size=SIDE))
-
-    def on_recorded_images(self, recipe: config.Recipe) -> tuple[config.Recipe, folder.ImageList, Schedule]:
-        """Return the recipe, the images of the recorded job and the schedule that the recipe has on these."""
+    def recorded_training(self, other_recipe: config.Recipe | None = None) -> RecordedTraining:
+        """Return recipe, images and schedule of the recorded training; `other_recipe` replaces its recipe."""
+        recipe = other_recipe
+        if recipe is None:
+            recipe = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
         images = self.images("train", recipe)
-        return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
+        schedule = recipe.make_schedule(samples=len(images), global_batch=BATCH)
+        return RecordedTraining(recipe, images, schedule)
 
     def images(self, part: str, recipe: config.Recipe) -> folder.ImageList:
-        """Return the images of a part of the embedded data set, "train" or "val", with a recipe's classes."""
+        """Return the images of a part of the embedded data set, "train" or "val", in the classes of a recipe."""
         return folder.read_list(self.root, part, recipe.classes)
 
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
-        """Return how a pipeline on that device reads the recorded jobs."""
+        """Return the settings of an input pipeline on a device, with batch and seed of the recorded training."""
         job = with_values(self.job, device=device)
         return loader.ReaderConfig.of_rank(job.data, job.cluster, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
-    def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Images:
-        """Return what one rank reads in the recorded job, by the CPU's pipeline."""
+    def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Batches:
+        """Return the batches of the first steps of the recorded training; the CPU decodes the images.
+
+        They are read as by a job of one rank, so that they are the same on every rank.
+        """
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
         reader = self.reader(data.ImageFormat(size=SIDE))
         with contextlib.closing(data.Loader(images, order, reader, augment=recipe.augmentation)) as source:
-            # Copies: the pipeline's buffers are good until the next batch only.
+            # Copies, because the pipeline reuses its buffers for the next batch.
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
-        """Train the first steps of the recorded job by `plan`, and return the losses of all ranks.
+        """Train the first steps of the recorded training by `plan`; return the losses of all ranks.
 
-        The recorded job is the one whose losses paddle_rn50/golden.json holds. Its first weights come from the CPU,
-        as a GPU draws others from the same seed. Each rank reads the same images, so that the gradients' mean over the
-        ranks is that of one rank. Where another recipe is given it takes the place of the job's. All ranks call this
-        together.
+        The recorded training is the one whose losses paddle_rn50/golden.json holds. `other_recipe` replaces its recipe.
+        The plan decides how a step runs: operator by operator, or as one launch of a captured CUDA graph.
+
+        All ranks must call this together. Each rank reads the same images, so that the mean gradients do not depend on
+        the number of ranks. The first weights come from the CPU, because a GPU draws others from the same seed.
 
         Returns float32 [ranks, steps]; each loss is read after its step.
         """
-        if other_recipe is None:
-            recipe, images, schedule = self.recorded()
-        else:
-            recipe, images, schedule = self.on_recorded_images(other_recipe)
+        recipe, images, schedule = self.recorded_training(other_recipe)
         cpu_batches = self.batches(images, recipe, self.steps)
         weights = first_weights(recipe)  # before a capture, which binds the process to its GPU
         model = ResNet50(recipe, plan, batch=BATCH)
@@ -151,20 +180,20 @@ class Machine:
             training = model.training_program(schedule, seed=SEED)
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
-            step = self._step(plan, training, feeds[0])  # may train and reset the weights, so they are set after it
-            state.set_weights(training.main, weights)
-            step.capture()  # of a CUDA graph; a launched step does nothing here
+            step = self._make_step(plan, training, feeds[0])
+            state.set_weights(training.main, weights)  # after `_make_step`, which may reset the weights
+            step.capture()  # captures the CUDA graph; for a plan without one it does nothing
             for number, feed in enumerate(feeds, 1):
                 WATCHDOG.beat("training the recorded steps")
-                step.send_rate(number)
+                step.send_rate(number)  # so that the device has the learning rate of this step
                 step.run(training.main, feed)
-                training.schedule.step()
+                training.schedule.step()  # the schedule moves on to the next step's rate
                 loss = static.global_scope().find_var(LOSS_VALUE).get_tensor()
                 losses.append(float(np.mean(np.array(loss))))
         return np.array(self.me.comm.allgather(losses), np.float32)
 
     def _feed(self, image: Array, label: Array, wanted: data.ImageFormat) -> dict[str, Any]:
-        """Return the feed of one step: image and label on this rank's device, the image as the program wants it."""
+        """Return the feed of one step: image and label on this rank's device, the image in the program's format."""
         batch = loader.Batch(
             image=as_fed(image, wanted),
             label=label,
@@ -174,27 +203,31 @@ class Machine:
         on_device = loader.resident(batch, self.executor.place)
         return {"image": on_device.image, "label": on_device.label}
 
-    def _step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
-        """Return the object that runs the steps of a program: operator by operator, or as a CUDA graph if so planned.
+    def _make_step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
+        """Return the object that runs a program's steps; for a CUDA graph, train some steps first and undo them.
 
-        A program must have run some times before its graph can be captured. Those first runs are made here, and train
-        on `feed`, so the start-up program then sets all state anew. The caller sets the weights, then captures.
+        The caller must have run the start-up program once.
+
+        - Without a CUDA graph the object runs the step operator by operator.
+        - With a CUDA graph it runs the step by one launch, after the caller has called `capture`. A program must have
+          run some times before it can be captured. These runs are made here and train on `feed`. The start-up program
+          then resets all state. So the caller must set the weights before it captures.
         """
         if not plan.strategy.cuda_graph:
             return LaunchedStep(self.executor, training)
         step = CapturedStep(self.executor, training)
-        step.begin()
+        step.begin()  # sends the learning rates of the first steps to the device
         for _ in range(step.RUNS_BEFORE):
             step.run(training.main, feed)
-        build.keep_communicators(training.startup)  # so that its second run does not connect the ranks anew
+        build.keep_communicators(training.startup)  # so that running it again does not connect the ranks again
         self.executor.run(training.startup)
         return step
 
 
 def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
-    """Return images [N, 3, H, W] float32 in the layout, number of channels and type that a program is fed.
+    """Return images [N, 3, H, W] float32 in the format that a program is fed: layout, number of channels and type.
 
-    A fourth channel, where one is wanted, is zero.
+    If the format has a fourth channel, that is zero.
     """
     image = np.pad(image, ((0, 0), (0, wanted.channels - 3), (0, 0), (0, 0)))
     if wanted.layout == "NHWC":
@@ -207,14 +240,13 @@ def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
 
 @contextlib.contextmanager
 def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
-    """Build the forward pass of training on the CPU in FP32, and yield its program and an executor.
+    """Build ResNet-50's forward pass of training on the CPU in FP32; yield its program and an executor.
 
-    Within the `with` block Paddle's current scope is a new one. It has the first weights, which are those that the
-    recorded job begins with.
+    Within the `with` block Paddle's current scope is a new one. It has the first weights of the recorded training.
     """
     main = static.Program()
     startup = static.Program()
-    startup.random_seed = SEED + 1  # a job gives its rank r the seed SEED + 1 + r; this is rank 0
+    startup.random_seed = SEED + 1  # as rank 0 of a job: its rank r has the seed SEED + 1 + r
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
     executor = static.Executor(paddle.CPUPlace())
@@ -223,54 +255,64 @@ def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Prog
         yield main, executor
 
 
-def weights_of(main: static.Program) -> dict[str, Array]:
+def copy_state(main: static.Program) -> dict[str, Array]:
     """Return a copy of the tensors that a program keeps in the current scope, by name."""
     return {name: np.array(tensor) for name, tensor in state.tensors(main)}
 
 
 def first_weights(recipe: config.Recipe) -> dict[str, Array]:
-    """Return ResNet-50's first weights by a recipe, by name, as the CPU draws them from the recorded job's seed."""
+    """Return ResNet-50's first weights by name, as the CPU draws them from the seed of the recorded training."""
     with cpu_network(recipe, BATCH) as (main, _):
-        return weights_of(main)
+        return copy_state(main)
 
 
-# ---- the line that a check becomes, on all ranks together
+# ---- the checks, run on all ranks together, and their verdicts
 
 
-class Lines:
-    """The lines of one job, written as they are done beside its log `result`, which the first rank alone gives."""
+class VerdictWriter:
+    """Runs the checks of one job, and writes each verdict to the job's file as soon as the check is done."""
 
-    def __init__(self, result: Path | None, precision: str) -> None:
-        self._path = result and result.with_suffix(".lines")
+    def __init__(self, log_path: Path | None, precision: str) -> None:
+        """Write to the file beside the log of the job, with the suffix ".lines".
+
+        Only the first rank gives a `log_path`. With None nothing is written or printed.
+        """
+        self._path = log_path and log_path.with_suffix(".lines")
         self._precision = precision
 
-    def run(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
-        """Run a check on all ranks; the first rank writes its verdict, with the seconds it took, and prints it."""
+    def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
+        """Run a check on all ranks; the first rank writes and prints the verdict, with the seconds that it took.
+
+        All ranks must call this together. Errors of the check become its verdict; see `run_on_all_ranks`.
+        """
         started_s = time.monotonic()
-        verdict = on_all(me, name, check)
+        verdict = run_on_all_ranks(me, name, check)
         figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
         verdict = replace(verdict, where=self._precision, figures=figures)
-        self.note(verdict.as_dict())
+        self.append_line(verdict.as_dict())
         if self._path:
             print(as_text([verdict]), end="", flush=True)
 
-    def note(self, value: dict[str, Any]) -> None:
+    def append_line(self, value: dict[str, Any]) -> None:
         """Append a line of JSON to the job's file; ranks other than the first write nothing."""
         if self._path:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(value) + "\n")
 
 
-def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
-    """Run a check on this rank and return its verdict; where any rank failed, all ranks return the same failure.
+def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
+    """Run a check on this rank, wait until all ranks have left it, and return the verdict.
 
-    Every rank calls this with its own `check`, and waits here until all have left theirs. Where no rank failed, each
-    returns its own verdict. A failure is UNKNOWN where the machine lacks what the check needs (NotPossible), and FATAL
-    for any other exception. Of several the gravest is returned, of equally grave ones the first rank's. Where only some
-    ranks failed, a FATAL one names its rank.
+    A check fails by an exception. NotPossible becomes the status UNKNOWN, and any other exception FATAL.
 
-    `me` has a communicator that the check does not use. Raises RunError where this rank failed and another one is
-    still in the check LEAVE_S seconds later: it may wait for this rank without an end, so the job must end.
+    - If no rank failed, each rank returns its own verdict.
+    - If any rank failed, all ranks return the gravest failure, the first rank's if several are equally grave. If
+      only some ranks failed, the text of a FATAL failure names its rank.
+
+    All ranks must call this together. The check must not use the communicator of `me`.
+
+    Raises RunError if this rank's failure is FATAL and another rank is still in the check LEAVE_S seconds later. That
+    rank may wait for this one forever, so the job must end.
     """
     verdict: Verdict | None = None
     failure: Verdict | None = None
@@ -282,25 +324,26 @@ def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
         traceback.print_exc()
         failure = Verdict(check=name, status=FATAL, found=message_of(reason))
 
-    _wait_for_others(me, failure)
-    failure_of_ranks: list[Verdict | None] = me.comm.allgather(failure)
-    failures = [failed for failed in failure_of_ranks if failed is not None]
+    _wait_for_other_ranks(me, failure)  # raises RunError if one of them hangs
+    failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)
+    failures = [failed for failed in failure_by_rank if failed is not None]
     if not failures:
-        assert verdict is not None  # as this rank has not failed either
+        assert verdict is not None  # this rank has not failed either
         return verdict
     gravest_status = worst(failures)
     gravest = next(failed for failed in failures if failed.status == gravest_status)
-    all_failed = len(failures) == len(failure_of_ranks)
-    if all_failed or gravest.status == UNKNOWN:
+    have_all_failed = len(failures) == len(failure_by_rank)
+    if have_all_failed or gravest.status == UNKNOWN:
         return gravest
-    return replace(gravest, found=f"rank {failure_of_ranks.index(gravest)}: {gravest.found}")
+    return replace(gravest, found=f"rank {failure_by_rank.index(gravest)}: {gravest.found}")
 
 
-def _wait_for_others(me: ranks.Ranks, failure: Verdict | None) -> None:
-    """Wait until all ranks have left a check; `failure` is what this rank's one ended with, None where it ended well.
+def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
+    """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
 
-    Raises RunError where the failure is FATAL and another rank has not left LEAVE_S seconds later: it may wait for this
-    one without an end. In any other case this rank waits as long as the others take.
+    - Without a failure, or if its status is UNKNOWN, this rank waits as long as the others take.
+    - With a FATAL failure it raises RunError if another rank has not left the check LEAVE_S seconds later. That rank
+      may wait for this one forever.
     """
     all_have_left = me.comm.Ibarrier()
     until_s = time.monotonic() + LEAVE_S

@@ -1,4 +1,4 @@
-"""A rank's part of an acceptance: the checks of its job's precision, one after the other, in the plan's order."""
+"""A rank's part of an acceptance: the checks of its job's precision, one after the other, in the order of CHECKS."""
 
 import functools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from harness.job import Job, Origins
 from runlog.schema import as_json
 from runlog.verdict import Verdict
 from tools.acceptance import CHECKS, checks, evaluation, fast, speed
-from tools.acceptance.machine import Lines, Machine
+from tools.acceptance.machine import Machine, VerdictWriter
 
 FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
     "sensors": checks.sensors,
@@ -34,27 +34,33 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision on this rank, together with the other ranks.
 
-    The first rank writes each verdict as a line of the job's file, and prints it. A check that fails does not stop the
-    ones after it. Raises RunError, which ends the job, where this rank failed in a check that another rank does not
-    leave (see `machine.on_all`). With `short` each check takes fewer steps.
+    The first rank writes each verdict as a line of the job's file, and prints it. After a failed check the next one
+    runs all the same. With `short` the checks take fewer steps.
+
+    Raises RunError, which ends the job, if a check fails on this rank while another rank stays in it for too long. That
+    rank may be waiting for this one.
     """
     me = ranks.start(job.cluster)
-    lines = Lines(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
-    # By MPI the ranks have found each other; Paddle's collectives and mode are set before Machine uses Paddle.
-    ranks.connect(job.cluster, me)
+    writer = VerdictWriter(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
+    ranks.connect(job.cluster, me)  # for Paddle's collectives; `start` has joined the ranks by MPI only
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
-    lines.note({"nodes": as_json(machine.nodes)})
+    writer.append_line({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
-        # Each check has a communicator of its own, so that it cannot read what a failed check left unread in the last.
-        # `lines` keeps `me`, whose communicator no check uses, to compare the verdicts of the ranks.
+        # Each check gets a new communicator. A failed check may leave messages in its communicator that nobody has
+        # received, and the next check must not receive them. No check uses the communicator of `me`: by it the writer
+        # compares the ranks' verdicts.
         machine.me = replace(me, comm=me.comm.Dup())
-        lines.run(me, name, functools.partial(_check, machine, name))
+        writer.run_check(me, name, functools.partial(_run_check, machine, name))
 
 
-def _check(machine: Machine, name: str) -> Verdict:
-    """Run the check of that name on this rank. Raises NotPossible where the machine lacks what the check needs."""
-    machine.possible(name)
-    with memory.explained(machine.job.model.batchsize), ranks.lost_peer():
+def _run_check(machine: Machine, name: str) -> Verdict:
+    """Run the check of that name on this rank, and return its verdict.
+
+    Raises NotPossible if the machine lacks what the check needs. RunError replaces the errors of exhausted memory and
+    of a lost rank, and its message explains them.
+    """
+    machine.raise_if_not_possible(name)
+    with memory.explain_exhaustion(machine.job.model.batchsize), ranks.lost_peer():
         return FUNCTIONS[name](machine)

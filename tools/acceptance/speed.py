@@ -23,17 +23,19 @@ from tools import inspect
 from tools.acceptance.machine import SEED, Machine
 
 THROUGHPUT_S, SHORT_THROUGHPUT_S = 60.0, 2.0
-PROBE_STEPS = 10  # how long a step takes, before the timed minute
-LEAST_OF_PUBLISHED = 0.9
-PUBLISHED_SIZE = 224  # pixels of a side, of every published figure
+PROBE_STEPS = 10  # before the timed minute, to measure how long a step takes
+LEAST_SHARE_OF_PUBLISHED = 0.9
+PUBLISHED_SIZE = 224  # pixels of a side, in every published figure
 
 
 def throughput(machine: Machine) -> Verdict:
-    """Train the job's own program on synthetic data for a minute, and judge its images/s by what others published.
+    """Train the job's own program on synthetic data for about a minute, and judge its images/s by published figures.
 
-    The minute is THROUGHPUT_S, or SHORT_THROUGHPUT_S in the short form. A few steps before the timed ones show how many
-    steps that takes. The first rank writes a log, as MODE=throughput does, to the job's RESULT_FILE. The most GPU
-    memory of each rank is kept in `machine.measured` for the check `memory`.
+    The timed training takes THROUGHPUT_S, or SHORT_THROUGHPUT_S in the short form. PROBE_STEPS steps before it show how
+    many steps that is. The first rank writes a log to the job's RESULT_FILE, as MODE=throughput does.
+
+    The largest GPU memory of each rank is kept in `machine.kept_by_check` for the check `memory`. All ranks must call
+    this together.
     """
     job = machine.job
     me = machine.me
@@ -55,7 +57,7 @@ def throughput(machine: Machine) -> Verdict:
         synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
         batch = loader.resident(synthetic, machine.executor.place)
         trainer.warm_up(batch)
-        # What the log of a run has before its first timed step.
+        # The lines that the log of a run has before its first timed step.
         log.event(schema.RUN_SUMMARY, header.summary_of(job))
         session.start_clock(log, me)
 
@@ -63,25 +65,27 @@ def throughput(machine: Machine) -> Verdict:
         probe = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
         wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
         steps_here = max(1, round(wanted_s * probe.steps / probe.time_s))
-        steps = me.comm.bcast(steps_here)  # the first rank's, so that all take the same number
+        steps = me.comm.bcast(steps_here)  # from the first rank, so that all take the same number
         before_j = energy_j(machine)
         timing = trainer.run(batches, steps=steps, epoch=1, done=probe.steps, phase="measured")
         joules = energy_j(machine) - before_j
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-        machine.measured["throughput"] = me.comm.allgather(gpu_memory_mib(machine.executor.place))
+        peak_memory_mib_by_rank = me.comm.allgather(gpu_memory_mib(machine.executor.place))
+        machine.kept_by_check["throughput"] = peak_memory_mib_by_rank  # for `peak_memory`
     flops_per_image = counts_of(training.main)["flops"] / job.model.batchsize
     return judge_rate(machine, timing.images, timing.time_s, joules, flops_per_image)
 
 
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
-    """Build the job's training program, start it with equal parameters on all ranks, and return it.
+    """Build the job's training program, start it with the same parameters on all ranks, and return it.
 
-    Before that the log gets what a run on synthetic data writes first: its preamble, which says what is trained, and
-    what the program is made of. All ranks call this together.
+    The log gets what a run on synthetic data writes first: the preamble, which says what is trained, and a summary of
+    the program. All ranks must call this together, because the first rank's parameters are broadcast.
     """
     job = machine.job
     me = machine.me
-    # So many images that the rate stays low, as in a run's first minute.
+    # The number of images sets the schedule. With a large one the learning rate is still in its warm-up, as in the
+    # first minute of a run.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
     header.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
@@ -89,14 +93,14 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
     training = model.training_program(schedule, seed=SEED + me.rank)
     log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
     machine.executor.run(training.startup)
-    state.broadcast_parameters(training.main, me)
+    state.broadcast_parameters(training.main, me)  # from the first rank: each rank drew others from its own seed
     return training
 
 
 def energy_j(machine: Machine) -> float:
-    """Return the joules that all ranks' GPUs have taken since their drivers were loaded, by NVML's counters.
+    """Return the joules that the GPUs of all ranks have taken since their drivers were loaded, by NVML's counters.
 
-    It is NaN where one of them does not tell, as on a CPU.
+    NaN if NVML does not count for one of them, or on a CPU. All ranks must call this together.
     """
     with nvidia.opened() as (handles, _):
         mine_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
@@ -107,12 +111,13 @@ def energy_j(machine: Machine) -> float:
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
     """Judge the rate of a training, `images` in `time_s`, by the nearest published rate of this card and precision.
 
-    The verdict is ok where the rate for each rank is at least LEAST_OF_PUBLISHED of the published rate for each device,
-    and else fatal. It is UNKNOWN where nothing is published for the card, the precision and the image size.
+    - Nothing is published for the card, the precision and the image size: unknown.
+    - The rate for each rank is at least LEAST_SHARE_OF_PUBLISHED of the published rate for each device: ok.
+    - Otherwise: fatal.
 
-    `joules` is the energy that all GPUs took in that time, NaN where it was not measured (`energy_j`). `flops` are the
-    floating-point operations of training on one image. The images per joule, and the share of the card's peak, are told
-    where they are known.
+    `flops` is the number of floating-point operations of training on one image. `joules` is the energy of all GPUs in
+    that time, NaN if it was not measured. The text and the figures have the share of the card's peak and the images
+    per joule, if they are known.
     """
     job = machine.job
     ranks = machine.me.size
@@ -136,7 +141,7 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
         utilization = flops * rate / (peak_flops_per_s * ranks)
         figures["flops_utilization"] = utilization
         found += f", {percent(utilization)} of the card's peak"
-    if joules > 0:  # not so for NaN: it was not measured
+    if joules > 0:  # false for NaN, which means not measured
         images_per_joule = images / joules
         figures["images_per_joule"] = images_per_joule
         found += f", {significant(images_per_joule, digits=3)} images/J"
@@ -145,17 +150,18 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
     if card and job.hyperparameters.image_size == PUBLISHED_SIZE:
         of_card = figures_of(card, model=job.model.row.model, precision=job.model.precision)
         published = nearest(of_card, batch=job.model.batchsize, devices=ranks)
-    if published is None or published.devices is None:  # `nearest` returns none without its number of devices
+    if published is None or published.devices is None:  # `nearest` only returns figures with a number of devices
         unpublished = f"{found}; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
 
     figures["published"] = [inspect.quoted(published)]
-    least_rate = LEAST_OF_PUBLISHED * published.value / published.devices * ranks  # of a device, times the ranks
+    # The share of the published rate of one device, times the number of ranks.
+    least_rate = LEAST_SHARE_OF_PUBLISHED * published.value / published.devices * ranks
     source = published.source
     if note(published):
         source += f"; {note(published)}"
     wanted = (
-        f"{least_rate:.1f} images/s: {LEAST_OF_PUBLISHED:.0%} of the nearest published figure a device, "
+        f"{least_rate:.1f} images/s: {LEAST_SHARE_OF_PUBLISHED:.0%} of the nearest published figure a device, "
         f"{published.printed} at batch {published.batch_per_device} x {published.devices} ({source})"
     )
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
@@ -163,13 +169,13 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
 
 
 def peak_memory(machine: Machine) -> Verdict:
-    """Report the most GPU memory that any rank's allocator held up to the end of the timed minute.
+    """Report the largest GPU memory that any rank's allocator held during the check `throughput`.
 
-    It stands beside the memory of the smallest GPU, which is NaN in the text and None in the figures where no GPU tells
-    it. The verdict is always ok: a job that does not fit has failed in `throughput`, with advice to lower the batch,
-    and how much should be left is for the user to judge. Raises RunError where `throughput` measured nothing.
+    It is shown with the memory of the smallest GPU. If no GPU reports its memory, that is NaN in the text and None in
+    the figures. The verdict is always ok: a job that does not fit fails in `throughput`, and the user decides how much
+    memory should be left. Raises RunError if `throughput` has failed.
     """
-    peaks_mib = machine.of_earlier("throughput")
+    peaks_mib = machine.kept_by("throughput")
     gpu_sizes_gib: list[float] = []
     for node in machine.nodes:
         gpu_sizes_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)

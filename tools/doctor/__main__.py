@@ -26,52 +26,57 @@ TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hand
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
-    """Look at every node of the job, and return the verdicts on rank 0, None on the others.
+    """Look at every node of the job. Returns the verdicts on rank 0, and None on every other rank.
 
-    Every rank calls this, as all exchange messages. The first rank of each node, its leader, looks at the node. Rank 0
-    gathers what the leaders saw, asks each of them for its clock, and judges.
+    Every rank must call this, because all of them exchange messages:
+
+    - The first rank of each node, its leader, looks at the node.
+    - Rank 0 gathers what the leaders saw, and asks each leader for its clock.
+    - Rank 0 judges.
     """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     node_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
     is_leader = node_comm.Get_rank() == 0
-    cores_of_ranks = node_comm.gather(own_cores())  # None but on the leader
+    cores_of_ranks = node_comm.gather(own_cores())  # a list on the leader, None on its other ranks
     facts = None
     if is_leader:
         node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
         facts = probe(job, cores_of_ranks, node_number)
-    facts_of_ranks = comm.gather(facts)  # None but on rank 0, as the next one
-    host_of_ranks = comm.gather(socket.gethostname())
+    # Lists on rank 0, None on the others.
+    facts_of_ranks = comm.gather(facts)
+    hosts_of_ranks = comm.gather(socket.gethostname())
 
-    clock_offsets_s = [0.0]  # of each node's leader from rank 0, the first leader
-    for rank, leads in enumerate(comm.allgather(is_leader)):
-        if leads and rank != 0:
+    clock_offsets_s = [0.0]  # of each leader's clock from rank 0's; the first leader is rank 0 itself
+    for rank, leads_its_node in enumerate(comm.allgather(is_leader)):
+        if leads_its_node and rank != 0:
+            # Only rank 0 and this leader exchange messages here; on any other rank the call returns 0 at once.
             clock_offsets_s.append(clock_offset_s(comm, rank))
 
-    if facts_of_ranks is None or host_of_ranks is None:
+    if facts_of_ranks is None or hosts_of_ranks is None:
         return None
-    nodes = [facts for facts in facts_of_ranks if facts is not None]
-    return judge_all(nodes, job) + judge_ranks(host_of_ranks, clock_offsets_s, job)
+    facts_of_nodes = [facts for facts in facts_of_ranks if facts is not None]
+    return judge_all(facts_of_nodes, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
 
 
 def alone(job: env.Job) -> list[Verdict]:
     """Return the verdicts on this node alone, and on whether mpirun starts ranks on it."""
-    with ThreadPoolExecutor() as beside:
+    with ThreadPoolExecutor() as beside:  # mpirun runs while the node is looked at
         start_failure = beside.submit(mpirun_failure)
         return judge_all([probe(job)], job) + judge_start(start_failure.result(), job)
 
 
 def mpirun_failure() -> str:
-    """Start two ranks on this node by mpirun, which add a number, and return why that failed; empty if it did not.
+    """Start two ranks on this node by mpirun, which add a number. Returns why that failed, or "" if it worked.
 
-    The reason is the first MESSAGE_CHARS of mpirun's own message, or that it has not ended in MPIRUN_S seconds.
+    The reason is "no answer in 8 s" after MPIRUN_S seconds, else the first MESSAGE_CHARS of mpirun's own message.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     options = [*as_root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"
-    # By the command timeout, whose signal ends the ranks too; Python's own would kill mpirun alone.
+    # The command `timeout` sends a signal that mpirun passes on to its ranks. Python's own timeout kills only mpirun.
     command = ["timeout", str(MPIRUN_S), str(mpirun), *options, sys.executable, "-c", script]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
@@ -84,10 +89,10 @@ def mpirun_failure() -> str:
 
 @one_line
 def main() -> int:
-    """Check this node, or if mpirun started this process all nodes together, and print the verdicts.
+    """Check the job's nodes and print the verdicts. Returns the exit status: 1 if a verdict is fatal, else 0.
 
-    Of the ranks only rank 0 prints. Returns the exit status: 1 if a verdict is fatal, else 0, which ranks other than
-    the first always return.
+    - mpirun started this process as a rank: all nodes are checked together. Only rank 0 prints; the others return 0.
+    - Otherwise: this node alone is checked.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")
@@ -95,7 +100,7 @@ def main() -> int:
     args = parser.parse_args()
     job, _ = env.read()
     verdicts = over_mpi(job) if env.is_rank() else alone(job)
-    if verdicts is None:
+    if verdicts is None:  # a rank other than rank 0
         return 0
     print(as_json(verdicts) if args.json else as_text(verdicts), end="")
     return 1 if worst(verdicts) == FATAL else 0

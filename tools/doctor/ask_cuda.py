@@ -28,12 +28,12 @@ CONTEXT_CALLS = (
 
 
 def say(**answer: object) -> None:
-    """Print a JSON line at once: the next call may never come back."""
+    """Print a JSON line and flush it, because the next call of the driver may never return."""
     print(json.dumps(answer), flush=True)
 
 
 def name_of(driver: ctypes.CDLL, code: int) -> str:
-    """Return the driver's own name of a result, as CUDA_ERROR_NO_DEVICE; empty if it has none."""
+    """Return the driver's name of a result, such as CUDA_ERROR_NO_DEVICE; empty if the driver has no name for it."""
     name = ctypes.c_char_p()
     try:
         driver.cuGetErrorName(code, ctypes.byref(name))
@@ -43,10 +43,10 @@ def name_of(driver: ctypes.CDLL, code: int) -> str:
 
 
 def ask(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
-    """Call a function of CUDA's driver, and print a JSON line before it and one with its result.
+    """Call a function of CUDA's driver and return whether it succeeded.
 
-    `step` is what the function is called for, as "gpu 0". Return whether it succeeded. Raises AttributeError if the
-    driver has no such function.
+    A JSON line is printed before the call, and one with its result after it. `step` names what the call is for, such as
+    "gpu 0". Raises AttributeError, after the first line, if the driver has no such function.
     """
     say(begin=step, call=function)
     code = getattr(driver, function)(*arguments)
@@ -56,7 +56,7 @@ def ask(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bo
 
 
 def library_path() -> str:
-    """Return the file that was loaded as libcuda.so.1, by the list of this process's memory; empty if none was."""
+    """Return the file that this process loaded as libcuda.so.1, by its memory maps; empty if none is listed."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         _, _, path = line.partition("/")
         if "libcuda.so" in path:
@@ -65,7 +65,7 @@ def library_path() -> str:
 
 
 def version_of(driver: ctypes.CDLL) -> int | None:
-    """Return the version of CUDA that a driver runs, 12020 for 12.2; None if it does not tell it."""
+    """Return the version of CUDA that a driver supports, 12020 for 12.2; None if the driver does not report it."""
     version = ctypes.c_int()
     if hasattr(driver, "cuDriverGetVersion") and driver.cuDriverGetVersion(ctypes.byref(version)) == CUDA_SUCCESS:
         return version.value
@@ -73,10 +73,10 @@ def version_of(driver: ctypes.CDLL) -> int | None:
 
 
 def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
-    """Make a context on a GPU and end it again: what a process needs before it can compute there.
+    """Make a context on a GPU, which a process needs to compute there, and destroy it again.
 
-    `number` counts the GPUs from 0 in CUDA's order. `ask` prints a JSON line before and after each call of the driver.
-    After a call that fails no other is made.
+    `number` counts the GPUs from 0 in CUDA's order. A JSON line is printed before and after each call of the driver.
+    After a call that fails, nothing more is called for this GPU.
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
@@ -84,7 +84,7 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
         return
 
     newest, older = CONTEXT_CALLS
-    calls = newest if hasattr(driver, newest.create) else older  # an old driver has the older ones alone
+    calls = newest if hasattr(driver, newest.create) else older  # an old driver has only the older ones
     context = ctypes.c_void_p()
     flags = 0
     if ask(driver, step, calls.create, ctypes.byref(context), flags, device):
@@ -92,16 +92,19 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
 
 
 def main() -> None:
-    """Load CUDA's driver, start it, count its GPUs, and make a context on GPU FIRST and those after it, before LAST.
+    """Load CUDA's driver ("load"), start it ("start"), count its GPUs ("count"), and make a context on some of them.
 
-    A JSON line is printed before each step, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one after it with the
-    result. Two more lines have the driver's `version`, if it tells one, and the `count` of GPUs.
+    The GPUs are FIRST to LAST - 1 of the command line, as far as they exist. The step of a GPU is called "gpu 0".
 
-    The process ends at the first step of the driver itself that fails; a GPU that fails is passed over. If the
-    library or one of its functions is missing, the last line is the end of "load", with the code null and why.
+    - Around each call: `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}` and a line with "end" and the result.
+    - Two lines have no begin: the driver's `version`, if it reports one, and the `count` of GPUs.
+    - "start" or "count" fails: the process ends.
+    - A GPU fails: the next one is tried.
+    - The library or one of its functions is missing: the last line ends "load" with the code null and the reason. If a
+      function is missing, this is a second end of "load".
     """
     first = int(sys.argv[1])
-    last = int(sys.argv[2])  # one behind the last that is asked
+    end = int(sys.argv[2])  # the GPU before it is the last one
     say(begin="load", call="dlopen")
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -115,7 +118,7 @@ def main() -> None:
         if not ask(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
             return
         say(count=count.value)
-        for number in range(first, min(last, count.value)):
+        for number in range(first, min(end, count.value)):
             ask_gpu(driver, number)
     except (OSError, AttributeError) as error:  # no such library, or no such function in it
         say(end="load", code=None, name=str(error))

@@ -10,7 +10,7 @@ ID_BYTES = 128  # nccl.h: NCCL_UNIQUE_ID_BYTES
 
 
 def say(**answer: object) -> None:
-    """Print a JSON line at once, on a line of its own: NCCL writes to the same place."""
+    """Print a JSON line and flush it. A line feed before it ends what NCCL may have written to the same stream."""
     print("\n" + json.dumps(answer), flush=True)
 
 
@@ -24,17 +24,18 @@ def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
 
 
 def main() -> None:
-    """Load NCCL and have it make the id of a communicator, by which ranks would find each other.
+    """Load NCCL and have it make the id of a communicator, by which ranks find each other.
 
-    A JSON line is printed before that, `{"begin": "ncclGetUniqueId"}`, and one after it with the `code` of the result
-    and NCCL's own `message` on it. Between them NCCL prints its messages, of which one says on which network interface
-    it meets. If the library cannot be loaded or lacks the function, the code is None, and the message says why.
+    - Before the call: `{"begin": "ncclGetUniqueId"}` is printed.
+    - During the call: NCCL prints messages. One of them names the network interface that it uses.
+    - After the call: a JSON line with "end", the `code` of the result, and NCCL's own `message` about it.
+    - The library cannot be loaded, or lacks the function: that line has the code null, and the message is the reason.
     """
     say(begin="ncclGetUniqueId")
     try:
         library = ctypes.CDLL("libnccl.so.2")
         code = library.ncclGetUniqueId(ctypes.create_string_buffer(ID_BYTES))
-        message = text_of(library, "ncclGetLastError", None)  # which an old NCCL does not have
+        message = text_of(library, "ncclGetLastError", None)  # an old NCCL does not have this function
         if not message:
             message = text_of(library, "ncclGetErrorString", code)
         say(end="ncclGetUniqueId", code=code, message=message)

@@ -31,18 +31,18 @@ class Step:
 
     call: str  # the driver's function
     code: int | None = None  # its result (cuda.h: CUresult); None: there is none
-    name: str = ""  # the driver's name of the result, or why nothing could be called
-    ended: str = ""  # how the process ended within the step
+    code_name: str = ""  # the driver's name of the result; without a result the reason why nothing could be called
+    ended: str = ""  # how the process hung or died within the step; empty: it did not
 
 
 @dataclass(frozen=True, kw_only=True)
 class CudaStart:
-    """The result of starting CUDA."""
+    """The result of starting CUDA. A "GPU that was asked" is one on which a context was tried."""
 
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
     count: int | None = None  # GPUs that CUDA shows
-    fault: Step | None = None  # the step of the driver itself that failed, after which no GPU is asked
+    fault: Step | None = None  # the step of the driver itself that failed
     gpus: Mapping[int, Step] = field(default_factory=dict)  # the last step on each GPU, by CUDA's number
 
     @property
@@ -67,7 +67,7 @@ class CudaStart:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """The parts of a driver that decide whether CUDA starts and that NVML does not tell of."""
+    """The parts of a driver that decide whether CUDA starts, and about which NVML says nothing."""
 
     devices: Mapping[str, str]  # why each of DEVICES cannot be opened; empty: it can
     kernel_module: str | None  # version of the loaded one
@@ -75,11 +75,16 @@ class System:
 
 
 def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
-    """Start CUDA in the environment of a rank, make a context on each of the first `gpus` GPUs, return what came of it.
+    """Start CUDA in the environment of a rank, and make a context on each of the first `gpus` GPUs.
 
-    A child process asks the GPUs in turn, as a call of CUDA may hang or kill its process. If that happens on a GPU,
-    the GPU has this as its fault, and a new child asks the GPUs after it, until ALL_S seconds have passed. If CUDA
-    itself does not start, no GPU is asked. What is not of a single GPU is as the last child found it.
+    A child process tries the GPUs in turn, because a call of CUDA may hang or kill its process.
+
+    - The child ends by itself: it has tried all GPUs, or CUDA itself has failed.
+    - It hangs or dies outside a GPU's step: that is a fault of CUDA itself, and no further GPU is tried.
+    - It hangs or dies on a GPU: that is the GPU's fault, and a new child goes on with the next GPU. No child is
+      started after ALL_S seconds, so that some GPUs may have no result.
+
+    The result has the last step of each GPU that was tried. Its other fields come from the last child.
     """
     until_s = time.monotonic() + ALL_S
     gpu_steps: dict[int, Step] = {}
@@ -88,84 +93,91 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         child = talk(ASK_CUDA, str(first_gpu), str(gpus), environ=environ, silent_s=SILENT_S)
         result = _read_answers(child)
         gpu_steps.update(result.gpus)
-        has_hung_or_died = bool(child.failure)  # else the text is empty
+        has_hung_or_died = child.failure != ""
         if not has_hung_or_died:
-            break  # all GPUs were asked
-        if result.fault is not None or not result.gpus:
-            break  # CUDA itself does not start
+            break
+        is_outside_gpu_steps = result.fault is not None or not result.gpus
+        if is_outside_gpu_steps:
+            break
 
-        first_gpu = max(result.gpus) + 1  # behind the one on which the child hung or died
-        gpus_there = min(gpus, result.count or 0)
-        if first_gpu >= gpus_there or time.monotonic() > until_s:
+        faulty_gpu = max(result.gpus)  # the child tries the GPUs in ascending order, so it hung or died on its last one
+        first_gpu = faulty_gpu + 1
+        gpus_shown = min(gpus, result.count or 0)
+        if first_gpu >= gpus_shown or time.monotonic() > until_s:
             break
     return replace(result, gpus=dict(sorted(gpu_steps.items())))
 
 
 def _read_answers(child: Talk) -> CudaStart:
-    """Return what came of CUDA's start by the lines that the child, ask_cuda.py, printed.
+    """Return what came of CUDA's start, by the lines that the child, ask_cuda.py, printed.
 
     The child announces each step and reports its result:
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-    Steps have the names "load", "start", "count" and "gpu 0", "gpu 1", ... A step that it began and did not end is
-    where it hung or died.
+    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... If the child hung or
+    died, it did so in the step that has begun and not ended.
     """
     answers = child.answers()
     steps = _ended_steps(answers)
-    has_hung_or_died = bool(child.failure)  # how, in words
+    has_hung_or_died = child.failure != ""  # the text says how
     if has_hung_or_died:
-        name, call = _step_not_ended(answers)
-        steps[name] = Step(call=call, ended=child.failure)
+        step_name, call = _step_not_ended(answers)
+        steps[step_name] = Step(call=call, ended=child.failure)
 
     gpus: dict[int, Step] = {}
-    faults: list[Step] = []  # steps of the driver itself that failed
-    for name, step in steps.items():
-        if name.startswith("gpu "):
-            gpus[int(name.removeprefix("gpu "))] = step
+    driver_faults: list[Step] = []
+    for step_name, step in steps.items():
+        if step_name.startswith("gpu "):
+            gpus[int(step_name.removeprefix("gpu "))] = step
         elif step.code != CUDA_SUCCESS:
-            faults.append(step)
+            driver_faults.append(step)
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
         count=_last_value(answers, "count"),
-        fault=faults[-1] if faults else None,  # the child stops at the first; it may still die when it exits
+        # There are two if a step failed and the child then died as it exited: the death counts.
+        fault=driver_faults[-1] if driver_faults else None,
         gpus=gpus,
     )
 
 
 def _ended_steps(answers: list[JsonObject]) -> dict[str, Step]:
-    """Return the steps that ended, by their names, with their results.
+    """Return the steps that have ended, by their names. For one call of the step "gpu 0" the child's lines are:
 
-    A GPU's step has several calls, of which the last one's result stands: the child goes on only after a success.
+        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
+        {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
+
+    A GPU's step has several such calls. The last one counts: the child makes the next call only after a success.
     """
-    call_of: dict[str, str] = {}
+    last_call_of_step: dict[str, str] = {}
     steps: dict[str, Step] = {}
     for answer in answers:
         if "begin" in answer:
-            call_of[answer["begin"]] = answer["call"]
+            last_call_of_step[answer["begin"]] = answer["call"]
         elif "end" in answer:
-            name = answer["end"]
-            steps[name] = Step(call=call_of[name], code=answer["code"], name=answer.get("name", ""))
+            step_name = answer["end"]
+            call = last_call_of_step[step_name]
+            steps[step_name] = Step(call=call, code=answer["code"], code_name=answer.get("name", ""))
     return steps
 
 
 def _step_not_ended(answers: list[JsonObject]) -> tuple[str, str]:
-    """Return name and call of the step that was begun and not ended, as ("gpu 0", "cuCtxCreate_v2").
+    """Return the name and the call of the step that has begun and not ended, such as ("gpu 0", "cuCtxCreate_v2").
 
-    If all steps have ended it is ("end", "exit"): the process then died as it unloaded its libraries.
+    If all steps have ended, this is ("end", "exit"): the process died as it unloaded its libraries.
     """
     at_exit = ("end", "exit")
-    running = at_exit
+    running_step = at_exit
     for answer in answers:
         if "begin" in answer:
-            running = (answer["begin"], answer["call"])
+            running_step = (answer["begin"], answer["call"])
         elif "end" in answer:
-            running = at_exit
-    return running
+            running_step = at_exit
+    return running_step
 
 
 def _last_value(answers: list[JsonObject], key: str) -> Any:
-    """Return the value of a key in the last answer that has it; None if none has."""
+    """Return the value of a key in the last answer that has the key; None if no answer has it."""
     value = None
     for answer in answers:
         value = answer.get(key, value)
@@ -205,7 +217,7 @@ def _kernel_module() -> str | None:
 
 
 def _fabric_manager() -> str | None:
-    """Return the version of the Fabric Manager on this machine; None if there is none to ask."""
+    """Return the version of the Fabric Manager installed here; None if none is installed or it does not answer."""
     try:
         done = subprocess.run(FABRIC_MANAGER, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -15,13 +15,14 @@ from tools.doctor.topology_checks import judge_topology
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
 GPU_CODE = (61, 70, 75, 80, 86, 90) if provenance.is_for_cuda_12() else (61, 70, 75, 80, 86)
-# CUDA's release notes, tables 2 and 3: its own driver, and the oldest that runs it by minor-version compatibility.
+# CUDA's release notes, tables 2 and 3: the driver bundled with this CUDA, and the oldest driver that runs it by
+# minor-version compatibility.
 DRIVERS = ("530.30.02", "525.60.13") if provenance.is_for_cuda_12() else ("520.61.05", "450.80.02")
 CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
 NO_NVML = "NVML Shared Library Not Found"
 NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
-RESERVE_MIB = 1500  # the most that a driver keeps for itself, if NVML does not tell it apart; up to 1000 was reported
+RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML reports only a sum; up to 1000 was seen
 ROW_REMAPPING_FROM = 80  # compute capability of the first GPUs that replace rows of their memory
 COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
     pynvml.NVML_COMPUTEMODE_DEFAULT: "Default",
@@ -32,7 +33,11 @@ COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
 
 
 def code_for(capability: int | None) -> list[int]:
-    """Return which of this Paddle's GPU codes a GPU of this compute capability (as 80) runs; none of an unknown one."""
+    """Return which machine codes of this Paddle a GPU of this compute capability runs: 86 -> [80, 86].
+
+    A GPU runs code made for the same major version and for the same or an earlier minor version. The list is empty for
+    an unknown capability (None).
+    """
     if capability is None:
         return []
     return [code for code in GPU_CODE if code // 10 == capability // 10 and code <= capability]
@@ -41,13 +46,12 @@ def code_for(capability: int | None) -> list[int]:
 def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on a node's GPUs: their number, each GPU of the job by itself, and how they are linked.
 
-    The job takes the first DGXNGPU of them, in the order in which CUDA shows them. If NVML shows none, the verdict
-    on their number is the only one.
+    The job uses the first DGXNGPU GPUs in CUDA's order. If NVML shows no GPU, the only verdict is on the number.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     yield _judge_count(facts, job)
     for gpu in gpus[: job.cluster.dgxngpu]:
-        yield _judge_model(gpu, job)
+        yield _judge_compute_capability(gpu, job)
         yield _judge_driver(gpu, facts, job)
         yield from _judge_health(gpu, job)
         yield from _judge_mode(gpu, job)
@@ -59,27 +63,28 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether NVML shows as many GPUs as the job needs.
 
-    If some are missing, it has NVML's words on them and what faults.yaml advises. A run counts its GPUs by NVML, so
-    those that CUDA shows do not count. But a container that has CUDA and no NVML is told how to get it.
+    If NVML lacks some or all GPUs, the verdict quotes NVML's reason and has the advice of faults.yaml. A run counts its
+    GPUs by NVML, so GPUs that only CUDA shows do not count. If CUDA shows enough GPUs but the NVML library is missing,
+    as in a wrongly started container, the verdict says how to get NVML.
     """
-    absence: str = facts["gpu_absence"]  # why NVML shows some or all GPUs not; empty if it shows all
-    count = len(facts["gpus"])
-    found = f"{count} ({absence})" if absence else str(count)
-    fix = _fix_of_absence(absence)
+    reason: str = facts["gpu_absence"]  # why NVML does not show some or all GPUs; empty if it shows all
+    shown_by_nvml = len(facts["gpus"])
+    found = f"{shown_by_nvml} ({reason})" if reason else str(shown_by_nvml)
+    fix = _advice_on_nvml(reason)
     start: CudaStart | None = facts.get("cuda_start")
     shown_by_cuda = 0
     if start is not None and start.count is not None:
         shown_by_cuda = start.count
-    if NO_NVML in absence and shown_by_cuda >= job.cluster.dgxngpu:
+    if NO_NVML in reason and shown_by_cuda >= job.cluster.dgxngpu:
         found += f", while CUDA shows {shown_by_cuda}"
         fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
-    return judge_check(job, "gpu.count", good=count >= job.cluster.dgxngpu, found=found, fix=fix)
+    return judge_check(job, "gpu.count", good=shown_by_nvml >= job.cluster.dgxngpu, found=found, fix=fix)
 
 
-def _fix_of_absence(absence: str) -> str:
-    """Return what faults.yaml advises for NVML's words on GPUs that are not there; empty if it knows none."""
+def _advice_on_nvml(reason: str) -> str:
+    """Return what faults.yaml advises for NVML's reason for missing GPUs; empty if it does not know the reason."""
     for words, fix in FAULTS["nvml"].items():
-        if words in absence:
+        if words in reason:
             return str(fix)
     return ""
 
@@ -87,25 +92,30 @@ def _fix_of_absence(absence: str) -> str:
 # ---- one GPU
 
 
-def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
+def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    It is ok if GPU_CODE has code for its very compute capability. It is a warning if the GPU runs code that was
-    made for an earlier one, or does not say what it is, and fatal if there is no code that it runs.
+    - GPU_CODE has code for exactly its compute capability: ok.
+    - Its compute capability is unknown: a warning.
+    - It runs only code that was made for an earlier compute capability: a warning.
+    - It runs none of the code: fatal.
     """
+    has_own_code = gpu.capability in GPU_CODE
     runnable_codes = code_for(gpu.capability)
-    bad_status = ""  # that of checks.yaml, which is fatal
-    fix = ""
+    # Status and fix are used only if the GPU does not have its own code.
     if gpu.capability is None:
         bad_status = WARNING
         fix = NOT_SAID
     elif runnable_codes:
         bad_status = WARNING
         fix = f"it runs the code made for {max(runnable_codes)}: publish no figure as this GPU's best"
+    else:
+        bad_status = FATAL
+        fix = ""  # the one of checks.yaml
     return judge_check(
         job,
         "gpu.compute_capability",
-        good=gpu.capability in GPU_CODE,
+        good=has_own_code,
         found=f"{gpu_name(gpu)} {gpu.name or 'of unknown name'}: {gpu.capability or 'unknown'}",
         bad_status=bad_status,
         fix=fix,
@@ -116,34 +126,34 @@ def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    DRIVERS has the driver that came with this CUDA, and the oldest that runs it. There are three ways to be good:
+    DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it.
 
-    - The driver is at least as new as the one that came with this CUDA.
-    - It is older, but not older than the oldest one. By NVIDIA's CUDA Compatibility it then runs all that was built for
-      the same major version, except PTX, which it does not compile. Paddle, cuDNN and DALI need none: they have the
-      machine code of each GPU in GPU_CODE.
-    - It is older still or unknown, but the package cuda-compat has a newer libcuda.so, by which CUDA has started here.
-
-    If CUDA has not started, an unknown driver is a warning, and one older than the oldest is fatal.
+    - The driver is at least as new as the bundled one: ok.
+    - It is older than that, but not older than the oldest one: ok by NVIDIA's minor-version compatibility. Such a
+      driver does not compile PTX. Paddle, cuDNN and DALI do not need that: they have machine code for GPU_CODE.
+    - It is older still or unknown, and CUDA has started: ok. The package cuda-compat then has a newer libcuda.so.
+    - It is unknown, and CUDA has not started: a warning.
+    - It is older than the oldest one, and CUDA has not started: fatal.
     """
-    own_driver, least_driver = DRIVERS
+    bundled_driver, oldest_driver = DRIVERS
     driver = _driver_version(gpu, facts)
-    if driver is None and not _cuda_has_started(facts):
-        return _driver_verdict(job, good=False, found="unknown", bad_status=WARNING, fix=NOT_SAID)
-
     found = driver or "unknown"
-    is_new_enough = _numbers(driver) >= _numbers(least_driver)  # False of an unknown one, which has no numbers
-    if not is_new_enough and _cuda_has_started(facts):
+    if _numbers(driver) >= _numbers(bundled_driver):  # False for an unknown driver, which has no numbers
+        return _driver_verdict(job, good=True, found=found)
+    if _numbers(driver) >= _numbers(oldest_driver):
+        found += f": older than {bundled_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
+        return _driver_verdict(job, good=True, found=found)
+    if _cuda_has_started(facts):
         start: CudaStart = facts["cuda_start"]
         found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
         return _driver_verdict(job, good=True, found=found)
-    if is_new_enough and _numbers(driver) < _numbers(own_driver):
-        found += f": older than {own_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
-    return _driver_verdict(job, good=is_new_enough, found=found)
+    if driver is None:
+        return _driver_verdict(job, good=False, found=found, bad_status=WARNING, fix=NOT_SAID)
+    return _driver_verdict(job, good=False, found=found)
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
-    """Return the version of the GPU's driver by NVML, else that of the loaded kernel module; None if unknown."""
+    """Return the version of the GPU's driver: NVML's answer, else that of the loaded kernel module; None if unknown."""
     system: System | None = facts.get("cuda_system")
     if gpu.driver is None and system is not None:
         return system.kernel_module
@@ -151,21 +161,28 @@ def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
 
 
 def _cuda_has_started(facts: Facts) -> bool:
-    """Return whether CUDA of this Paddle's version has started on the node, whatever its driver is."""
+    """Return whether CUDA has started on the node, in the version of this Paddle or a later one."""
     start: CudaStart | None = facts.get("cuda_start")
     return start is not None and start.runs(CUDA_VERSION)
 
 
 def _driver_verdict(job: env.Job, *, good: bool, found: str, bad_status: str = "", fix: str = "") -> Verdict:
-    """Return a verdict of the check "gpu.driver", whose texts in checks.yaml name both DRIVERS."""
-    own_driver, least_driver = DRIVERS
+    """Return a verdict of the check "gpu.driver". Its texts in checks.yaml have the placeholders {own} and {least}."""
+    bundled_driver, oldest_driver = DRIVERS
     return judge_check(
-        job, "gpu.driver", good=good, found=found, bad_status=bad_status, fix=fix, own=own_driver, least=least_driver
+        job,
+        "gpu.driver",
+        good=good,
+        found=found,
+        bad_status=bad_status,
+        fix=fix,
+        own=bundled_driver,
+        least=oldest_driver,
     )
 
 
 def _numbers(version: str | None) -> list[int]:
-    """Return the numbers of a version, [470, 82, 1] of "470.82.01", which compare as versions do; [] of None."""
+    """Return the numbers of a version, to compare versions: "470.82.01" -> [470, 82, 1]; None -> []."""
     return [int(digits) for digits in re.findall(r"\d+", version or "")]
 
 
@@ -196,10 +213,12 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on the memory errors that ECC has seen since the driver was loaded.
+    """Return the verdict on the memory errors that ECC has counted since the driver was loaded.
 
-    Any error that was not corrected is fatal, and corrected ones are a warning. If ECC is off there is no count, and
-    the verdict is a warning too.
+    - ECC is off or missing, so that there is no count: a warning.
+    - There are uncorrected errors: fatal.
+    - There are only corrected errors: a warning.
+    - There are none: ok.
     """
     uncorrected = gpu.ecc_uncorrected
     if uncorrected is None:
@@ -212,17 +231,22 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on broken parts of the GPU's memory: whether all of them are out of use.
+    """Yield verdicts on whether the broken parts of the GPU's memory are out of use.
 
-    GPUs from Ampere on replace broken rows by spare ones, earlier GPUs retire pages. Either is done at a reset of the
-    GPU: until then the part is in use. A GPU that has no spare row left is beyond repair, which is fatal. A GPU of
-    Ampere or later that does not tell its rows gets a verdict that they are unknown; so does one of unknown kind.
+    GPUs from Ampere on replace broken rows of memory by spare ones. Earlier GPUs retire broken pages. Both happen at
+    the next reset of the GPU; until then the broken part is in use.
+
+    - The GPU reports its rows: a verdict on them.
+    - It does not, and may be of Ampere or later: a verdict that they are unknown.
+    - A page waits for its retirement: a bad verdict.
+
+    All are verdicts of the check "gpu.remapped_rows", which stands for broken pages, too.
     """
     rows = gpu.remapped_rows
-    should_replace_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
+    may_replace_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
     if rows is not None:
         yield _judge_remapped_rows(gpu_name(gpu), rows, job)
-    elif should_replace_rows:
+    elif may_replace_rows:
         yield judge_check(job, "gpu.remapped_rows", good=False, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
@@ -231,7 +255,12 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job) -> Verdict:
-    """Return the verdict on a GPU's rows of memory that were replaced, are still to be, or cannot be."""
+    """Return the verdict on a GPU's broken rows of memory.
+
+    - A row could not be replaced, because no spare one is left: fatal.
+    - A row will be replaced at the next reset: a warning.
+    - All broken rows were replaced, or there are none: ok.
+    """
     found = f"{gpu_name}: {rows.correctable} after corrected errors, {rows.uncorrectable} after uncorrected ones"
     if rows.failed:
         found += ", one could not be replaced"
@@ -243,22 +272,29 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
 
 
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether somebody has set the clock of the GPU's SMs below the card's default."""
+    """Return the verdict on whether somebody has set the GPU's application clock below the card's default.
+
+    An unknown clock is ok, too: some cards have no application clocks. The check "gpu.throttling" then shows what slows
+    the GPU down.
+    """
     set_mhz = gpu.application_clock_mhz
     default_mhz = gpu.default_application_clock_mhz
-    if set_mhz is None or default_mhz is None:  # as of cards without application clocks: throttling shows what slows
+    if set_mhz is None or default_mhz is None:
         return judge_check(job, "gpu.clocks", good=True, found=f"{gpu_name(gpu)}: no application clock is known")
     found = f"{gpu_name(gpu)}: {set_mhz} MHz of {default_mhz} by default"
     return judge_check(job, "gpu.clocks", good=set_mhz >= default_mhz, found=found)
 
 
 def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU is free for the job: no process computes on it, and little memory is used.
+    """Return the verdict on whether the GPU is free for the job.
 
-    The memory counts too because a container sees no processes outside it.
-
-    - A process of another job is fatal, and so is much used memory that no display explains.
-    - Much memory of a display, a process of a service that holds little memory, and unknown memory are warnings.
+    - A process of another job computes on it: fatal.
+    - Much memory is in use and no display explains it: fatal. A container does not see the processes outside it, but
+      it sees their memory.
+    - A display uses much memory: a warning.
+    - A service such as MPS holds the GPU, with little memory: a warning.
+    - The memory in use is unknown: a warning.
+    - Otherwise, even if the processes are unknown: ok.
     """
     memory_in_use = _memory_in_use(gpu)
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
@@ -267,8 +303,9 @@ def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     if gpu.displays:
         pids += f", of a display {_pids(gpu.displays)}"
 
+    is_free = False
     bad_status = WARNING
-    fix = ""
+    fix = ""  # the one of checks.yaml
     if of_other_jobs or (memory_in_use.is_too_much and not gpu.displays):
         bad_status = FATAL
     elif memory_in_use.is_too_much:
@@ -277,10 +314,12 @@ def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
         fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
     elif memory_in_use.mib is None:
         fix = NOT_SAID
+    else:
+        is_free = True
     return judge_check(
         job,
         "gpu.processes",
-        good=memory_in_use.mib is not None and not memory_in_use.is_too_much and not computing,
+        good=is_free,
         found=f"{gpu_name(gpu)}: {pids}, {memory_in_use.words}",
         bad_status=bad_status,
         fix=fix,
@@ -290,28 +329,29 @@ def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class _MemoryInUse:
-    """The memory of a GPU that is in use before a run, and how much of it may be."""
+    """The memory of a GPU that is in use before a run."""
 
-    mib: int | None  # None: NVML does not say it
-    most_mib: int
+    mib: int | None  # None: unknown
+    most_mib: int  # the most that is tolerated
     words: str  # "1024 MiB in use"
 
     @property
     def is_too_much(self) -> bool:
-        """Return whether somebody else must hold some of it."""
+        """Return whether so much is in use that somebody else must hold some of it; False if unknown."""
         return self.mib is not None and self.mib > self.most_mib
 
 
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
-    """Return how much of a GPU's memory is in use before a run, and how much of it may be: FOREIGN_MIB.
+    """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
 
-    Some drivers tell only the sum of what processes use and what the driver keeps for itself. Then that counts, and it
-    may be RESERVE_MIB more.
+    - The driver reports what processes use: up to FOREIGN_MIB is tolerated.
+    - It reports only the sum of that and of what it keeps for itself: RESERVE_MIB more is tolerated.
+    - It reports neither: `mib` is None.
     """
     mib = gpu.memory_used_mib
     most_mib = FOREIGN_MIB
     kind = "in use"
-    if mib is None:  # the driver tells the sum alone, or nothing
+    if mib is None:
         mib = gpu.memory_used_or_reserved_mib
         most_mib = FOREIGN_MIB + RESERVE_MIB
         kind = "in use or kept by the driver"
@@ -325,11 +365,19 @@ def _pids(pids: Iterable[int]) -> str:
 
 
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on the GPU's modes: MIG, which divides it, and the compute mode, which may let no process in.
+    """Yield a verdict on each of the GPU's two modes; none on a mode that the GPU does not report.
 
-    MIG must be off, and stay off after a reset: it is fatal if it is on, a warning if it will be. The compute
-    mode must be the default one: it is fatal if it prohibits processes, a warning if it lets only one in. A GPU
-    that does not tell a mode gets no verdict on it.
+    MIG mode divides a GPU into several:
+
+    - off, now and after the next reset: ok;
+    - on: fatal;
+    - off now, on after the next reset: a warning.
+
+    The compute mode says how many processes may use the GPU:
+
+    - the default, any number: ok;
+    - prohibited, none: fatal;
+    - another one, only one process: a warning.
     """
     if gpu.mig is not None:
         state = "on" if gpu.mig else "off"
@@ -348,11 +396,12 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether the job's training fits into the GPU's memory, with each part of what it needs.
+    """Yield the verdict on whether the job's training fits into the GPU's memory.
 
-    The need is an estimate: what the job's program was measured to take, cuDNN's workspace, the input pipeline, and
-    what CUDA and its libraries take. A margin must be left over. There is no verdict if the card's memory is
-    unknown, or the peak of the job's program was never measured.
+    The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
+    and its libraries take. A margin must be left over. The verdict lists all parts.
+
+    Nothing is yielded if the GPU's memory is unknown, or if the peak of the job's program was never measured.
     """
     program_mib = memory.program_mib(job)
     if gpu.memory_gib is None or program_mib is None:
@@ -372,7 +421,10 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def _workspace_mib(memory_gib: float, job: env.Job) -> int:
-    """Return the MiB that cuDNN may take for its workspace: by STRATEGY, else by the user's variable, else ours."""
+    """Return the MiB that cuDNN may take for its workspace.
+
+    The first that is set counts: the knob of STRATEGY, the user's environment variable, the project's own limit.
+    """
     by_strategy = job.model.knobs.conv_workspace_size_limit
     if by_strategy is not None:
         return by_strategy

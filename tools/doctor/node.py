@@ -43,22 +43,24 @@ DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which In
 def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
-    `rank_cores` are the cores that each of its ranks may use, if any run; `node` is its number in HOSTS, if that
-    is not NODE_RANK. NVML is asked before anything here takes memory of a GPU. It stays open to the end: if
-    persistence is off, closing it would unload the driver, and CUDA and nvidia-smi would wait for it anew.
+    `rank_cores` are the cores that each rank of this node may use; None if no ranks run, and the cores are those that
+    the launcher would give. `node` is the node's number in HOSTS; None means NODE_RANK.
+
+    NVML is asked before anything here uses memory of a GPU. It stays open to the end. If persistence is off, closing it
+    unloads the driver, and CUDA and nvidia-smi would have to load it again.
     """
     on_gpu = job.cluster.device == "gpu"
     if node is None:
         node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
-        absence = child.nvml_silence() if on_gpu else ""
+        absence = child.hanging_call_of_nvml() if on_gpu else ""
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]
-        # What takes seconds is begun first and read last.
+        # These take seconds, so they run in threads while the other facts are gathered. They are read last.
         import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
-        starts = pool.submit(_start_cuda_and_nccl, job, node) if on_gpu else None
+        library_starts = pool.submit(_start_cuda_and_nccl, job, node) if on_gpu else None
         facts = {
             "host": socket.gethostname(),
             "gpus": gpus,
@@ -84,13 +86,13 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         errors = {name: error.result() for name, error in import_errors.items()}
         facts["data"] = data_facts(job, errors)
         facts["imports"] = {name: (error, package_of(error)) for name, error in errors.items()}
-        if starts is not None:
-            facts.update(starts.result())
+        if library_starts is not None:
+            facts.update(library_starts.result())
         return facts
 
 
 def _topology() -> JsonObject:
-    """Return how the GPUs are linked, or why nvidia-smi does not say it: `topology` or `topology_error`."""
+    """Return the links between the GPUs as "topology"; if nvidia-smi does not show them, None and "topology_error"."""
     try:
         return {"topology": nvidia_smi.topology(), "topology_error": ""}
     except ValueError as error:
@@ -100,8 +102,11 @@ def _topology() -> JsonObject:
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
 
-    `node` is this node's number in HOSTS. Beside the results stand NCCL's settings: its variables, the files that set
-    more of them, and as "address" this node's address, by which NCCL should meet; empty if HOSTS does not say it.
+    `node` is this node's number in HOSTS. Beside the results, the returned facts have:
+
+    - "nccl_settings": the environment variables that set NCCL's network;
+    - "nccl_files": the files that exist and set more of them;
+    - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
     """
     environ = network.nccl_settings(job.cluster, node) | env.of_ranks(job)
     try:
@@ -120,11 +125,14 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """Return what lets InfiniBand read a GPU's memory (GPUDirect RDMA), in words; empty if nothing does.
+    """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA).
 
-    That is one of two loaded kernel modules, or DMA-BUF, which takes both a Linux from DMA_BUF_KERNEL on and NVIDIA's
-    open kernel module. `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, as
-    "5.15.0-91-generic". `driver` is what NVIDIA's kernel module says of itself in /proc.
+    - One of two kernel modules is loaded: its name.
+    - Linux is at least DMA_BUF_KERNEL and NVIDIA's kernel module is the open one: DMA-BUF, with the kernel's version.
+    - Otherwise nothing does: "".
+
+    `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, "5.15.0-91-generic".
+    `driver` is the text of NVIDIA's kernel module about itself in /proc.
     """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
@@ -137,15 +145,18 @@ def _peermem(modules: Path, kernel: str, driver: str) -> str:
 
 
 def _can_open_one(paths: Iterable[Path]) -> bool:
-    """Return whether this process may read and write one of these devices."""
+    """Return whether this process may read and write at least one of these devices; False if there are none."""
     return any(os.access(path, os.R_OK | os.W_OK) for path in paths)
 
 
 def _import_error(name: str) -> str:
-    """Import a package in a process of its own, and return why that failed; empty if it did not.
+    """Import a package in a child process, and return why that failed; "" if it worked.
 
-    A library that is missing or broken may end the process by a signal, or hang it for IMPORT_S seconds. Of any other
-    failure this is the last line of Python's traceback, as "ImportError: libGL.so.1: cannot open ...".
+    A child process, because a broken library may kill or hang it:
+
+    - It does not end in IMPORT_S seconds: "not done in 60 s".
+    - It dies by a signal: "ended by signal 11".
+    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...".
     """
     command = [sys.executable, "-c", f"import {name}"]
     try:
@@ -161,21 +172,23 @@ def _import_error(name: str) -> str:
 
 
 def package_of(error: str) -> str:
-    """Return how to install what an import missed, by its error.
+    """Return how to install what an import lacked, by the import's error.
 
-    "libGL.so.1: cannot open shared object file" names a library of the system. Debian's packages of libraries are named
-    by its policy, section 8.1: the library's name, then its version, with a hyphen between if the name ends with a
-    digit. So libGL.so.1 is in libgl1, and libfoo2.so.3 would be in libfoo2-3. An RPM provides its libraries by name.
-    Any other error is taken for one of a missing Python package.
+    - The error names no library: a Python package is taken to be missing.
+    - It names a library of the system, as in "libGL.so.1: cannot open shared object file": by apt-get its Debian
+      package, by dnf, yum or zypper its file name, which RPM packages provide.
+
+    By Debian's policy, section 8.1, a package has the library's name and then its version: libGL.so.1 -> libgl1. If the
+    name ends with a digit, a hyphen stands between them: libfoo2.so.3 -> libfoo2-3.
     """
-    missing = re.search(r"(?P<library>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
-    if missing is None:
+    library = re.search(r"(?P<file>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
+    if library is None:
         return "launch/setup.sh run installs the packages of locks/run.lock"
-    debian_package = missing["name"].lower().replace("_", "-")
+    debian_package = library["name"].lower().replace("_", "-")
     if debian_package[-1].isdigit():
         debian_package += "-"
-    debian_package += missing["version"] or ""
-    return f"apt-get install {debian_package}, or by dnf, yum or zypper '{missing['library']}()(64bit)'"
+    debian_package += library["version"] or ""
+    return f"apt-get install {debian_package}, or by dnf, yum or zypper '{library['file']}()(64bit)'"
 
 
 def own_cores() -> list[int]:
@@ -184,23 +197,28 @@ def own_cores() -> list[int]:
 
 
 def _rank_cores(job: env.Job) -> list[list[int]]:
-    """Return the cores that launch/bind.sh would give each local rank; none if its NUMA node is not there."""
+    """Return the cores that launch/bind.sh would give each local rank.
+
+    - RANK_NUMA is not set: all cores of this process for every rank.
+    - RANK_NUMA names a NUMA node for each rank: the node's cores; an empty list if there is no such node.
+    """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
-    nodes = _numa()
-    numbers = job.cluster.rank_numa.split(",")
-    cores = []
-    for number in numbers[: job.cluster.dgxngpu]:
-        text = nodes.get(f"node{number}", "")
-        cores.append(sorted(nvidia_smi.cpu_list(text)) if text else [])
-    return cores
+    cores_of_nodes = _numa()
+    node_numbers = job.cluster.rank_numa.split(",")
+    cores_of_ranks = []
+    for number in node_numbers[: job.cluster.dgxngpu]:
+        cpu_list = cores_of_nodes.get(f"node{number}", "")
+        cores_of_ranks.append(sorted(nvidia_smi.cpu_list(cpu_list)) if cpu_list else [])
+    return cores_of_ranks
 
 
 def _libraries() -> dict[str, str]:
-    """Load each CUDA library, and return by its file name what came of it.
+    """Load each CUDA library into this process, and return what came of it, by the library's file name.
 
-    That is the version of NCCL and of cuDNN, as "22105", "loads" of any other, and "error: " with the reason if a
-    library does not load or lacks the function that tells its version.
+    - NCCL and cuDNN: their version, such as "22105".
+    - Any other library: "loads".
+    - A library that does not load, or NCCL or cuDNN without a function for its version: "error: " and the reason.
     """
     answers = {}
     for name in CUDA_LIBRARIES:
@@ -226,10 +244,10 @@ def _numa() -> dict[str, str]:
 
 
 def _disk(folder: Path) -> JsonObject:
-    """Return the free space where `folder` is or will be made, and whether this user may write there.
+    """Return the free space for `folder`, and whether this user may write there.
 
-    That is {"folder": "results", "free_gib": 412.3, "writable": True}. A folder that does not exist will be made in the
-    nearest of its parents that exists, so that one is looked at.
+    The result is such as {"folder": "results", "free_gib": 412.3, "writable": True}. If the folder does not exist yet,
+    its nearest existing parent is looked at.
     """
     wanted = folder.absolute()
     existing = next(path for path in (wanted, *wanted.parents) if path.exists())
@@ -243,7 +261,7 @@ def _disk(folder: Path) -> JsonObject:
 def _interfaces() -> dict[str, str]:
     """Return the network interfaces that are up and have an IPv4 address, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
 
-    The loopback is left out. So is the speed if the driver does not say it: {"eth0": "10.0.0.1"}.
+    The loopback is left out. If the driver does not report a speed, the text is only the address: {"eth0": "10.0.0.1"}.
     """
     addresses = psutil.net_if_addrs()
     interfaces = {}
@@ -258,10 +276,11 @@ def _interfaces() -> dict[str, str]:
 
 
 def _infiniband(root: Path) -> dict[str, str]:
-    """Return state and rate of each InfiniBand port under `root`: {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}.
+    """Return the state and the rate of each InfiniBand port under `root`, which is /sys/class/infiniband.
 
-    `root` is /sys/class/infiniband. A port of Ethernet (RoCE) has ", Ethernet" in the end. One that cannot be read has
-    the reason instead, as "unreadable (Permission denied)".
+    - An InfiniBand port: {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}.
+    - A port of Ethernet (RoCE): the same with ", Ethernet" at the end.
+    - A port that cannot be read: {"mlx5_0:1": "unreadable (Permission denied)"}.
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):
@@ -281,10 +300,13 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None:
-    """Return what harness/data_check.py finds of the job's data set, for each of its parts, as {"train": {...}}.
+    """Return what harness/data_check.py finds in each part of the job's data set: {"train": {...}, "val": {...}}.
 
-    None if the job reads no data set of the user's. `import_errors` has for each of IMPORTED why it cannot be
-    imported, empty if it can: without them the data set is not looked at, and "train" has only an "error" that says so.
+    - The job reads no data set of the user's: None.
+    - A package of IMPORTED cannot be imported: the data set is not read, and "train" has only an "error" that says so.
+    - Otherwise: the facts of each part.
+
+    `import_errors` says for each package of IMPORTED why it cannot be imported; empty if it can.
     """
     if not job.data.folder or job.data.is_synthetic:
         return None

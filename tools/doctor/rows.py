@@ -17,18 +17,22 @@ CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: 
 
 
 def gpu_name(gpu: nvidia.Gpu) -> str:
-    """Return the name of a GPU by its number in nvidia-smi, as "GPU0"."""
+    """Return the name of a GPU by its number in nvidia-smi: "GPU0"; "GPU of unknown number" if it has none."""
     return "GPU of unknown number" if gpu.index is None else f"GPU{gpu.index}"
 
 
 def judge_check(
     job: env.Job, check: str, *, good: bool, found: str, bad_status: str = "", fix: str = "", **values: Any
 ) -> Verdict:
-    """Return the verdict on a check, with the texts that checks.yaml has for its name or else for its group.
+    """Return the verdict on a check. `found` says what was seen.
 
-    The group of "disk.logs" is "disk". The verdict is ok if `good`. If not, it has the status and the fix of
-    checks.yaml, or `bad_status` and `fix` where these are not empty. `found` says what was seen. The texts of
-    checks.yaml, and `fix`, may hold fields of the job and `values`: "under {most} MiB in use" is filled by most=500.
+    checks.yaml has a row of texts for the check, such as "python.dali", or for its group, "python".
+
+    - `good`: the status is ok.
+    - Not `good`: the status is `bad_status`, and what to do is `fix`. If one of these is empty, the row's own is taken.
+
+    The row's texts and `fix` may have placeholders for fields of the job and for `values`: most=500 fills
+    "under {most} MiB in use".
     """
     group, _, _ = check.partition(".")
     texts = ROWS.get(check) or ROWS[group]

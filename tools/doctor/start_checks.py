@@ -18,17 +18,20 @@ CONTEXT_ALREADY_IN_USE, OPERATING_SYSTEM, NOT_PERMITTED, NOT_SUPPORTED, UNKNOWN_
 OF_MIG = (INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE, NOT_PERMITTED, NOT_SUPPORTED)
 OF_COMPUTE_MODE = (DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE, CONTEXT_ALREADY_IN_USE)
 OF_DEVICES = (NOT_INITIALIZED, NO_DEVICE, OPERATING_SYSTEM, NOT_PERMITTED, UNKNOWN_ERROR)
-# Interfaces between containers and virtual machines of one host, by which no other node is reached.
+# How the names begin of interfaces between containers and virtual machines of one host. They reach no other node.
 VIRTUAL = (
     *("docker", "br-", "virbr", "vnet", "veth", "cni", "flannel", "cali", "tunl", "cilium", "lxc", "lxd", "podman"),
     *("kube", "nerdctl", "weave", "vxlan", "vmnet", "tap", "tun", "wg", "tailscale", "dummy"),
 )
-LOST = re.compile(r"GPU\d+: ")  # how NVML's words on a GPU without a handle begin
-LINK_LOCAL = ("169.254.", "fe80:")  # addresses that nobody gave, as of the USB link to a DGX A100's own BMC
+LOST = re.compile(r"GPU\d+: ")  # how NVML's reason begins if it has lost one GPU
+LINK_LOCAL = ("169.254.", "fe80:")  # addresses that an interface gave itself, as a DGX A100's USB link to its BMC does
 
 
 def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on whether CUDA and NCCL start on this node, and NCCL by the network that leads to other nodes."""
+    """Yield verdicts on whether CUDA and NCCL start on this node, and whether NCCL chose a network to the other nodes.
+
+    There are none on a library that was not started.
+    """
     if facts.get("cuda_start") is not None:
         yield from _judge_cuda(facts, job)
     if facts.get("nccl_start") is not None:
@@ -39,10 +42,11 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict for each fault of CUDA's start on this node, or one verdict if there is none.
+    """Yield the verdicts on whether CUDA starts on this node.
 
-    A fault is one of the driver itself, or one of a GPU that gave no context. Without a fault the one verdict is on the
-    number of GPUs: CUDA may still show fewer than the job needs, or there was no time to ask all of them.
+    - The driver itself failed in a step: a fatal verdict.
+    - A GPU gave no context: a fatal verdict for each such GPU.
+    - Neither: one verdict on the number of GPUs. CUDA may show too few, or there was no time to try all of them.
     """
     start: CudaStart = facts["cuda_start"]
     if start.fault is not None:
@@ -54,25 +58,28 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on how many GPUs gave a CUDA context, if none of those that were asked refused one.
+    """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
 
-    It is fatal, with the likely cause, if CUDA shows fewer GPUs than the job needs; a warning if there was no
-    time to ask all of them; else ok.
+    Call this only if no GPU refused a context. The remaining cases are:
+
+    - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
+    - Time ran out before all GPUs of the job were tried: a warning.
+    - All of them gave a context: ok.
     """
-    wanted = job.cluster.dgxngpu
-    shown = start.count or 0
-    asked = len(start.gpus)
-    if shown < wanted:
-        return _cause_verdict(f"CUDA shows {shown} GPUs", _cause_of_few_gpus(facts), facts, job)
-    if asked < wanted:
-        found = f"{asked} of {wanted} GPUs asked in time"
+    needed_gpus = job.cluster.dgxngpu
+    shown_gpus = start.count or 0
+    tried_gpus = len(start.gpus)
+    if shown_gpus < needed_gpus:
+        return _cause_verdict(f"CUDA shows {shown_gpus} GPUs", _cause_of_few_gpus(facts), facts, job)
+    if tried_gpus < needed_gpus:
+        found = f"{tried_gpus} of {needed_gpus} GPUs asked in time"
         return judge_check(job, "cuda.start", good=False, found=found, bad_status=WARNING)
-    found = f"a context on each of {asked} GPUs; the driver's CUDA is {start.version_words}"
+    found = f"a context on each of {tried_gpus} GPUs; the driver's CUDA is {start.version_words}"
     return judge_check(job, "cuda.start", good=True, found=found)
 
 
 def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
-    """Return the cause and the fix if CUDA shows too few GPUs: one is lost, MIG is on, or neither is seen."""
+    """Return the `cause` and the `fix` of faults.yaml if CUDA shows too few GPUs: a lost one, MIG mode, or unknown."""
     evidence = _evidence(facts)
     if evidence["lost"]:
         name = "lost"
@@ -85,7 +92,7 @@ def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
 
 
 def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
-    """Return the name of the GPU that CUDA gives this number: nvidia-smi's, as "GPU3", if NVML knows it."""
+    """Return the name of a GPU by CUDA's number: nvidia-smi's name, "GPU3", if NVML knows it; else "CUDA's GPU 3"."""
     gpus: list[nvidia.Gpu] = facts["gpus"]  # in CUDA's order, which is that of the ranks
     if number < len(gpus) and gpus[number].index is not None:
         return gpu_name(gpus[number])
@@ -93,32 +100,38 @@ def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
 
 
 def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
-    """Return the fatal verdict on a step of CUDA's start that failed: the step, its result, the cause and what to do.
+    """Return the fatal verdict on a step of CUDA's start that failed: the failure, its cause and what to do.
 
-    The message begins with `subject`: "GPU3: " for a step of one GPU, empty for one of the driver itself. Before the
-    cause it is as "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)", or if the process hung or died as "GPU3:
-    cuCtxCreate_v2 no answer in 20 s".
+    The failure begins with `subject`, "GPU3: " for a step of one GPU, empty for a step of the driver itself:
+
+    - The process hung or died: "GPU3: cuCtxCreate_v2 no answer in 20 s".
+    - Nothing could be called: only the reason, "libcuda.so.1: cannot open shared object file".
+    - The call returned an error: "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)".
     """
     has_hung_or_died = bool(step.ended)
     could_not_call = step.code is None
     if has_hung_or_died:
         failure = f"{step.call} {step.ended}"
     elif could_not_call:
-        failure = step.name  # says why
+        failure = step.code_name  # without a result, this is the reason
     else:
-        failure = f"{step.call}: {step.name or 'CUDA_ERROR'} ({step.code})"
+        failure = f"{step.call}: {step.code_name or 'CUDA_ERROR'} ({step.code})"
     return _cause_verdict(f"{subject}{failure}", _cuda_cause(step, facts), facts, job)
 
 
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
-    """Return the `cause` and the `fix` of a step of CUDA's start that failed, as faults.yaml has them.
+    """Return the `cause` and the `fix` that faults.yaml has for a failed step of CUDA's start.
 
-    One result of CUDA has many causes. A process that hung or died, or a library that could not be called, is one by
-    itself. Else what NVML and the system show at the same time, such as a GPU in MIG mode, goes before the meaning of
-    the result's code. The first that applies is taken.
+    The first of these that applies decides:
+
+    1. The process hung or died, or nothing could be called.
+    2. NVML or the system shows a sign, such as a GPU in MIG mode, that can explain this code.
+    3. The code itself, or the default of faults.yaml.
+
+    Signs go before the code, because one code of CUDA has many causes.
     """
     evidence = _evidence(facts)
-    name = ""  # of an entry under "evidence" in faults.yaml
+    name = ""  # of an entry under "evidence" in faults.yaml; empty: the code decides
     if step.ended.startswith("no answer"):
         name = "hang"
     elif step.ended:
@@ -144,9 +157,13 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 def _evidence(facts: Facts) -> dict[str, str]:
     """Return what NVML and the system show that may explain a fault of CUDA, as texts by name.
 
-    They fill the texts of faults.yaml: "{driver}" there stands for the driver's version here. Four of them are signs of
-    a fault, and empty without it: "lost", a GPU that fell off the bus; "mig", GPUs in MIG mode; "prohibited", GPUs
-    whose compute mode lets no process in; "device", device files that cannot be opened.
+    The texts fill the placeholders of faults.yaml, such as "{driver}". Four of them are signs of a fault, and empty
+    without it:
+
+    - "lost": a GPU that fell off the bus;
+    - "mig": GPUs in MIG mode;
+    - "prohibited": GPUs whose compute mode lets no process in;
+    - "device": device files that cannot be opened.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -169,7 +186,7 @@ def _evidence(facts: Facts) -> dict[str, str]:
 
 
 def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on a fault of CUDA's start: the failure, and the cause and the fix of faults.yaml."""
+    """Return the fatal verdict on a fault of CUDA's start. `cause` is an entry of faults.yaml: a cause and a fix."""
     evidence = _evidence(facts)
     found = f"{failure}: {cause['cause'].format(**evidence)}"
     return judge_check(job, "cuda.start", good=False, found=found, fix=cause["fix"].format(**evidence))
@@ -181,8 +198,10 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    A job of several nodes may have two more: on the network interface that NCCL chose, if it says one, and on the
-    InfiniBand ports that it takes, if the node has any.
+    For a job of several nodes there may be two more:
+
+    - on the network interface that NCCL chose, if NCCL named one;
+    - on the InfiniBand ports that NCCL uses, if the node has any.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
@@ -204,10 +223,13 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
-    """Return the fatal verdict on NCCL's start: the result of ncclGetUniqueId, NCCL's message and what to do.
+    """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
-    The call makes a communicator's id, which needs the network but no GPU. It may hang or die, may not be there at all,
-    or give a code. `settings` are NCCL's variables, as text. What to do is in faults.yaml.
+    - The process hung or died: how it did.
+    - Nothing could be called: the reason.
+    - The call returned an error: its code, NCCL's message, and `settings`, the text of NCCL's variables.
+
+    What to do comes from faults.yaml.
     """
     if start.ended:
         found = f"ncclGetUniqueId {start.ended}"
@@ -221,42 +243,44 @@ def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     return judge_check(job, "nccl.start", good=False, found=found, fix=fault["fix"].format(settings=settings))
 
 
-def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
+def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    The loopback is fatal. An interface between containers, or one with an address that it gave itself, is a warning.
-    But it is ok if it has the `address` by which HOSTS names this node; that is empty if HOSTS does not say it.
+    - It is the loopback: fatal.
+    - It has the address by which HOSTS names this node, `hosts_address`: ok. That is empty if HOSTS does not say it.
+    - It links only containers, or has an address that it gave itself: a warning.
+    - Any other interface: ok.
     """
     is_loopback = start.interface == "lo"
     looks_local = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)
-    is_in_hosts = start.address == address
+    is_in_hosts = start.address == hosts_address
     return judge_check(
         job,
         "nccl.interface",
         good=not is_loopback and (is_in_hosts or not looks_local),
-        found=f"{start.interface} {start.address}, this node's address in HOSTS is {address or 'unknown'}",
+        found=f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}",
         bad_status=FATAL if is_loopback else WARNING,
     )
 
 
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
-    """Return the verdict on the InfiniBand ports that NCCL takes by `setting`, the value of NCCL_IB_HCA.
+    """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    There are three faults, of which the first that is found is told:
+    The verdict reports the first fault that is found:
 
-    - NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too, which nobody meant. In front of the names "="
-      has them compared in full, "^" leaves them out, and "^=" does both.
-    - None of the ports is ACTIVE.
-    - Ports of Ethernet (RoCE) are among ports of InfiniBand, with which they cannot be joined.
+    - The setting matches a device by accident. NCCL compares beginnings of names, so "mlx5_1" also matches mlx5_10. A
+      "=" before the names makes NCCL compare full names.
+    - None of the ports that NCCL uses is ACTIVE.
+    - Both Ethernet (RoCE) and InfiniBand ports are among them. NCCL cannot join these two kinds.
 
-    `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
     matched_by_accident = nccl.matched_by_prefix(setting, list(ports))
     if matched_by_accident:
         names = ", ".join(matched_by_accident)
-        if choice_of(setting).leaves_out:
+        if choice_of(setting).leaves_out:  # the setting begins with ^
             found += f"; it leaves out {names} too, by the beginning of a name"
             fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
         else:

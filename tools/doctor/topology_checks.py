@@ -10,22 +10,26 @@ from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check
 
 
 def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield two verdicts: on the links between the job's GPUs, and on whether each rank runs on cores next to its GPU.
+    """Yield two verdicts: on the links between the job's GPUs, and on whether each rank may run on cores near its GPU.
 
-    If nvidia-smi does not say how the GPUs are linked, the only verdict says why. `facts["gpus"]` are in the order
-    in which CUDA shows them: the job takes the first DGXNGPU.
+    If nvidia-smi does not show how the GPUs are linked, there is one verdict, which says why.
     """
     topology: Topology | None = facts["topology"]
     if topology is None:
         yield _unknown_topology(facts["topology_error"], job)
         return
-    names = [gpu_name(gpu) for gpu in facts["gpus"][: job.cluster.dgxngpu]]
+    names = [
+        gpu_name(gpu) for gpu in facts["gpus"][: job.cluster.dgxngpu]
+    ]  # the job uses the first ones in CUDA's order
     yield _judge_links(topology, names, job)
     yield _judge_binding(topology, facts, job)
 
 
 def _unknown_topology(error: str, job: env.Job) -> Verdict:
-    """Return the verdict if nvidia-smi does not say how GPUs are linked; an empty `error` means there is none."""
+    """Return the bad verdict if the links between GPUs are unknown.
+
+    `error` says why nvidia-smi did not show them; it is empty if there is no nvidia-smi.
+    """
     found = error
     fix = "run nvidia-smi topo -m on the host, and mend what it says"
     if not error:
@@ -35,27 +39,28 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 
 
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
-    """Return the verdict on the links between the job's GPUs: NVLink must reach each of them, or none.
+    """Return the verdict on the links between the job's GPUs: either each of them has an NVLink, or none has.
 
-    `names` are the GPUs of the job, as ["GPU0", "GPU1"]. `topology.links[row][column]` is how two devices are linked;
-    "NV4" is NVLink by four links. The verdict counts the pairs of each kind, and names the GPUs that NVLink leaves out.
+    `names` are the GPUs of the job, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link
+    between two devices: "NV4" is four NVLinks. The verdict counts the pairs of each kind, and names the GPUs without
+    NVLink if others have it.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
-    kind_of_pairs: list[str] = []
-    with_nvlink: set[int] = set()  # rows
+    kind_of_each_pair: list[str] = []
+    rows_with_nvlink: set[int] = set()
     for row in gpu_rows:
         for column in gpu_rows:
             kind = topology.links[row][column]
             if row < column:  # a pair counts once
-                kind_of_pairs.append(kind)
+                kind_of_each_pair.append(kind)
             if kind.startswith("NV"):
-                with_nvlink.add(row)
+                rows_with_nvlink.add(row)
 
-    counts = [f"{kind_of_pairs.count(kind)} x {kind}" for kind in sorted(set(kind_of_pairs))]
+    counts = [f"{kind_of_each_pair.count(kind)} x {kind}" for kind in sorted(set(kind_of_each_pair))]
     found = f"pairs: {', '.join(counts) or 'one GPU'}"
     left_out: list[str] = []
-    if with_nvlink:
-        left_out = [topology.devices[row] for row in gpu_rows if row not in with_nvlink]
+    if rows_with_nvlink:
+        left_out = [topology.devices[row] for row in gpu_rows if row not in rows_with_nvlink]
     if left_out:
         found += f"; without NVLink: {', '.join(left_out)}"
     return judge_check(job, "gpu.topology", good=not left_out, found=found)
@@ -63,26 +68,25 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class _Binding:
-    """The cores of a rank and those next to its GPU."""
+    """The cores that a rank may use, and the cores near its GPU."""
 
     rank: int
-    gpu: str
+    gpu: str  # its name
     cores: list[int]  # that the rank may use
-    near: str  # to the GPU, as nvidia-smi lists them; empty: unknown
-    numa_node: str  # of these; "?" if it is unknown
+    near_cores: str  # near the GPU, as nvidia-smi lists them; empty: unknown
+    numa_node: str  # of `near_cores`; "?": unknown
 
     @property
     def is_far(self) -> bool:
-        """Return whether the rank may use none of the cores next to its GPU."""
-        return bool(self.near) and not nvidia_smi.cpu_list(self.near) & set(self.cores)
+        """Return whether the rank may use none of the cores near its GPU; False if these are unknown."""
+        return bool(self.near_cores) and not nvidia_smi.cpu_list(self.near_cores) & set(self.cores)
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether each rank of this node may use a core next to its own GPU.
+    """Return the verdict on whether each rank of this node may use a core near its own GPU.
 
-    The first GPU, in the order in which CUDA shows them, is local rank 0's, and so on. The verdict says which cores
-    each rank may use, and which ranks may use none next to their GPU. Its other texts, in checks.yaml, have the cores
-    next to each GPU and their NUMA node.
+    The verdict lists the cores of each rank, and names the ranks that may use no core near their GPU. Ranks take the
+    GPUs in CUDA's order. `near` and `numa` fill the placeholders {near} and {numa} of the check's texts in checks.yaml.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
@@ -94,40 +98,42 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
         found = ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
     for binding in far_bindings:
         found += f"; rank {binding.rank}'s far from {binding.gpu}"
-    near_each = ", ".join(f"{binding.gpu} {binding.near or 'unknown'}" for binding in bindings)
+    near_cores_of_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
     numa_nodes = ",".join(binding.numa_node for binding in bindings)
-    return judge_check(job, "cpu.binding", good=not far_bindings, found=found, near=near_each, numa=numa_nodes)
+    return judge_check(job, "cpu.binding", good=not far_bindings, found=found, near=near_cores_of_gpus, numa=numa_nodes)
 
 
 def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:
-    """Return each local rank with its GPU, its cores and the cores next to the GPU, as far as both are there."""
+    """Return the binding of each local rank. Ranks without a GPU and GPUs without a rank are left out."""
     bindings = []
     for rank, (gpu, cores) in enumerate(zip(facts["gpus"], facts["rank_cores"], strict=False)):
-        near = topology.cores.get(gpu_name(gpu), "")
-        numa_node = _numa_node(near, facts["numa"])
-        bindings.append(_Binding(rank=rank, gpu=gpu_name(gpu), cores=cores, near=near, numa_node=numa_node))
+        name = gpu_name(gpu)
+        near_cores = topology.cores.get(name, "")
+        numa_node = _numa_node(near_cores, facts["numa"])
+        bindings.append(_Binding(rank=rank, gpu=name, cores=cores, near_cores=near_cores, numa_node=numa_node))
     return bindings
 
 
 def _numa_node(cores: str, cores_of_nodes: dict[str, str]) -> str:
-    """Return the number of the first NUMA node that has one of these cores, as "1"; "?" if none has.
+    """Return the number of the first NUMA node that has one of these cores; "?" if no node has one.
 
-    Cores are as Linux lists them, "0-15,32-47"; `cores_of_nodes` is by the name of the node, as "node1".
+    For the cores "16-31" and the nodes {"node0": "0-15", "node1": "16-31"} this is "1". Empty `cores` are unknown ones.
     """
     if cores:
-        for name, own in cores_of_nodes.items():
-            if nvidia_smi.cpu_list(own) & nvidia_smi.cpu_list(cores):
-                return name.removeprefix("node")
+        for node_name, node_cores in cores_of_nodes.items():
+            if nvidia_smi.cpu_list(node_cores) & nvidia_smi.cpu_list(cores):
+                return node_name.removeprefix("node")
     return "?"
 
 
 def ranges(cores: Sequence[int]) -> str:
-    """Return cores in ascending order, as [0, 1, 2, 5], as the text "0-2,5"."""
-    runs: list[list[int]] = []
+    """Return cores as text with ranges: [0, 1, 2, 5] -> "0-2,5". The cores must be in ascending order."""
+    groups: list[list[int]] = []  # of consecutive cores
     for core in cores:
-        if runs and core == runs[-1][-1] + 1:
-            runs[-1].append(core)
+        follows_last = bool(groups) and core == groups[-1][-1] + 1
+        if follows_last:
+            groups[-1].append(core)
         else:
-            runs.append([core])
-    texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+            groups.append([core])
+    texts = [f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups]
     return ",".join(texts)

@@ -5,7 +5,7 @@ of every gradient, batch-norm statistic and updated weight (tools/fleet/digests.
 
 The digests of one repetition are its table: a row for each step, with a digest of each tensor. The name of a table is a
 hash of its content, so equal tables have the same name. If a rank's table differs from those of other ranks, either the
-rank computed wrongly, or its kernels add up in a random order. This module tells the two cases apart.
+rank computed wrongly, or its kernels sum in a random order. This module tells the two cases apart.
 
 Ranks are compared within a class: the same model of GPU or CPU, driver, cuDNN and Paddle. Other classes may round
 differently.
@@ -30,7 +30,7 @@ Table = Sequence[Sequence[str]]  # of a repetition: a list for each step, with t
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rank:
-    """The digests of one rank. The digests of one repetition are a table, and equal tables have the same name."""
+    """The digests of one rank. A table has the digests of one repetition, and equal tables have the same name."""
 
     rank: int
     host: str  # the compared node, or the rank itself if the job has one node
@@ -180,8 +180,9 @@ def _check_tables(digests: Digests) -> None:
 def judge(record: Record) -> list[Verdict]:
     """Return a verdict on each host by comparing the digests of its ranks with those of ranks of the same class.
 
-    A class has one model of GPU or CPU, driver, cuDNN and Paddle. Ranks whose class is unknown cannot be compared, so
-    their status is unknown. A host has the status of its worst ranks, and its verdict has the reason of each of them.
+    The ranks of a class have the same model of GPU or CPU, driver, cuDNN and Paddle. Ranks whose class is unknown
+    cannot be compared, so their status is unknown. A host has the status of its worst ranks, and its verdict has the
+    reason of each of them.
 
     The verdicts are in the order of the record's hosts. Hosts without ranks have no verdict; without digests there are
     none at all.
@@ -221,9 +222,9 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
     """Judge the ranks of one class; return {number of the rank: judgement}.
 
     - A rank that failed is fatal.
-    - If most other ranks are unsteady, those are all unknown: the kernels of this class add up in a random order. A
-      rank is unsteady if its repetitions gave different digests.
-    - If the class has no majority, each rank is compared with its own other repetitions.
+    - If most of the others are unsteady, all of the others are unknown: the kernels sum in a random order. A rank is
+      unsteady if its repetitions gave different digests.
+    - If the class has no majority, each rank's repetitions are compared with each other.
     - Otherwise each rank is compared with the majority.
     """
     measured = [rank for rank in ranks_of_class if rank.failure is None]
@@ -248,11 +249,11 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return what the measured ranks of a class have in common.
+    """Return a summary of the measured ranks of a class.
 
-    The digests of one repetition are a table. The summary has the number of ranks, the name of the majority's table,
-    how many ranks usually give that table, and which hosts gave each table. Without a majority the first name is None
-    and no rank agrees.
+    A table has the digests of one repetition. The summary has the number of ranks, the name of the majority's table,
+    how many ranks usually give that table, and which hosts gave each table. Without a majority its table is None, and
+    no rank agrees with it.
     """
     hosts_by_table: dict[str, set[str]] = {}
     for rank in measured:
@@ -271,7 +272,7 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 def _majority_table(measured: Sequence[Rank]) -> str | None:
     """Return the name of the table that more than half of a class's measured ranks usually give.
 
-    The digests of one repetition are a table. A rank usually gives the table of more than half of its repetitions.
+    A table has the digests of one repetition. A rank usually gives the table of more than half of its repetitions.
     None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured.
     """
     if len(measured) < LEAST_RANKS:
@@ -284,12 +285,12 @@ def _majority_table(measured: Sequence[Rank]) -> str | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank of a class without a majority by whether its own repetitions agree.
 
-    The digests of one repetition are a table. A rank's usual table came out in more than half of its repetitions.
+    A table has the digests of one repetition. A rank's usual table came out in more than half of its repetitions.
 
     - No usual table: unknown.
     - At least one repetition gave another table, one that no other host gave: fatal.
-    - Some repetitions gave other tables, but other hosts gave each of these too: unknown. A random order of adding up
-      has that effect.
+    - Some repetitions gave other tables, but other hosts gave each of these too: unknown. A random order of summing has
+      that effect.
     - All repetitions gave the usual table: unknown, because no majority confirms it. The message says whether the class
       is too small (LEAST_RANKS) or its ranks disagree.
     """
@@ -311,26 +312,26 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, majority_table: str) -> Judgement:
     """Judge a rank by the table that most ranks of its class usually give, `majority_table`.
 
-    The digests of one repetition are a table. A rank's usual table came out in more than half of its repetitions.
+    A table has the digests of one repetition. A rank's usual table came out in more than half of its repetitions.
 
     - All repetitions gave the majority's table: ok.
     - No other host gave the rank's wrong table: fatal, because corruption differs from host to host.
     - Several hosts gave it, and it is the rank's usual table: unknown. Another library or setting may cause it.
-    - Several hosts gave it, but it is not the rank's usual table: unknown. The kernels may add up in a random order.
+    - Several hosts gave it, but it is not the rank's usual table: unknown. The kernels may sum in a random order.
 
     If the rank has several wrong tables, `_count_hosts_with_rarest_fault` says which one counts.
     """
-    majority = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
+    majority_text = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
     if rank.usual_table == majority_table and rank.is_steady:
-        return Judgement(OK, f"the same bits as {majority}")
+        return Judgement(OK, f"the same bits as {majority_text}")
 
     host_count = _count_hosts_with_rarest_fault(rank, summary_of_class, right_table=majority_table)
     is_on_its_host_alone = host_count == 1
     if is_on_its_host_alone:
-        return Judgement(FATAL, _describe_fault(rank, digests, majority_table, majority))
+        return Judgement(FATAL, _describe_fault(rank, digests, majority_table, majority_text))
     is_usually_wrong = rank.usual_table is not None and rank.usual_table != majority_table
     if is_usually_wrong:
-        found = f"not decided: {host_count} hosts agree on other bits than {majority}: see what differs there"
+        found = f"not decided: {host_count} hosts agree on other bits than {majority_text}: see what differs there"
         return Judgement(UNKNOWN, found)
     return _judge_random_order(host_count)
 
@@ -349,14 +350,14 @@ def _count_hosts_with_rarest_fault(rank: Rank, summary_of_class: ClassSummary, *
 
 
 def _judge_random_order(host_count: int) -> Judgement:
-    """Return the judgement on a rank whose kernels add up in a random order: `host_count` hosts gave its other bits."""
+    """Return the judgement on a rank whose kernels sum in a random order: `host_count` hosts gave its other bits."""
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {host_count} hosts have the same other bits in some repetitions")
 
 
 def _describe_fault(rank: Rank, digests: Digests, right_table: str, right_ranks: str) -> str:
     """Return a message on a rank that computes wrongly: how often, and in which tensor of which step first.
 
-    The digests of one repetition are a table. `right_table` is the name of the right one, and `right_ranks` says in
+    A table has the digests of one repetition. `right_table` is the name of the right one, and `right_ranks` says in
     words who gave it. The record holds the digests of a few tables only. If it lacks the right table or all wrong
     tables of the rank, the message says so in place of the step and the tensor.
     """

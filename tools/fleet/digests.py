@@ -1,7 +1,7 @@
 """The digests that show whether a rank computes the same bits as the others, taken on each rank.
 
 Silent data corruption is a wrong result without an error. To find it, every rank repeats the same training steps: the
-program without its all-reduces, the same weights, the same batch. The digests of one repetition are a table. Equal
+program without its all-reduces, the same weights, the same batch. A table has the digests of one repetition. Equal
 tables have the same name, a hash of their content.
 
 What may make healthy GPUs differ is left out: weights drawn on the GPU, DALI's decoders, a dynamic loss scale, fused
@@ -29,7 +29,7 @@ from program import build, ops
 from program.arrays import Array
 from runlog.errors import message_of
 from runlog.json_types import JsonObject
-from tools.acceptance.machine import repeatable
+from tools.acceptance.machine import repeatable_algorithms
 from tools.doctor.rows import gpu_name
 
 # The MiB that cuDNN's convolutions may take, Paddle's default. With one limit for all ranks, the choice of an algorithm
@@ -162,7 +162,7 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    The digests of one repetition are a table. The result has the number of repetitions that gave each table, and the
+    A table has the digests of one repetition. The result has the number of repetitions that gave each table, and the
     first MOST_TABLES_KEPT different tables.
 
     If a step raises an error, the digests taken so far are dropped. The result then has only the error's message, as
@@ -172,7 +172,7 @@ def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsO
     least_end_s = time.monotonic() + amount.least_s
     try:
         # A fixed workspace limit lets cuDNN choose the same algorithms on all ranks.
-        with repeatable(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
+        with repeatable_algorithms(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
             while result.count_by_table.total() < amount.least_repetitions or time.monotonic() < least_end_s:
                 table = digest_one_repetition(training, amount.steps_per_repetition)
                 name = table_name(table)  # equal tables have the same name
@@ -252,7 +252,7 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    The digests of one repetition are a table, and `steps` is the number of steps in each repetition. `mine` are the
+    A table has the digests of one repetition, and `steps` is the number of steps in each repetition. `mine` are the
     digests of this rank, and `host_index` is the number of its host.
 
     The entry says for each rank how many of its repetitions gave each table. It also holds tables, but only the
@@ -280,7 +280,7 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
 def _choose_senders(entries: Sequence[JsonObject], kept_names_by_rank: Sequence[list[str]]) -> dict[str, int]:
     """Choose the tables that go into the record; return {name of a table: the first rank that has kept it}.
 
-    The digests of one repetition are a table. Of the tables that any rank has kept, the MOST_TABLES_RECORDED that most
+    A table has the digests of one repetition. Of the tables that any rank has kept, the MOST_TABLES_RECORDED that most
     ranks gave are chosen.
 
     `entries` are the entries of all ranks in the record: "repetitions" has the rank's number of repetitions by table.

@@ -50,6 +50,8 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
 
     `comm` has one rank of each node, and all its ranks must call this together. `groups` has each node's switch group.
+    If the job has one node, its ranks take the place of nodes.
+
     rounds.py decides which nodes form pairs. In a round a node is in at most one pair. All rounds are run once as a
     warm-up before they are measured.
 

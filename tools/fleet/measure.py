@@ -64,8 +64,8 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
     """Return the results of `examine_node` of all nodes on the first rank of `representatives`, and None on the others.
 
-    `representatives` has one rank of each node. All of them must call this at the same time, because they exchange
-    messages. `mine` is the result on this rank's node.
+    `representatives` has one rank of each node, or all ranks if the job has one node. All of them must call this at the
+    same time, because they exchange messages. `mine` is the result on this rank's node.
 
     "clock_offset_s" is added to each result: the seconds by which the node's clock is ahead of the first node's.
     """
@@ -130,7 +130,7 @@ def main(job: Job, origins: Origins) -> None:
 
     1. The doctor examines each node, before a rank uses its GPU.
     2. Each rank measures by itself, and takes digests of its results.
-    3. One rank of each node measures the links.
+    3. One rank of each node, or all ranks of a single node, measure the links.
     4. All ranks take training steps together.
 
     Raises ValueError for a job of HRNet, or if SWITCH_GROUPS does not fit the nodes.
@@ -148,7 +148,7 @@ def main(job: Job, origins: Origins) -> None:
     step_alone = None
     step_of_all = None
     repeatable_training = None
-    if all(me.comm.allgather(machine.kernels)):
+    if all(me.comm.allgather(machine.has_kernels)):
         step_alone, step_of_all, repeatable_training = programs(machine)
         step_alone()  # the first run of each program builds it
         step_of_all()

@@ -112,8 +112,8 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     """Return the pairs of a round in which the first half of the nodes meets the second half.
 
     `members` has the nodes of each group, and the nodes are ordered by group. The second half is rotated by
-    `round_index * step`. The step is larger than any group, so that of several groups a node mostly meets another
-    one in the next round.
+    `round_index * step`. The step is larger than any group. If the second half has several groups, a node then mostly
+    meets another one of them in the next round.
 
     Two groups of nodes 0 to 3 and 4 to 7 rotate by 5: first (0, 4) (1, 5) (2, 6) (3, 7), then (0, 5) (1, 6) (2, 7)
     (3, 4). With an odd number of nodes the second half has one node more, and each round leaves another one out.
@@ -121,9 +121,9 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     ordered = list(itertools.chain.from_iterable(members.values()))
     middle = len(ordered) // 2
     second_half = ordered[middle:]
-    # One more than the largest group, so that with equal groups a node also meets another position of the group.
+    # The size of the largest group leads to another group, and one more to another position in that group.
     step = max(len(nodes) for nodes in members.values()) + 1
-    # Without a common divisor the rotations repeat only after each node has met the whole second half.
+    # With a common divisor the rotations would repeat before each node has met the whole second half.
     while math.gcd(step, len(second_half)) != 1:
         step += 1
     pairs_of_round = []

@@ -33,13 +33,16 @@ LEAST_REPEATS = 3
 
 
 def tune(args: argparse.Namespace, job: env.Job) -> int:
-    """Measure the strategies that make sense for the job, print a table, and write the config file of the fastest.
+    """Measure the strategies that are worth trying, print a table, and write the config file of the fastest.
 
-    What is faster in the first turns may be so by luck, so the best are measured again, on runs of their own. With
-    --dry-run the commands are printed and nothing runs. Returns the exit status, 0.
+    1. Every candidate is run in several turns, beside the base and the control.
+    2. The best may be faster only by luck, so they are measured again, in runs of their own.
+    3. The fastest of these goes into the config file; the base, if none is faster.
 
-    Raises ValueError, before anything runs, if the config file is there or cannot be written, or --only has a wrong
-    name; RunError if the base or the control does not run.
+    With --dry-run the commands are printed and nothing runs. Returns the exit status, 0.
+
+    Raises ValueError, before anything runs, if the config file exists or cannot be written, or --only has a wrong name.
+    Raises RunError if the base or the control does not run.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -55,9 +58,10 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
 
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), args.repeats)
-    # Both are taken out, so that `screened` has only what is to be judged.
+    # Take both out, so that only the candidates to be judged remain in `screened`.
     base = screened.runs.pop(BASE)
-    allowed = allowed_loss([*base, *screened.runs.pop(CONTROL)])
+    control = screened.runs.pop(CONTROL)
+    allowed = allowed_loss([*base, *control])
     verdicts = judge(screened, base, allowed)
     lines = as_text(verdicts.values()).splitlines()
 
@@ -68,13 +72,13 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         lines.append("measured again, on runs that had no part in the choice:")
         lines += as_text(verdicts.values()).splitlines()
 
-    really_better = better(verdicts)
-    winner = really_better[0] if really_better else BASE
+    faster = better(verdicts)
+    winner = faster[0] if faster else BASE
     if winner == BASE:
         lines.append("chosen: the base; nothing was really better, so this file changes nothing")
     else:
         lines.append(f"chosen: {winner.name}")
-    print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
+    print("\n".join(lines), flush=True)  # before the file is written, which may fail: these took hours
 
     mean = statistics.fmean(verdicts[winner].figures["images_per_s"])
     evidence = [
@@ -90,9 +94,10 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 def _new_config_file(folder: Path, name: str) -> Path:
     """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
 
-    The file is not made. Raises ValueError if it exists, or if the folder cannot be written to, for which a file
-    without a name is made there. The search calls this before anything runs, so that hours of measuring do not end with
-    this error.
+    Call this before anything runs, so that hours of measuring do not end with an error. The file is not created.
+
+    Raises ValueError if the file exists, or if nothing can be written to the folder. To find out, a temporary file is
+    created there and removed.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
@@ -100,41 +105,43 @@ def _new_config_file(folder: Path, name: str) -> Path:
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        error.filename = folder  # in place of the file that was tried
+        error.filename = folder  # the message is to name the folder, not the temporary file
         raise ValueError(f"--folder {named_files.explain(error)}; it must be a folder that you may write") from None
     return path
 
 
-def _chosen(every: list[Candidate], only: str) -> list[Candidate]:
-    """Return the candidates that --only names, or all. Raises ValueError if a name is none."""
+def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
+    """Return the candidates that --only names, separated by commas; all of them if `only` is empty.
+
+    Raises ValueError if a name is not a candidate's.
+    """
     if not only:
-        return every
-    wanted = only.split(",")
-    names = [candidate.name for candidate in every]
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        raise ValueError(f"--only {','.join(unknown)}: must be of {','.join(names)}")
-    return [candidate for candidate in every if candidate.name in wanted]
+        return all_candidates
+    wanted_names = only.split(",")
+    names = [candidate.name for candidate in all_candidates]
+    unknown_names = [name for name in wanted_names if name not in names]
+    if unknown_names:
+        raise ValueError(f"--only {','.join(unknown_names)}: must be of {','.join(names)}")
+    return [candidate for candidate in all_candidates if candidate.name in wanted_names]
 
 
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """Return the text of `config_<name>.sh`, which sets the winner's variables and sources the system's own file.
 
-    Each variable is set for the workload and the precision that were measured, and for no others. So STRATEGY of rn50
-    in amp_o2 gets the line
+    A variable is set only for the workload and the precision that were measured. For STRATEGY of rn50 in amp_o2:
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
 
-    which leaves a value that the user has set. `evidence` are lines for comments at the file's beginning.
+    A value that the user has set stays. `evidence` are lines of text for comments at the beginning of the file.
     """
     system = job.cluster.dgxsystem
-    measured = f"{job.model.workload}_{job.model.precision}".upper()
+    prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
     lines = ["# shellcheck shell=bash", f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh"]
     for line in evidence:
         lines.append(f"# {line}".rstrip())
     for variable, value in winner.exports(job.model.strategy).items():
-        own_variable = f"{measured}_{variable}"
-        lines.append(f'export {own_variable}="${{{own_variable}:-{value}}}"')
+        prefixed = f"{prefix}_{variable}"
+        lines.append(f'export {prefixed}="${{{prefixed}:-{value}}}"')
     lines += [
         "",
         f"# shellcheck source=config_{system}.sh",
@@ -144,10 +151,10 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return lines of text that say where the figures of a search come from: day, code, machine, base and method.
+    """Return lines of text on the origin of a search's figures: day and code, machine, base and method.
 
-    A last line says what the columns of the table of verdicts mean. `repeats` is the number of turns; `record` is of
-    any of the runs, all of which are of this machine and this code.
+    The last line explains the columns of the table of verdicts. `repeats` is the number of turns. `record` is that of
+    any run: all runs have the same machine and code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
@@ -155,16 +162,17 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
         made_by += ", with changes"
 
     names = ("WORKLOAD", "RECIPE", "PRECISION", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DATA", "IMAGE_SIZE", "STRATEGY")
-    base = []
+    base_settings = []
     for name in names:
         value = job.value(name)
-        if value not in ("", 0):  # which mean that it is not set, as IMAGE_SIZE=0
-            base.append(f"{name}={value}")
+        is_set = value not in ("", 0)  # IMAGE_SIZE=0 means the recipe's size
+        if is_set:
+            base_settings.append(f"{name}={value}")
     steps = f"{job.course.warmup_steps} + {job.course.measured_steps} steps"
     return [
         made_by,
         f"machine {record.machine}",
-        f"base    {' '.join(base)}",
+        f"base    {' '.join(base_settings)}",
         f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
         "columns ok: better; images/s (range); over the base's (95 % interval); loss difference over the allowed one",
     ]
@@ -173,9 +181,10 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
-    Each size is run --repeats times. One that does not run has the reason in its row. With --dry-run the commands are
-    printed and nothing runs. Returns the exit status: 1 if no size runs, else 0. Raises ValueError if an entry of
-    --batches is no whole number above 0.
+    Each size is run --repeats times. If a size fails, its row has the reason. With --dry-run the commands are printed
+    and nothing runs. Returns the exit status: 1 if every size failed, else 0.
+
+    Raises ValueError if an entry of --batches is not a whole number above 0.
     """
     sizes = args.batches.split(",")
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
@@ -203,7 +212,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    """End this process by an exception on a signal, so that a run that goes on is ended too."""
+    """Handle a signal by raising SystemExit, so that `Runner.run` terminates the run that is going on."""
     raise SystemExit(128 + number)
 
 
@@ -223,7 +232,8 @@ def _parse() -> argparse.Namespace:
 
 
 def _refuse_wrong_names(job: env.Job) -> None:
-    """Raise ValueError if STRATEGY or RECIPE names what there is not; they are read when they are asked for."""
+    """Raise ValueError if STRATEGY has an unknown knob or RECIPE an unknown name."""
+    # Reading these properties parses the names.
     _ = job.model.knobs
     _ = job.hyperparameters
 
@@ -232,8 +242,10 @@ def _refuse_wrong_names(job: env.Job) -> None:
 def main() -> int:
     """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
 
-    Returns the exit status of `tune` or `sweep`. Raises ValueError, before anything runs, if --repeats are too few,
-    the environment describes no job that can be trained, or the job has several nodes.
+    Returns the exit status of `tune` or `sweep`.
+
+    Raises ValueError, before anything runs, if --repeats is too small, the environment does not describe a job that can
+    be trained, or the job has several nodes.
     """
     args = _parse()
     named_files.check_options(args)

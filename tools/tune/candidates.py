@@ -24,16 +24,22 @@ class Candidate:
 
     @property
     def touches(self) -> set[str]:
-        """Knobs and variables that it sets."""
+        """Return the names of the knobs and variables that it sets."""
         knobs = {knob.partition("=")[0] for knob in self.knobs}
         return knobs | {name for name, _ in self.variables}
 
     def excludes(self, other: "Candidate") -> bool:
-        """Tell whether it cannot go together with another one: both set one thing, or one is the automatic mode."""
+        """Return whether it cannot be joined with another candidate.
+
+        That is so if both set the same knob or variable, or if one of them is Paddle's automatic mode.
+        """
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
     def exports(self, base_strategy: str) -> dict[str, str]:
-        """Return the variables that its run has beyond those of the base, whose STRATEGY is given."""
+        """Return the environment variables in which its run differs from the base, with STRATEGY=`base_strategy`.
+
+        In Paddle's automatic mode the base's knobs are dropped. Otherwise the candidate's knobs are added to them.
+        """
         variables = dict(self.variables)
         if self.is_auto:
             variables["STRATEGY"] = strategy.AUTO
@@ -48,11 +54,14 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 
 def candidates(job: Job) -> list[Candidate]:
-    """Return the strategies that make sense for the job on its device, each as a change to the job's own strategy.
+    """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
 
-    They are single knobs, as "cuda_graph=1", but for those that the job's strategy has already; Paddle's executor in
-    the mode that is not the default; on GPUs Paddle's automatic mode, if it can run; on a CPU fewer processes with
-    more threads. Raises ValueError if the job's strategy is `auto`, to which no knob can be added.
+    - Single knobs, such as "cuda_graph=1", without those that would not change the job's strategy.
+    - Paddle's executor in its other mode: serial on GPUs, parallel on a CPU.
+    - On as many GPUs as it needs: Paddle's automatic mode.
+    - On a CPU: fewer processes with more threads.
+
+    Raises ValueError if the job's strategy is already the automatic mode, to which no knob can be added.
     """
     base = job.model.knobs
     if base.auto:
@@ -65,8 +74,9 @@ def candidates(job: Job) -> list[Candidate]:
             chosen.append(Candidate(name=knob, knobs=(knob,)))
 
     on_gpu = job.cluster.device == "gpu"
-    serial = "1" if on_gpu else "0"  # the opposite of the default in harness/env.py
-    chosen.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
+    # harness/env.py sets the executor to serial on a CPU only.
+    other_executor_mode = "1" if on_gpu else "0"
+    chosen.append(Candidate(name=f"{SERIAL}={other_executor_mode}", variables=((SERIAL, other_executor_mode),)))
     if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not on_gpu:
@@ -75,20 +85,26 @@ def candidates(job: Job) -> list[Candidate]:
 
 
 def _sensible_knobs(job: Job) -> Iterator[str]:
-    """Yield settings of STRATEGY that may make a job faster, such as "cuda_graph=1", each unlike the default.
+    """Yield settings of STRATEGY that may make a job faster, such as "cuda_graph=1".
 
-    Settings that cannot change the job's program are left out, by its device, precision, layout, optimizer and ranks: a
-    fusion of operators in NHWC changes nothing in NCHW, and the size of a gradient bucket nothing for one rank.
+    A switch is yielded with the value that is not its default, as program/strategy.py has it: "=0" if it is on by
+    default. Settings that cannot change the job's program are left out:
+
+    - the switch of another optimizer;
+    - fusions of operators for another layout;
+    - sizes of gradient buckets, for a job of one rank;
+    - settings for GPUs, on a CPU;
+    - a CUDA graph, of a program that cannot be captured.
     """
     on_gpu = job.cluster.device == "gpu"
     traits = job.model.traits
-    is_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"  # the default in half
+    # In half precision NHWC is the layout unless the job asks for NCHW.
+    is_half_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"
     can_capture = traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
 
-    # Each is the opposite of its default, so far as it has one (program/strategy.py).
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"
     yield "merged_lars=1" if "lars" in job.model.recipe else "merged_optimizer=0"
-    if is_nhwc:
+    if is_half_nhwc:
         yield "fuse_bn_act_ops=0"
         yield "fuse_bn_add_act_ops=0"
     else:
@@ -100,8 +116,8 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
     if not on_gpu:
         return
 
-    # Settings of GPUs alone.
-    if is_nhwc:
+    # From here on: settings for GPUs only.
+    if is_half_nhwc:
         yield "resnet_unit=1"
     if can_capture:
         yield "cuda_graph=1"
@@ -113,17 +129,18 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
 
 
 def _fewer_processes(job: Job) -> Iterator[Candidate]:
-    """Yield candidates that compute the job's update by fewer processes, with more threads each.
+    """Yield candidates that compute the same update with fewer processes, each with more threads.
 
-    Their numbers are those that divide the job's. Each process takes the batches of the processes that it replaces one
-    after the other (gradient_merge), so that batch norm sees the same images together. Of 4 ranks at batch 32 this
-    yields 1 rank with 4 parts of its batch of 128, and 2 ranks with 2 parts of 64.
+    For 4 ranks with batch 32: 1 rank with batch 128 in 4 parts, and 2 ranks with batch 64 in 2 parts.
+
+    The number of processes must divide the job's. A process computes the batches of the processes that it replaces one
+    after the other (gradient_merge). So batch norm takes its statistics over the same images as before.
     """
     ranks = job.cluster.dgxngpu
     for fewer in range(1, ranks):
         if ranks % fewer != 0:
             continue
-        parts = ranks // fewer  # the processes that each replaces
+        parts = ranks // fewer  # how many processes each one replaces
         batch = job.model.batchsize * parts
         yield Candidate(
             name=f"DGXNGPU={fewer}",

@@ -16,18 +16,20 @@ from tools.tune.candidates import BASE, CONTROL, Candidate
 
 @dataclass(kw_only=True)
 class Measured:
-    """The runs of each candidate over all turns, and why the others have none."""
+    """The runs of a measurement. A turn is one run of each candidate; a candidate is in only one of the two tables."""
 
-    runs: dict[Candidate, list[Record]]
-    failures: dict[Candidate, str] = field(default_factory=dict)
+    runs: dict[Candidate, list[Record]]  # of the candidates that have not failed, in the order of the turns
+    failures: dict[Candidate, str] = field(default_factory=dict)  # why a candidate failed
 
 
 class Runner:
-    """Starts runs of the job, each with a folder of its own: a trial of so many steps, on the same samples."""
+    """Starts runs of the job by ./run_and_time.sh. Each has its own folder; all have one seed, so the same samples."""
 
     def __init__(self, job: env.Job) -> None:
-        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        self.folder = Path(job.trials.logdir).resolve() / "tune" / started
+        """Prepare the runs of a job. Nothing is started or written yet."""
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        self.folder = Path(job.trials.logdir).resolve() / "tune" / now
+        # A seed below 0 means a new one for each run. All runs of a search need the same one.
         seed = job.course.seed if job.course.seed >= 0 else 1
         self.variables = {
             "MODE": "throughput",
@@ -40,7 +42,7 @@ class Runner:
         self.records: list[Record] = []  # of all runs so far
 
     def command(self, candidate: Candidate, turn: str) -> list[str]:
-        """Return `env NAME=VALUE... ./run_and_time.sh` of one measurement."""
+        """Return the command of one run, `env NAME=VALUE... ./run_and_time.sh`."""
         variables = self.variables | {"LOGDIR": str(self._logdir(candidate, turn))}
         variables |= candidate.exports(self.strategy)
         assignments = [f"{name}={value}" for name, value in variables.items()]
@@ -49,8 +51,8 @@ class Runner:
     def run(self, candidate: Candidate, turn: str) -> Record:
         """Run the job once with a candidate's strategy by ./run_and_time.sh, and return the record of its log.
 
-        `turn` names the run's folder, as "screen_1". If this command is interrupted meanwhile, the run is ended too,
-        and waited for. Raises RunError if the run fails, with the reason that it printed.
+        `turn` names the run's folder, such as "screen_1". If an exception interrupts the wait, as Ctrl-C does, the run
+        is terminated, too. Raises RunError if the run fails, with the reason that it printed.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -64,7 +66,7 @@ class Runner:
             try:
                 _, stderr = process.communicate()
             finally:
-                is_still_running = process.poll() is None  # only after an exception here, as of Ctrl-C
+                is_still_running = process.poll() is None  # only after an exception, such as Ctrl-C
                 if is_still_running:
                     process.terminate()
                     process.wait()
@@ -74,13 +76,14 @@ class Runner:
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
-        """Run each candidate once a turn, and return its runs over all turns, or why it failed.
+        """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        Every second turn goes in the reverse order, so that what changes slowly, as heat does, slows no candidate more
-        than another. One that fails is not run again. The control, by which losses are compared, runs in the first turn
-        alone. `title` begins the names of the runs' folders.
+        - Every second turn has the reverse order. So a slow change, such as heat, affects all candidates alike.
+        - A candidate that has failed is not run again.
+        - The control runs only in the first turn: it is for comparing losses, not speed.
 
-        Raises RunError if the base or the control fails.
+        `title` begins the names of the runs' folders: "screen" -> "screen_1". Raises RunError if the base or the
+        control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):
@@ -95,10 +98,12 @@ class Runner:
         return measured
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Run the candidate once, and add the run to `measured`, or the reason why it failed; print either on stderr.
+        """Run a candidate once, and note the outcome in `measured`. Print it on stderr.
 
-        A candidate that fails loses its earlier runs too: they would be of fewer turns than the base's. Raises RunError
-        if the base or the control fails.
+        - The run works: it is added to the candidate's runs.
+        - It fails: the reason is noted, and the candidate's earlier runs are removed. They could not be compared with
+          the base, which has runs of more turns. Do not call this for the candidate again.
+        - The base or the control fails: RunError is raised.
         """
         try:
             record = self.run(candidate, turn)
@@ -114,7 +119,7 @@ class Runner:
         print(f"{turn} {candidate.name}: {rate(record):.2f} images/s", file=sys.stderr, flush=True)
 
     def _logdir(self, candidate: Candidate, turn: str) -> Path:
-        """Return the folder of a run: that of its turn, and in it one of the candidate's name."""
+        """Return the folder of a run, `<folder of the search>/<turn>/<name of the candidate>`."""
         name = "".join(_in_file_name(character) for character in candidate.name)
         return self.folder / turn / name
 
@@ -128,14 +133,14 @@ def _reason_of_failure(stderr: str, exit_status: int) -> str:
 
 
 def _in_file_name(character: str) -> str:
-    """Return a character as a file's name has it: a hyphen in place of one that may not stand there."""
+    """Return a character of a candidate's name for a file name: a letter, a digit, `_`, `.` or `=`; otherwise `-`."""
     if character.isalnum() or character in "_.=":
         return character
     return "-"
 
 
 def rate(run: Record) -> float:
-    """Return the images/s of a run over its measured windows."""
+    """Return the images/s of a run over all windows of its measured phase; the warm-up does not count."""
     images = 0.0
     seconds = 0.0
     for window in run.windows:

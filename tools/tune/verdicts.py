@@ -14,7 +14,7 @@ from scoring.record import Record
 from tools.tune.candidates import BASE, Candidate
 from tools.tune.runs import Measured, rate
 
-# A loss may differ from the base's by so many times what the control's does, and by a rounding of its own.
+# A candidate's loss may differ from the base's by this many times the difference of the control, plus this share of it.
 CONTROL_FACTOR = 10.0
 LOSS_ROUNDING = 1e-6
 
@@ -30,26 +30,33 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return by how much a candidate's loss may differ from the base's, by window of steps.
+    """Return how far a candidate's loss may be from that of the first run of the base, for each window of steps.
 
-    `runs` are the base's and the control's, a run of the base first. The control's input differs by a rounding, so what
-    their losses differ by up to a window is what rounding does. A candidate may differ by CONTROL_FACTOR times that,
-    and by LOSS_ROUNDING of the loss.
+        allowed = CONTROL_FACTOR * difference + LOSS_ROUNDING * |loss of the first run|
+
+    `runs` are those of the base, then those of the control. The control's input differs from the base's by a rounding.
+    So `difference`, the largest between the first run and any other in the windows so far, is what rounding can do.
     """
-    first, *others = losses(runs)
-    difference_by_window = np.abs(others - first).max(axis=0)
+    first_run, *other_runs = losses(runs)
+    difference_by_window = np.abs(other_runs - first_run).max(axis=0)
     largest_so_far = np.maximum.accumulate(difference_by_window)
-    return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first))
+    return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_run))
 
 
 def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return a verdict on the base and on each candidate of `measured`; `base` are the base's runs of the same turns.
+    """Return a verdict on the base and on each candidate of `measured`.
 
-    The base is ok, and a candidate that failed is fatal. Any other is judged by its speed and its losses, as
-    `judge_candidate` says. `allowed` has how far a loss may be from the base's, by window.
+    - The base, whose runs are `base`, of the same turns: ok.
+    - A candidate with runs: `judge_candidate` judges its speed and its losses.
+    - A candidate that failed: fatal.
+
+    `allowed` says for each window how far a loss may be from the base's.
     """
-    rates = [rate(run) for run in base]
-    verdicts = {BASE: Verdict(check=BASE.name, status=OK, found=shown(rates), figures={"images_per_s": rates})}
+    base_rates = [rate(run) for run in base]
+    base_verdict = Verdict(
+        check=BASE.name, status=OK, found=mean_and_range(base_rates), figures={"images_per_s": base_rates}
+    )
+    verdicts = {BASE: base_verdict}
     for candidate, runs in measured.runs.items():
         verdicts[candidate] = judge_candidate(candidate.name, runs, base, allowed)
     for candidate, reason in measured.failures.items():
@@ -60,28 +67,31 @@ def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdict
 def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], allowed: Array) -> Verdict:
     """Compare a candidate's runs with the base's runs of the same turns, and return the verdict on it.
 
-    It is fatal if its losses differ too much from the base's. Else it goes by the 95 % interval of its speed: ok if the
-    candidate is surely faster, a warning if it is surely slower, and unknown if neither is shown. `allowed` has how far
-    a loss may be from the base's, by window.
+    - Its losses differ from the base's by more than `allowed`, which has a figure for each window: fatal.
+    - The 95 % interval of its speed over the base's is above 1: ok, it is faster.
+    - The interval is below 1: a warning, it is slower.
+    - The interval contains 1: unknown.
 
     The verdict's figures are:
 
-    - `images_per_s`, of each turn;
-    - `ratio`, the candidate's images/s over the base's, as the geometric mean over the turns, and its `interval_95`;
-    - `loss_excess`, the largest difference of a loss over the allowed one, infinite for a NaN: above 1 is too much.
+    - `images_per_s` of each turn;
+    - `ratio`, the candidate's images/s divided by the base's, as the geometric mean over the turns;
+    - `interval_95` of that ratio;
+    - `loss_excess`, the largest loss difference divided by the allowed one, or infinity if a loss is NaN.
     """
     rates = [rate(run) for run in runs]
     log_ratios = []
     for own_rate, base_run in zip(rates, base, strict=True):
         log_ratios.append(math.log(own_rate / rate(base_run)))
     log_interval = spread.t_interval(log_ratios)
-    assert log_interval is not None, "two turns or more are taken"
+    assert log_interval is not None, "two turns or more are run"
     ratio = math.exp(statistics.fmean(log_ratios))
     low = math.exp(log_interval[0])
     high = math.exp(log_interval[1])
 
-    first_of_base = losses(base[:1])  # as in `allowed_loss`; all runs have one seed, so its others are nearly the same
-    excesses = np.abs(losses(runs) - first_of_base) / allowed  # [runs, windows]
+    # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
+    first_base_losses = losses(base[:1])  # [1, windows]
+    excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
     excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
     if excess > 1:
         status = FATAL
@@ -95,70 +105,76 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     else:
         status = UNKNOWN
         outcome = "no difference shown"
+    speed = f"{mean_and_range(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base"
     return Verdict(
         check=name,
         status=status,
-        found=f"{shown(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base; loss {excess:.2g}: {outcome}",
+        found=f"{speed}; loss {excess:.2g}: {outcome}",
         figures={"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess},
     )
 
 
-def shown(images_per_s: Sequence[float]) -> str:
+def mean_and_range(images_per_s: Sequence[float]) -> str:
     """Return mean and range of several rates as text: "403.20 (401.10 to 405.90)"."""
     mean = statistics.fmean(images_per_s)
     return f"{mean:.2f} ({min(images_per_s):.2f} to {max(images_per_s):.2f})"
 
 
 def better(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates that are faster than the base, the fastest first."""
+    """Return the candidates whose verdict says that they are faster than the base, the fastest first."""
     faster = [candidate for candidate, verdict in verdicts.items() if verdict.status == OK and candidate != BASE]
     return sorted(faster, key=lambda candidate: -verdicts[candidate].figures["ratio"])
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return what is measured again: the fastest candidate, and all that can go together as one; [] if none is better.
+    """Return the candidates to measure again.
 
-    From the fastest on, a candidate is joined unless it excludes one that is joined already. If none can be joined
-    with the fastest, that alone is measured again.
+    - No candidate is faster than the base: none.
+    - No other faster candidate can be joined with the fastest: the fastest.
+    - Otherwise: the fastest, and a new candidate that joins it with others.
+
+    From the fastest on, each faster candidate is joined unless it excludes one that is joined already.
     """
-    together: list[Candidate] = []
+    compatible: list[Candidate] = []
     for candidate in better(verdicts):
-        if not any(candidate.excludes(other) for other in together):
-            together.append(candidate)
-    if len(together) < 2:
-        return together
-    return [together[0], _joined(together)]
+        if not any(candidate.excludes(other) for other in compatible):
+            compatible.append(candidate)
+    if len(compatible) < 2:
+        return compatible
+    fastest = compatible[0]
+    return [fastest, _joined(compatible)]
 
 
-def _joined(together: Sequence[Candidate]) -> Candidate:
-    """Make one candidate of several."""
+def _joined(compatible: Sequence[Candidate]) -> Candidate:
+    """Return one candidate with the knobs and variables of several that do not exclude each other."""
     knobs: list[str] = []
     variables: list[tuple[str, str]] = []
-    for candidate in together:
+    for candidate in compatible:
         knobs += candidate.knobs
         variables += candidate.variables
-    name = " + ".join(candidate.name for candidate in together)
+    name = " + ".join(candidate.name for candidate in compatible)
     return Candidate(name=name, knobs=tuple(knobs), variables=tuple(variables))
 
 
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
-    """Return the verdict on a batch size, which is always ok: its rate over the turns, and the GPU memory that it took.
+    """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    The rate is the mean, with a 95 % interval if there were two turns or more. The memory is the most of any
-    measured window of steps, or "not measured" if no window has it, as on a CPU.
+    - The speed is the mean over the turns, with a 95 % interval if there are at least two.
+    - The memory is the largest of any measured window, or "not measured" if no window has it, as on a CPU.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
-    within = "no interval: one turn"
+    interval_words = "no interval: one turn"
     if interval is not None:
-        within = f"95 % interval over the turns {interval[0]:.2f} to {interval[1]:.2f}"
+        interval_words = f"95 % interval over the turns {interval[0]:.2f} to {interval[1]:.2f}"
 
-    held_mib: list[float] = []
+    memories_mib: list[float] = []
     for run in runs:
         for window in run.windows:
             if window.phase == "measured" and window.gpu_memory_mib is not None:
-                held_mib.append(window.gpu_memory_mib)
-    memory = "GPU memory not measured"
-    if held_mib:
-        memory = f"{max(held_mib):.0f} MiB of GPU memory"
-    return Verdict(check=name, status=OK, found=f"{statistics.fmean(rates):.2f} images/s, {within}, {memory}")
+                memories_mib.append(window.gpu_memory_mib)
+    memory_words = "GPU memory not measured"
+    if memories_mib:
+        memory_words = f"{max(memories_mib):.0f} MiB of GPU memory"
+    found = f"{statistics.fmean(rates):.2f} images/s, {interval_words}, {memory_words}"
+    return Verdict(check=name, status=OK, found=found)

@@ -1,0 +1,80 @@
+"""The steps that a run must do by its settings: how many each of its windows has, and where its epochs end."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from compliance.logged_run import LoggedRun
+from runlog import schema
+
+
+class PlannedWindow(NamedTuple):
+    """The number of steps and the phase that a window must have."""
+
+    steps: int
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The sizes that the steps of a run must have by its settings; 0 for a size that the log does not state.
+
+    A step is one update of the weights by a global batch of images. A window is the steps between two lines of
+    progress.
+    """
+
+    batch: int = 0
+    epoch_steps: int = 0
+    most_window_steps: int = 0
+    warmup_end: int = 0  # the last step of the phase "warmup", in a run that only measures throughput
+    measured_end: int = 0  # the last step of its phase "measured"
+
+    def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
+        """Return the steps and the phase that a window must have if it begins in `epoch`, after `steps_done` steps.
+
+        A window ends where its epoch ends. A run that only measures throughput has two phases instead of epochs,
+        "warmup" and "measured", and a window ends where its phase ends. Otherwise a window has `most_window_steps`; if
+        the log does not state this number, the window is not limited by it.
+        """
+        if not self.measured_end:
+            phase = "train"
+            end = epoch * self.epoch_steps
+        elif steps_done < self.warmup_end:
+            phase = "warmup"
+            end = self.warmup_end
+        else:
+            phase = "measured"
+            end = self.measured_end
+        most_steps = self.most_window_steps or end
+        return PlannedWindow(steps=min(most_steps, end - steps_done), phase=phase)
+
+
+def plan_of_run(run: LoggedRun) -> Plan:
+    """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
+
+    If one of these events is missing or not above 0, the batch and the steps of an epoch are 0. The two phases end at 0
+    unless the setting MODE is "throughput".
+    """
+    samples = int(run.stated_count(schema.TRAIN_SAMPLES))
+    batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))
+    epoch_steps = 0
+    if samples > 0 and batch > 0:
+        epoch_steps = samples // batch
+    else:
+        batch = 0
+    warmup_end = 0
+    measured_end = 0
+    if run.settings.get("MODE") == "throughput":
+        warmup_end = _whole_number_or_0(run.settings.get("WARMUP_STEPS"))
+        measured_end = warmup_end + _whole_number_or_0(run.settings.get("MEASURED_STEPS"))
+    return Plan(
+        batch=batch,
+        epoch_steps=epoch_steps,
+        most_window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")),
+        warmup_end=warmup_end,
+        measured_end=measured_end,
+    )
+
+
+def _whole_number_or_0(setting: Any) -> int:
+    """Return a setting that is a whole number; 0 for any other value."""
+    return setting if type(setting) is int else 0

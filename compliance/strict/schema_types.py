@@ -1,0 +1,53 @@
+"""Whether a value that was read from JSON is of a type of runlog's schema."""
+
+import typing
+from dataclasses import MISSING, fields, is_dataclass
+from types import UnionType
+from typing import Any
+
+from runlog.json_types import JsonObject
+from runlog.reader import hints_of
+
+
+def fits(kind: Any, value: Any) -> bool:
+    """Return whether a value that was read from JSON is of the type `kind`, a type of runlog/schema.py.
+
+    - Any: always true.
+    - A union: the value must fit one of its types.
+    - list[X], dict[str, X]: it must be a list or a table, and each item or value must fit X.
+    - A dataclass: it must be a table with the dataclass's fields.
+    - A simple type: it must be of just that type, so a bool is not an int. An int may stand for a float. In either
+      place it must have 63 bits at most.
+    """
+    outer_type = typing.get_origin(kind)  # list, of list[int]
+    inner_types = typing.get_args(kind)
+    if kind is Any:
+        return True
+    if outer_type in (typing.Union, UnionType):
+        return any(fits(alternative, value) for alternative in inner_types)
+    if outer_type in (list, dict):
+        if not isinstance(value, outer_type):
+            return False
+        items = value.values() if isinstance(value, dict) else value
+        item_type = inner_types[-1]  # X of list[X] and of dict[str, X]
+        return all(fits(item_type, item) for item in items)
+    if is_dataclass(kind):
+        return isinstance(value, dict) and _has_fields(kind, value)
+    if type(value) is int:  # JSON's integers have no bound
+        return kind in (int, float) and abs(value) < 2**63
+    return type(value) is kind
+
+
+def _has_fields(kind: Any, value: JsonObject) -> bool:
+    """Return whether a table has the fields of the dataclass `kind`, each of its type.
+
+    A field with a default may be missing. Other fields of the table do not matter.
+    """
+    hints = hints_of(kind)
+    for field in fields(kind):
+        is_present = field.name in value
+        if is_present and not fits(hints[field.name], value[field.name]):
+            return False
+        if not is_present and field.default is MISSING:
+            return False
+    return True

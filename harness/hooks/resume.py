@@ -1,0 +1,182 @@
+"""Goes on from a checkpoint: finds the newest good one, and gives its state to the program of every rank."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from paddle import static
+
+from harness import state
+from harness.hooks.checkpoint_file import Position, folder_of, newest_first, read
+from harness.job import Job
+from harness.ranks import Ranks
+from program import build, stored
+from program.arrays import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The start of a run: step 0, or the position of a checkpoint."""
+
+    position: Position
+    path: str = ""  # of the checkpoint; empty for step 0
+    arrays: dict[str, Array] = field(default_factory=dict)  # of the checkpoint; empty on all ranks but 0
+
+
+FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0))
+
+
+def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
+    """Return where the run starts: at the newest good checkpoint of its folder, or at step 0.
+
+    - RESUME=no: step 0.
+    - RESUME=auto: the newest checkpoint that is not damaged, or step 0 if there is none. Rank 0 reads it and broadcasts
+      its position; the arrays stay with rank 0.
+
+    `run` has what the run's state depends on, such as workload, recipe and number of samples. Every rank must call
+    this. Raises ValueError on rank 0 if the checkpoint's run had another one of these, or another global batch or seed.
+    """
+    if job.checkpoints.resume == "no":
+        return FROM_STEP_0
+    start = FROM_STEP_0
+    if ranks.is_first:
+        start = _newest_good(job, run, ranks.size)
+    position, path = ranks.comm.bcast((start.position, start.path))
+    return Start(position=position, path=path, arrays=start.arrays)
+
+
+def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
+    """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 if there is none.
+
+    A warning is printed for each damaged checkpoint that is skipped, and if no good one is left. `run` has what this
+    run's state depends on, `ranks` is the number of its ranks. Raises ValueError if this run cannot go on from the
+    newest good checkpoint; older ones are not looked at then.
+    """
+    folder = folder_of(job.checkpoints, Path(job.trials.result_file))
+    for path in newest_first(folder):
+        try:
+            contents = read(path)
+            position = Position(**contents.metadata["position"])
+            run_there = contents.metadata["run"]
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
+            continue
+        if run_there != run:
+            differs = _differences_in_words(run_there, run)
+            raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
+        _require_same_course(path, position, job, ranks)
+        return Start(position=position, path=str(path), arrays=contents.arrays)
+    print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
+    return FROM_STEP_0
+
+
+def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
+    """Raise ValueError if the job has another global batch or seed than the run of the checkpoint at `path`.
+
+    `position` is that of the checkpoint and says both. `ranks` is the number of this job's ranks. A job with SEED=-1
+    takes over the checkpoint's seed.
+    """
+    if position.global_batch != job.global_batch:
+        raise ValueError(
+            f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
+            f"recipe depends on it: set BATCHSIZE={position.global_batch / ranks:g} for {ranks} ranks"
+        )
+    if job.course.seed not in (-1, position.seed):
+        raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
+
+
+def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Return what differs between a checkpoint's run and this one, as "epochs 90 there, 37 here"."""
+    differing = []
+    for name, value in here.items():
+        if there.get(name) != value:
+            differing.append(f"{name} {there.get(name)!r} there, {value!r} here")
+    return ", ".join(differing)
+
+
+def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
+    """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
+
+    1. Rank 0 sets its program's tensors, and broadcasts them to the other ranks.
+    2. The statistics of batch normalization (BN) differ from rank to rank. If there are as many ranks as before, each
+       gets its own; else all get the mean.
+    3. The learning rate goes on at the checkpoint's step.
+
+    Every rank must call this. Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program.
+    """
+    if not start.path:
+        return
+    main = training.main
+    statistics = state.statistics_names(main)
+    arrays = _as_stored(start.arrays, main)  # empty on all ranks but 0
+    if ranks.is_first:
+        _restore_first_rank(start.path, arrays, main, statistics)
+    # The broadcast overwrites every rank's BN statistics by those of rank 0, so a rank's own must be set after it.
+    state.broadcast_parameters(main, ranks)
+    _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
+    training.schedule.step(start.position.step)
+
+
+def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
+    """Return a checkpoint's arrays, which are laid out as in the network, as the passes have the program store them."""
+    forms = stored.forms(main)  # of the variables that the program stores otherwise, by name
+    as_stored = {}
+    for name, saved in arrays.items():
+        _, _, variable = name.rpartition("/")  # a statistic's name is as rank0/VARIABLE
+        form = forms.get(variable)
+        as_stored[name] = saved if form is None else form.from_plain(saved)
+    return as_stored
+
+
+def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
+    """Set every tensor of rank 0's program to the value that a checkpoint's arrays have for it.
+
+    `statistics` are the names of the BN statistics. The arrays have these for each rank, as `rank0/NAME`. If the loss
+    scale was fixed in the checkpoint's run and is dynamic in this one, or the reverse, the program's loss scale stays
+    as the start-up program set it, and a warning is printed.
+
+    Raises ValueError for a tensor that the checkpoint does not have in the program's shape.
+    """
+    tensors = dict(state.tensors(main))
+    was_dynamic = state.has_dynamic_loss_scale(arrays)
+    is_dynamic = state.has_dynamic_loss_scale(tensors)
+    leaves_loss_scale = False
+    for name, tensor in tensors.items():
+        if was_dynamic != is_dynamic and state.is_loss_scale(name):
+            leaves_loss_scale = True
+            continue
+        name_in_checkpoint = f"rank0/{name}" if name in statistics else name
+        value = arrays.get(name_in_checkpoint)
+        if value is None or list(value.shape) != tensor.shape():
+            raise ValueError(f"{path}: has no {name} of this program's shape: set RESUME=no")
+        state.assign(tensor, value)
+    if leaves_loss_scale:
+        if was_dynamic:
+            scales = "a dynamic loss scale, this one has a fixed one"
+        else:
+            scales = "a fixed loss scale, this one has a dynamic one"
+        print(f"warning: {path}: its run had {scales}, which begins anew", file=sys.stderr, flush=True)
+
+
+def _restore_statistics(
+    ranks_then: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
+) -> None:
+    """Set each rank's BN statistics to those of a checkpoint whose run had `ranks_then` ranks; all must call this.
+
+    `statistics` are their names. If there are as many ranks as then, each rank gets the values of the rank with its
+    number; else all get the mean. Only rank 0 has the `arrays`, and it sends every rank its values.
+    """
+    for name, tensor in state.tensors(main):
+        if name not in statistics:
+            continue
+        value_for_each_rank = None  # only rank 0 has values to send
+        if ranks.is_first:
+            values = [arrays[f"rank{rank}/{name}"] for rank in range(ranks_then)]
+            if ranks_then == ranks.size:
+                value_for_each_rank = values
+            else:
+                mean = np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype)
+                value_for_each_rank = [mean] * ranks.size
+        state.assign(tensor, ranks.comm.scatter(value_for_each_rank))

@@ -1,0 +1,198 @@
+"""The report on a fleet as an HTML page: tables of nodes and links, and maps of the links."""
+
+import bisect
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from runlog.digits import significant
+from runlog.verdict import FATAL, OK, UNKNOWN, Verdict
+from scoring.report import brief, render
+from scoring.report.blocks import Table
+from scoring.report.text import number
+from tools.fleet.record import EXCHANGE_MIB, differences
+from tools.fleet.verdicts import BAD, LINK_METRICS, Judged, links_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The unit in which a metric is shown."""
+
+    name: str
+    factor: float  # shown value = recorded value * factor
+
+
+RATIO_UNIT = Unit(name="of the fleet's median", factor=1.0)  # of a check that has no unit
+UNITS = {  # by the check of a verdict
+    "step": Unit(name="ms", factor=1e3),
+    "input": Unit(name="ms", factor=1e3),
+    "transfer": Unit(name="ms", factor=1e3),
+    "memory": Unit(name="s/GiB", factor=1.0),
+    "disk": Unit(name="s/GiB", factor=1.0),
+    "GPU clock": Unit(name="ns", factor=1.0),
+    "latency": Unit(name="us", factor=1e6),
+}
+# The upper bounds of the map's shades. They are ratios: a link's time over the median time of links of its kind, which
+# is inside a switch group or across groups.
+SHADES = (1.05, 1.2, 1.5, 2.0)
+MOST_NODES_SHOWN = 16  # in full: the cells of a larger map have a shade but no figure, and a line has no more names
+MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
+
+
+def signed(share: float) -> str:
+    """Return a share as percent with its sign: 0.05 -> "+5.0%"."""
+    return f"{share:+.1%}"
+
+
+class Cell(NamedTuple):
+    """One pair of nodes on a map."""
+
+    figure: str
+    shade: int  # 0 for a ratio up to SHADES[0], 1 for one up to SHADES[1], and so on
+    status: str  # of the verdict on the link; empty if there is none
+
+
+def _slower(verdict: Verdict, *, missing: str) -> str:
+    """Return how much slower than the fleet's median a node or link is: "+5.0%". `missing` if it was not compared."""
+    if "slower" in verdict.figures:
+        return signed(verdict.figures["slower"])
+    return missing
+
+
+def _figure_on_map(metric: str, time_s: float) -> str:
+    """Return the figure of a link on a map: the bandwidth in MiB/s for "transfer_s", else the latency in microseconds.
+
+    `time_s` is the link's time. Figures of 1000 and more are whole numbers; others have four digits.
+    """
+    value = time_s * 1e6
+    if metric == "transfer_s":
+        value = EXCHANGE_MIB / time_s
+    return f"{value:,.0f}" if value >= 1000 else significant(value, digits=4)
+
+
+def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
+    """Return the rows of a map of the links: for each node {number of another node: cell of the link between them}.
+
+    A node has a cell for each other node that it was measured with. So each link is in two rows, those of its nodes.
+    `metric` is one of LINK_METRICS.
+
+    The shade of a cell shows the link's time over the median time of its kind of links. There are two kinds: links
+    inside a switch group, and links from one group to another ("across").
+    """
+    links = links_of(judged.record)  # by name
+    median_time_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # of the link's turns
+    times_by_is_across: dict[bool, list[float]] = {}
+    for name, link in links.items():
+        times_by_is_across.setdefault(link["across"], []).append(median_time_s[name])
+    usual_s = {is_across: statistics.median(times) for is_across, times in times_by_is_across.items()}
+
+    check = LINK_METRICS[metric]
+    statuses = {verdict.where: verdict.status for verdict in judged.link_verdicts if verdict.check == check}
+    rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]
+    for name, link in links.items():
+        time_s = median_time_s[name]
+        ratio_to_usual = time_s / usual_s[link["across"]]
+        shade = bisect.bisect_left(SHADES, ratio_to_usual)  # how many of SHADES are below the ratio
+        cell = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
+        rows[link["a"]][link["b"]] = cell
+        rows[link["b"]][link["a"]] = cell
+    return rows
+
+
+def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
+    """Return the table of the bad nodes and links: a row for each of the verdicts.
+
+    - A verdict on a time has the node's or link's median in the figure `value`. Its row shows how much slower it is,
+      with the interval, and the median in the metric's unit.
+    - A verdict on stalls, on arithmetic or by the doctor has no `value`. Its last column also says what was found.
+    """
+    rows = []
+    for verdict in verdicts:
+        figures = verdict.figures
+        median = ""
+        status = f"{verdict.status}: {verdict.found}"
+        if "value" in figures:
+            unit = UNITS.get(verdict.check, RATIO_UNIT)
+            median = f"{number(figures['value'] * unit.factor)} {unit.name}"
+            status = verdict.status
+        interval = ""
+        if figures.get("interval_95"):  # None if there were too few turns
+            interval = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
+        rows.append((verdict.where, verdict.check, _slower(verdict, missing=""), interval, median, status))
+    head = ("node or link", "by", "slower", "95 % interval", "median", "verdict")
+    return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
+
+
+def _table_of_nodes(judged: Judged) -> Table:
+    """Return the table of all nodes: a row for each, with its status and how much slower it is by each metric.
+
+    If a node was not compared by a metric, the cell has the status of that verdict; it is empty without a verdict.
+    """
+    metrics = list(dict.fromkeys(verdict.check for verdict in judged.node_verdicts if verdict.check != "doctor"))
+    cells: dict[tuple[str, str], str] = {}  # by node and metric
+    for verdict in judged.node_verdicts:
+        cells[verdict.where, verdict.check] = _slower(verdict, missing=verdict.status)
+    rows = []
+    for index, (host, status) in enumerate(judged.statuses.items()):
+        cells_of_host = [cells.get((host, metric), "") for metric in metrics]
+        rows.append((str(index), host, status, *cells_of_host))
+    head = ("number", "node", "verdict", *metrics)
+    return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
+
+
+def _conclusion(judged: Judged) -> tuple[str, str]:
+    """Return the status of the whole fleet, and sentences that say it in words.
+
+    - FATAL if a node or a link is bad. The sentences list the nodes left out and the bad links.
+    - UNKNOWN if no node could be compared, or if there are doubts.
+    - OK otherwise.
+
+    Doubts are appended to the sentences in any case.
+    """
+    sentence = "No node and no link is named."
+    if judged.bad_verdicts:
+        bad_places = [verdict.where for verdict in judged.bad_verdicts]
+        # `statuses` has all nodes, so that any other place is a link. A link may have several bad verdicts.
+        bad_links = dict.fromkeys(place for place in bad_places if place not in judged.statuses)
+        left_out = ", ".join(judged.left_out_hosts) or "none"
+        status = FATAL
+        sentence = f"Nodes left out: {left_out}. Links named: {', '.join(bad_links) or 'none'}."
+    elif set(judged.statuses.values()) == {UNKNOWN}:
+        status = UNKNOWN
+        sentence = "Nobody could be told from the others here."
+    elif judged.doubts:
+        status = UNKNOWN
+    else:
+        status = OK
+    for doubt in judged.doubts:
+        sentence = f"{sentence} Doubt: {doubt}."
+    return status, sentence
+
+
+def report_as_page(judged: Judged) -> str:
+    """Return the report as an HTML page, rendered from the template page.html.
+
+    It has a table of the bad nodes and links (none if all are good), a map of the links' bandwidth and one of their
+    latency, a table of what differs between the nodes, and a table of all nodes.
+    """
+    status, sentence = _conclusion(judged)
+    tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []
+    rows = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
+    caption = "What is not alike, first what matters most"
+    table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)
+    variables = {
+        "record": judged.record,
+        "sentence": sentence,
+        "state": status,
+        "mark": brief.STATUSES[status][0],  # the sign before the sentence
+        "named": tables_of_bad,
+        "statuses": judged.statuses,
+        "bad": BAD,  # the statuses that are marked on the maps
+        "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
+        "figures": len(judged.statuses) <= MOST_NODES_SHOWN,  # whether the maps' cells show them
+        "shades": SHADES,
+        "tables": [table_of_differences, _table_of_nodes(judged)],
+    }
+    return render.html(variables, Path(__file__).with_name("page.html"))
