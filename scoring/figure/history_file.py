@@ -39,10 +39,10 @@ class Series:
 class Row:
     """One run of the history; the record itself stays in the file, as zlib-packed JSON."""
 
-    sha256: str  # of the log, with the run's lines where it holds several
+    sha256: str  # of the log, with the run's lines if the log holds several
     file: str
     date: str  # UTC
-    date_of: str  # "run_start", "first_row", or "file" where the log has no calendar
+    date_of: str  # "run_start", "first_row", or "file" if the log has no calendar
     revision: str | None  # commit of the code that ran
     system: str
     workload: str
@@ -61,7 +61,7 @@ class Added(NamedTuple):
     """The numbers of runs that were written into the history."""
 
     new: int
-    corrected: int  # those whose row said otherwise before
+    corrected: int  # runs that replaced an older row
 
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]

@@ -1,7 +1,7 @@
 """The levels on which a measurement is repeated: windows of a run, runs of a host, hosts of a system.
 
-Values of one level lie apart by what changes from one to the next, so each level has a spread of its own. Windows tell
-little of runs, and runs of one host little of other hosts.
+Each level has its own spread, because different things change from one value to the next. Windows show little about
+runs, and runs of one host show little about other hosts.
 """
 
 import math
@@ -18,7 +18,7 @@ HOSTS_UNSAID = "the logs do not name their hosts"
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One level of repetition, and how far its values lie apart."""
+    """One level of repetition, and how much its values vary."""
 
     name: str  # window, run or host
     count: int | None  # values of the level in all; None: the logs do not say

@@ -1,4 +1,4 @@
-"""How many runs a figure is made of: as many as the protocol asks for, or MLPerf of the benchmark."""
+"""How many runs a figure is made of: the number of the protocol, or the one that MLPerf sets for the benchmark."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
 from scoring.record import InputError, Record, TooFewRunsError
 
-BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # where a log of ours names no benchmark
+BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # if a log of this project names no benchmark
 
 
 def benchmark_of(record: Record) -> str | None:

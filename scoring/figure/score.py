@@ -32,7 +32,7 @@ WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many
 class Score:
     """A figure, and how far to trust it."""
 
-    value: float  # not a number where there is none
+    value: float  # NaN if there is no figure
     unit: str
     protocol: Protocol
     runs: tuple[RunFigure, ...]
@@ -51,7 +51,7 @@ class Score:
 
     @property
     def hosts(self) -> list[str] | None:
-        """The hosts that the runs name, each once; None where a log does not name all of its hosts."""
+        """The hosts that the runs name, each once; None if a log does not name all of its hosts."""
         named = hosts_of_runs(self.records)
         return None if named is None else list(dict.fromkeys(named))
 

@@ -122,7 +122,7 @@ def positions(record: Record) -> list[int | None]:
 
 
 def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
-    """Return the first windows, as many as have at most `steps` steps in all.
+    """Return the first windows that together have at most `steps` steps.
 
     A window that does not say its steps counts as one step. Raises InputError if all windows together have fewer steps,
     or if the first window alone has more.

@@ -1,6 +1,6 @@
 """The logs of systems that are set side by side: a log or a folder each, or the folders of a submission.
 
-The devices of each are said by its log, by an option, or by its system description.
+The log, an option or the system description gives the devices of each.
 """
 
 import argparse

@@ -69,7 +69,7 @@ def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates
 def waiting_share(windows: Sequence[Window]) -> float | None:
     """Return the share of the time that rank 0 waited for input.
 
-    Only windows whose row has both times count. Returns None if there are none.
+    A window counts if its row gives both its waiting time and its whole time. Returns None if there is none.
     """
     waited_s = 0.0
     total_s = 0.0

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
-    """Return a plan as lines: the measured shapes, a table of the predictions, assumptions and warnings.
+def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
+    """Return predictions as lines: the measured shapes, a table of the predictions, assumptions and warnings.
 
-    `planned` is what `plan` returned. The efficiency in the table compares each prediction with the first one. If times
-    to train are not known, the last lines say why.
+    `predicted` is what `predict_from_logs` returned. The efficiency in the table compares each prediction with the
+    first one. If times to train are not known, the last lines say why.
     """
-    shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in planned["measured"])
-    loss = format(planned["model"]["loss"], ".1%")
+    shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
+    loss = format(predicted["model"]["loss"], ".1%")
     row_format = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
     head = ("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured")
     lines = [
@@ -19,14 +19,14 @@ def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
         "",
         row_format.format(*head),
     ]
-    first = planned["predictions"][0]
-    for row in planned["predictions"]:
+    first = predicted["predictions"][0]
+    for row in predicted["predictions"]:
         lines.append(row_format.format(*_prediction_cells(row, first)))
 
     lines.append("")
-    lines += [f"assumed: {text}" for text in planned["assumptions"]]
-    lines += [f"warning: {text}" for text in planned["warnings"]]
-    reasons = dict.fromkeys(row["time_to_train_note"] for row in planned["predictions"])  # each once
+    lines += [f"assumed: {text}" for text in predicted["assumptions"]]
+    lines += [f"warning: {text}" for text in predicted["warnings"]]
+    reasons = dict.fromkeys(row["time_to_train_note"] for row in predicted["predictions"])  # each once
     lines += [f"time to train: {reason}" for reason in reasons if reason]
     return lines
 

@@ -127,10 +127,10 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
 
 def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
-    """Predict the published throughputs on more nodes from each table's fewest nodes, and return how far off that is.
+    """Predict each published throughput from that on its table's fewest nodes, and return how far off it is.
 
-    The result has a row of plain values for each figure on more than its table's fewest nodes. The scaling loss is
-    fitted to the other reports only, so that no report takes part in its own prediction.
+    The result has a row of plain values for each figure, except those on the fewest nodes. The scaling loss is fitted
+    to the other reports only, so that no report takes part in its own prediction.
 
     - `published`, `predicted`: images/s
     - `low`, `high`: ends of the 95 % interval of the prediction, in images/s
@@ -203,8 +203,8 @@ def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
         if not result["covered"]:
             line += "  outside its interval"
         yield line
-    tables = {result["table"] for result in results}
+    table_names = {result["table"] for result in results}
     covered = f"{tested['covered']} within their 95 % interval"
-    yield f"{len(results)} figures of {len(tables)} tables; {covered}. Median error:"
+    yield f"{len(results)} figures of {len(table_names)} tables; {covered}. Median error:"
     for name, error in tested["median_errors"].items():
         yield f"  {error:6.2%}  {name}"

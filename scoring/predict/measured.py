@@ -64,21 +64,21 @@ def measure(args: argparse.Namespace) -> Measured:
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {args.protocol} measures no throughput, of which the model is")
-    by_shape: dict[Shape, list[Record]] = {}
+    records_by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
         record = read_record(log, batch_per_device=args.batch)
         shape = _shape(record, log, args.devices_per_node)
-        by_shape.setdefault(shape, []).append(record)
-    records = list(itertools.chain.from_iterable(by_shape.values()))
+        records_by_shape.setdefault(shape, []).append(record)
+    records = list(itertools.chain.from_iterable(records_by_shape.values()))
     warnings = _warnings_of_mixture(records)
 
     points = []
-    for shape, repeats in sorted(by_shape.items()):
+    for shape, repeats in sorted(records_by_shape.items()):
         result = score(repeats, protocol, skip=args.skip)
         spread_of_runs_is_unknown = result.interval_95 is None or len(repeats) == 1
         if spread_of_runs_is_unknown:
-            unknown = "the spread of runs is unknown, and not in the prediction's interval"
-            warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {unknown}")
+            doubt = "the spread of runs is unknown, and not in the prediction's interval"
+            warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {doubt}")
         points.append(
             Point(
                 nodes=shape.nodes,

@@ -67,9 +67,9 @@ def predict(
     nodes. `input_limit` is the images/s that the input pipeline of one node can deliver. Above it the step waits for
     its input: `input_wait_s`.
 
-    `interval_95` of the throughput is None if no error is known. That is so only if `nodes` is the base's own number of
-    nodes and the base has no error. `time_to_train_95_min` is None for every other number of nodes: there such
-    intervals did not hold the published times.
+    - `interval_95` of the throughput is None only if `nodes` equals the base's nodes and the base has no error.
+    - `time_to_train_95_min` is None unless `nodes` equals the base's nodes. On other numbers of nodes the published
+      times were outside such intervals.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -179,18 +179,18 @@ def positive(text: str) -> float:
 def main(args: argparse.Namespace) -> int:
     """Print how well the model predicts published figures (--back-test), or predictions from the logs of --measured.
 
-    Returns 0. Raises InputError if neither option is given, or for the same reasons as `plan`.
+    Returns 0. Raises InputError if neither option is given, or for the same reasons as `predict_from_logs`.
     """
     if args.back_test:
         _print_back_test(as_json=args.json)
         return 0
     if not args.measured:
         raise InputError("no logs: give --measured LOG..., or --back-test")
-    planned = plan(args)
+    predicted = predict_from_logs(args)
     if args.json:
-        print(json.dumps(jsonable(planned), indent=1))
+        print(json.dumps(jsonable(predicted), indent=1))
     else:
-        print(safe_lines(prediction_lines(planned)))
+        print(safe_lines(prediction_lines(predicted)))
     return 0
 
 
@@ -205,7 +205,7 @@ def _print_back_test(*, as_json: bool) -> None:
         print("\n".join(back_test_lines(tested)))
 
 
-def plan(args: argparse.Namespace) -> JsonObject:
+def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Predict throughput and time to train at each node count of --nodes, from the logs of --measured.
 
     Each prediction is scaled from the largest measured node count that is not larger. If all are larger, it is scaled
@@ -252,8 +252,8 @@ def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) ->
     wanted = devices_per_node or max(point.devices_per_node for point in measured)
     points = {point.nodes: point for point in measured if point.devices_per_node == wanted}
     if not points:
-        says = "no log has as many, and no node is predicted from a part of it"
-        raise InputError(f"--devices-per-node {wanted}: {says}")
+        reason = "no log has as many, and no node is predicted from a part of it"
+        raise InputError(f"--devices-per-node {wanted}: {reason}")
     return points
 
 

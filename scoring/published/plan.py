@@ -121,8 +121,8 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
     """Read the campaign `name` from `<folder>/<name>.yaml`.
 
     With `shrink` each of its runs becomes a tiny one on CPU ranks. `repeats` is the number of trials of each run; None
-    stands for the protocol's number. Raises InputError for an unknown name and lists the known ones, or for a file that
-    is not a campaign and says what is wrong in it.
+    stands for the protocol's number. Raises InputError if the name is unknown, with the known names, or if the file is
+    not a campaign, with what is wrong in it.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
@@ -203,12 +203,12 @@ def reason_to_skip(
 
     The reasons are, in this order:
 
-    - a shrunk run, which needs no GPUs: the automatic strategy, because it cannot run on a CPU
+    - a shrunk run: only the automatic strategy, which a CPU cannot run. No other reason applies to shrunk runs.
     - the automatic strategy on other than AUTO_RANKS devices
     - too few GPUs on a node, by the names in `gpus`
-    - too few nodes: `hosts` are those that the user named, and none stands for this machine alone
-    - a compute capability too low for the precision. All GPUs are assumed to be alike. Empty `capabilities` are not
-      known, and then any precision is assumed to work.
+    - too few nodes: `hosts` are those that the user named. Without any there is this machine.
+    - a compute capability too low for the precision. All GPUs are assumed to be alike. If `capabilities` is empty, any
+      precision is assumed to work.
     """
     if shrink:
         if run.strategy == "auto":
@@ -221,9 +221,9 @@ def reason_to_skip(
     nodes = max(1, len(hosts))
     if nodes < run.nodes:
         return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(hosts)}"
-    needed = LEAST_CAPABILITY.get(run.precision, 0.0)
-    if capabilities and float(capabilities[0]) < needed:
-        return f"{run.precision} needs compute capability {needed}, {gpus[0]} has {float(capabilities[0])}"
+    needed_capability = LEAST_CAPABILITY.get(run.precision, 0.0)
+    if capabilities and float(capabilities[0]) < needed_capability:
+        return f"{run.precision} needs compute capability {needed_capability}, {gpus[0]} has {float(capabilities[0])}"
     return ""
 
 

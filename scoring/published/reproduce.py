@@ -408,8 +408,8 @@ def verdict_lines(results: JsonObject) -> Iterator[str]:
     yield "Printed speedups against the quotient of the report's own averages"
     for speedup in results["speedups"]:
         verdict = "follows" if speedup["follows"] else f"DOES NOT FOLLOW ({speedup['note']})"
-        what = "{source}, {framework}, batch {batch_per_device}, x{devices}".format(**speedup)
-        yield f"{verdict}: {what}: printed {speedup['printed']}, recomputed {speedup['recomputed']:.2f}"
+        conditions = "{source}, {framework}, batch {batch_per_device}, x{devices}".format(**speedup)
+        yield f"{verdict}: {conditions}: printed {speedup['printed']}, recomputed {speedup['recomputed']:.2f}"
     for path in results["unknown"]:
         yield f"No published figure is known for: {path}"
 

@@ -86,16 +86,16 @@ def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     the columns hold.
     """
     figure_by_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
-    our_values: dict[Run, float | None] = {}  # by the run that the report asks for
+    value_by_reported_run: dict[Run, float | None] = {}  # our values; see below
     rows = []
     for cell in campaign.cells:
-        run = run_of_cell(cell, shrink=campaign.shrunk)
-        ours = figure_by_run[run]
-        # Speedups go by the runs of the report, because cells of 2 and of 8 devices share one shrunk run.
+        scored_run = run_of_cell(cell, shrink=campaign.shrunk)
+        ours = figure_by_run[scored_run]
+        # Speedups go by the runs that the report asks for, because cells of 2 and of 8 devices share one shrunk run.
         reported_run = run_of_cell(cell, shrink=False)
-        our_values[reported_run] = ours.value if isinstance(ours, Score) else None
+        value_by_reported_run[reported_run] = ours.value if isinstance(ours, Score) else None
         same_on_one_device = replace(reported_run, nodes=1, devices=1)
-        rows.append(_values_of_row(campaign, cell, run, ours, our_values.get(same_on_one_device)))
+        rows.append(_values_of_row(campaign, cell, scored_run, ours, value_by_reported_run.get(same_on_one_device)))
     return rows
 
 
@@ -127,7 +127,7 @@ def _values_of_row(
     row |= _our_columns(ours, unit_by_metric["throughput"])
     row["published"] = published_figure_by_framework(campaign, cell, "throughput")
     row["log_value"] = _log_value_by_framework(campaign, cell)
-    row |= _ratio_columns(ours, cell.log_value or cell.value)
+    row |= _ratio_columns(ours, cell.log_value or cell.value)  # log_value is None unless the log gives another value
     if "speedup" in unit_by_metric:
         row["speedup"] = value / our_value_on_one_device if value and our_value_on_one_device else None
         row["speedup_published"] = published_figure_by_framework(campaign, cell, "speedup")

@@ -62,7 +62,7 @@ class Cell(NamedTuple):
 
 
 def table(caption: str, rows: Sequence[Sequence[Cell]], id: str | None = None) -> Table:
-    """Return a table of the rows, of which there must be at least one.
+    """Make a table of at least one row.
 
     Its heads and flush-right columns are those of the first row's cells. `id` is what links on the page lead to.
     """

@@ -84,8 +84,8 @@ def build(
 
     Args:
         records: One for each run, in the order in which the report numbers them.
-        protocol: How figures are made. None: `mlperf` if no log has more than a time to train, else `window` over all
-            runs of a group.
+        protocol: How figures are made. None: `mlperf` if all logs are MLPerf logs with a start and no windows, else
+            `window` over all runs of a group.
         skip: How many windows to drop at the start of a run. None: the protocol's number.
         findings_by_file: What the compliance check found in a run, by the run's file.
         path_by_file: Where to read a run's log, by the run's file. Other files are read by their own paths.

@@ -16,7 +16,7 @@ import pytest
 from harness import network, ranks
 from harness.hooks import watchdog
 from harness.job import job_of
-from program import elsewhere
+from program import in_temporary_folder
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
@@ -106,7 +106,7 @@ def test_ranks_meet_on_a_host_whose_own_name_does_not_resolve(tmp_path: Path) ->
 
 
 def test_an_address_that_no_interface_has_is_refused() -> None:
-    with elsewhere(), pytest.raises(RunError, match=r"no network interface .* 192\.0\.2\.77"):
+    with in_temporary_folder(), pytest.raises(RunError, match=r"no network interface .* 192\.0\.2\.77"):
         ranks._have_gloo_listen_on("192.0.2.77", server_address="127.0.0.1")
 
 
