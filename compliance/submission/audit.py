@@ -158,7 +158,7 @@ def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen])
 def _earlier_submission_with(
     marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
 ) -> _FirstSeen | None:
-    """Return where the first of the marks that another submission than `folder` has was seen; None if none has any."""
+    """Return the earlier log, not of `folder`, that shares the first shared mark; None if no mark is shared."""
     for mark in marks_of_run:
         seen = first_seen.get(mark)
         if seen is not None and seen.folder is not folder:
@@ -174,7 +174,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     - The same organisation submits its runs once more with power logs, as `Dell-power` beside `Dell`. The question is
       then only a note (severity `info`).
     - A run of another round is submitted again. That is allowed if the system descriptions are identical and the log
-      passes the new round's checker. The question says if these two conditions are met.
+      passes the new round's checker. The question says whether each condition is met.
     - Otherwise the question only names the earlier log.
     """
     other = earlier.folder
@@ -182,7 +182,8 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     other_submitter = other.owner.submitter
     is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other_submitter)
     has_power_logs = is_same_organisation and submitter != other_submitter and "power" in submitter
-    is_other_round = "" not in (folder.top_name, other.top_name) and folder.top_name != other.top_name
+    # In a tree of several rounds, the topmost folder is the round's. Logs in the root of the tree have none.
+    is_other_round = bool(folder.top_name and other.top_name) and folder.top_name != other.top_name
 
     what_is_shared = earlier.kind_of_mark  # such as "times"
     actual = f"the {what_is_shared} of {printable(earlier.file)} of {printable(str(other.name))}"

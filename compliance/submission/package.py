@@ -255,11 +255,11 @@ def _refusals_by_runs(checked: Sequence[Report], description: JsonObject, rulese
 
     For each log these are, in this order:
 
-    - the errors of its own check; none if its only errors are that the run missed the target
+    - the errors of its own check, unless all of them say that the run missed the target
     - errors by comparison with the other logs, and a configuration that differs from the first log's
     - errors by comparison with the system description
 
-    At the end comes one more refusal if two or more runs missed the target.
+    At the end, one refusal names the runs that only missed the target, if there are two or more.
     """
     logs_of_missed_target: list[str] = []
     for report, findings_between_runs in _with_findings_between_runs(checked, ruleset):

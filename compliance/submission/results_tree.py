@@ -167,16 +167,11 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
     MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
-    folders. So the submitter depends on where `results` lies:
+    folders, so the names of `root` and `folder` are read together. If the tree has no folder of the round, it is the
+    version in a name above `results`, such as `v1.1` in `training_results_v1.1`; empty if no name has one.
 
-    - in a folder of the tree, as in `v1.1/Baidu/results/...`: that folder's name
-    - in the root folder itself: the root's name
-    - elsewhere (it is the root, lies above the root, or begins an archive): `organisation`, which the logs state
-
-    The round is what lies above the submitter in the tree, such as `v1.1`. Without that, it is the version in a name
-    above `results`, such as `v1.1` in `training_results_v1.1`; empty if there is none.
-
-    In another layout the benchmark is the last name, `organisation` is the submitter, and the rest is empty.
+    `organisation` is the one that the logs state. It is the submitter if no name is surely the submitter's. In another
+    layout the benchmark is the last name, and round and system are empty.
     """
     names_of_root = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*names_of_root, *folder.parts)
@@ -184,21 +179,31 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    # The names between the root and `results`: those of the round, and the submitter.
-    names_in_tree = layout.names_above_results[len(names_of_root) :]
-    is_results_in_root = bool(names_of_root) and layout.names_above_results == names_of_root
-    round_name = ""
-    if names_in_tree:
-        *names_of_round, submitter = names_in_tree
-        round_name = "/".join(names_of_round)
-    elif is_results_in_root:
-        submitter = names_of_root[-1]
-    else:  # a folder above the tree may have any name, so it is not read
-        submitter = organisation
+    round_name, submitter = _round_and_submitter(layout.names_above_results, names_of_root, organisation)
     if not round_name:
         number = _round_named(root, folder)
         round_name = f"v{number}" if number else ""
     return Owner(round=round_name, submitter=submitter, system=layout.system, benchmark=layout.benchmark)
+
+
+def _round_and_submitter(
+    names_above_results: tuple[str, ...], names_of_root: tuple[str, ...], organisation: str
+) -> tuple[str, str]:
+    """Return the round and the submitter by the folders of the tree above `results`; the round may be empty.
+
+    - `results` lies in a folder of the tree, as in `v1.1/Baidu/results`: round `v1.1`, submitter `Baidu`.
+    - `results` lies in the root folder itself: the submitter is the root's name.
+    - Otherwise the submitter is `organisation`: `results` is the root, lies above it, or begins an archive. A folder
+      above the tree may have any name, so it is not read.
+    """
+    names_in_tree = names_above_results[len(names_of_root) :]  # between the root and `results`
+    if names_in_tree:
+        *names_of_round, submitter = names_in_tree
+        return "/".join(names_of_round), submitter
+    is_results_in_root = bool(names_of_root) and names_above_results == names_of_root
+    if is_results_in_root:
+        return "", names_of_root[-1]
+    return "", organisation
 
 
 class _Layout(NamedTuple):

@@ -355,8 +355,8 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
     """
     result = manifest["result"]
     runs = manifest["runs"]
-    # Not `is_mlperf`, which is None if the logs do not show it. A result that may be one uses the name, and so has
-    # footnotes.
+    # Only a result that uses the name MLPerf has footnotes. `is_mlperf` does not show that: it is None if the logs
+    # leave it open, and such a result may use the name, too.
     uses_name_mlperf = bool(manifest["footnotes"])
     row = {
         "package": folder.relative_to(root).as_posix(),
