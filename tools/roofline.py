@@ -94,9 +94,9 @@ def step_time(
     - The first operator of the optimizer: the GPU waits until all all-reduces are done, then computes it.
     - Any other operator: the GPU computes it in the longer one of its two bounds, by FLOPs and by bytes.
 
-    `peak_names` has the name of the card's peak for each data type. tests/null_gpu/test_streams.py shows that Paddle
-    waits in this order. The host is assumed to launch everything before the GPU could begin it.
+    `peak_names` has the name of the card's peak for each data type. The host is assumed to launch everything in time.
     """
+    # tests/null_gpu/test_streams.py shows that Paddle waits as it is said here.
     flops_s = 0.0
     bytes_s = 0.0
     gpu_clock_s = 0.0  # when the operators so far are done
@@ -132,11 +132,11 @@ def step_time(
     )
 
 
-def _peak_name_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
-    """Return for each data type which peak of `card.flops_per_s` it is computed at: {"float32": "tf32"}.
+def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
+    """Return the name of the peak in `card.flops_per_s` at which each data type is computed: {"float32": "tf32"}.
 
-    The data types are those of the operators with FLOPs. The peak of a type has the type's own name, except that with
-    `tf32` float32 is computed at the peak "tf32". Returns None if the card lacks one of the peaks.
+    The data types are those of the operators with FLOPs. A peak has the name of its data type. With `tf32`, float32 is
+    computed at the peak "tf32" instead. Returns None if the card lacks one of the peaks.
     """
     peak_names: dict[str, str] = {}
     for operator in operators:
@@ -180,7 +180,7 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
     - The card's data sheet has no peak for a data type that the program computes in.
     - There are more ranks than a node has GPUs: no data sheet gives the speed of the network between nodes.
     """
-    peak_names = _peak_name_by_dtype(operators, card, tf32=tf32)
+    peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or peak_names is None:
         return None
     step = step_time(operators, peak_names, card, ranks=ranks, link_bytes_per_s=card.link_bytes_per_s)
@@ -207,7 +207,7 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 
     Returns None if the card's data sheet has no peak for a data type that the program computes in.
     """
-    peak_names = _peak_name_by_dtype(operators, card, tf32=tf32)
+    peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if peak_names is None:
         return None
     steps: dict[int, StepTime] = {}

@@ -111,7 +111,7 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
         fix = f"it runs the code made for {max(runnable_codes)}: publish no figure as this GPU's best"
     else:
         bad_status = FATAL
-        fix = ""  # the one of checks.yaml
+        fix = ""  # empty: judge_check takes the fix of checks.yaml
     return judge_check(
         job,
         "gpu.compute_capability",
