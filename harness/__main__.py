@@ -31,8 +31,8 @@ def main(module: str = "", **options: Any) -> int:
         job, origins = env.read()
         env.export(env.runtime(job))
         if job.cluster.device == "gpu":
-            is_training = not module  # any other module, as the acceptance, says itself what a GPU cannot do
-            smallest_gib = _check_gpus(job, checks_precision=is_training)
+            # The other modules check the precision themselves: an acceptance skips what a GPU cannot compute.
+            smallest_gib = _check_gpus(job, checks_precision=not module)
             env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(smallest_gib))})
         if env.is_rank():
             send_native_output_to_stderr()

@@ -55,19 +55,20 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
         stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
-    output, is_silent = _listen(process.stdout.fileno(), silent_s)
-    if is_silent:
+    output, was_silent = _listen(process.stdout.fileno(), silent_s)
+    was_killed = was_silent
+    if was_silent:
         process.kill()
-    wait_s = END_S if is_silent else silent_s
+    wait_s = END_S if was_killed else silent_s
     try:
         status = process.wait(wait_s)
     except subprocess.TimeoutExpired:  # it closed its output and goes on, or was killed and is stuck in the kernel
         process.kill()
-        is_silent = True
+        was_killed = True
     process.stdout.close()
 
     lines = tuple(output.decode(errors="replace").splitlines())
-    if is_silent:
+    if was_killed:
         return Talk(lines=lines, failure=f"no answer in {six_digits(silent_s)} s")
     if status < 0:
         number = -status

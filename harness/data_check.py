@@ -23,15 +23,16 @@ PARTS = ("train", "val")
 Facts = dict[str, Any]
 
 
-def facts(job: Job) -> dict[str, Facts]:
-    """Return what a job's data set holds, by part ("train" and "val"), as the doctor of tools/ prints it.
+def describe_data_set(job: Job) -> dict[str, Facts]:
+    """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
 
     A part that a run would fail to find has an `error` alone. Any other part has:
     - `name`: the part and the form that its samples are kept in
     - `samples`: their number
     - `passport`: a digest of names, sizes and labels
     - `decoded`: how many samples were tested; the job's seed chooses which
-    - `undecodable`: the first fault of these, in a picture or else in a label; empty if there is none
+    - `undecodable`: the first of these samples that cannot be decoded, or else the first whose label is no class;
+      empty if there is none
     - `notes`: sentences that a user should read; the train part also has those about both parts together
     """
     data_module = importlib.import_module(f"{job.model.package}.data")

@@ -36,6 +36,7 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_CHUNK_EXTRA = 12  # bytes of a chunk beside its content: length, kind and checksum
 
 LEAST_SEGMENT = 4  # bytes of a JPEG's segment: marker and length
+BITS_IN_FRAME = 4  # where a frame says its bits a channel, from the start of its marker
 LEAST_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width, channels
 WEBP_HEAD = 12  # bytes: RIFF, length, WEBP
 
@@ -99,7 +100,7 @@ def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
     if segment.kind == JPEG_LS_FRAME and not has_scan:
         return "it is a JPEG-LS, which is not supported"
-    # After a scan a JPEG-LS frame is no known kind either: these are damaged pixels.
+    # After a scan these bytes are damaged pixels, no JPEG-LS frame. KNOWN_KINDS does not have that kind either.
     if segment.kind not in KNOWN_KINDS:
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):
@@ -110,7 +111,7 @@ def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
         return ""
     if segment.end < segment.start + LEAST_FRAME:
         return f"its segment at byte {segment.start} has no size of the picture"
-    bits = content[segment.start + LEAST_SEGMENT]  # a frame's first byte behind its length
+    bits = content[segment.start + BITS_IN_FRAME]
     if bits != JPEG_BITS:
         return f"it has {bits} bits a channel, not {JPEG_BITS}"
     return ""

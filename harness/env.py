@@ -98,7 +98,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if "JOB_FROM_CONFIG" in environ:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
-    resolved = _variables_after_config(system, environ)  # the whole environment, and what the file added
+    resolved = _variables_after_config(system, environ)
 
     workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
@@ -110,11 +110,11 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         if is_for_this_job and not user_gave_a_value:
             resolved[general_name] = value
 
-    by_user = [name for name in names() if name in environ]
+    by_user = [name for name in names() if name in environ]  # one that is empty, too
     by_config = [name for name in resolved if name not in environ]  # the general names added above, too
     resolved["DGXSYSTEM"] = system
     set_by_whom = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
-    return dict(environ) | resolved | set_by_whom
+    return dict(environ) | resolved | set_by_whom  # `environ` has the shell's own variables, too
 
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -330,8 +330,8 @@ class _Described(NamedTuple):
 def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
     """Return the job that this process's environment and its system's config file describe, and check it.
 
-    - `is_from_user`: the environment is as a user has set it. Then RESULT_FILE is refused, and the files and folders
-      that it names must exist. A launcher or run_and_time.sh has checked both before, and sets RESULT_FILE itself.
+    - `is_from_user`: the environment is as a user has set it. Then RESULT_FILE is refused, and so are paths of the job
+      that do not fit this machine. A launcher or run_and_time.sh has checked both before, and sets RESULT_FILE itself.
     - `checks_program`: the job is refused, too, if its training program cannot be built. This needs the packages that
       launch/setup.sh installs.
 
@@ -339,7 +339,7 @@ def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
     """
     if is_from_user:
         _refuse_result_file(os.environ)
-    environ = resolve()
+    environ = resolve()  # with the config file
     job, origins = read(environ)
     if is_from_user:
         refusals.raise_first(refusals.of_named_paths(job))
@@ -355,10 +355,9 @@ def _print_exports(args: argparse.Namespace, described: _Described) -> None:
     """
     set_by_config = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
     if args.launch:
-        # The environment without the config file: each node reads the file itself.
-        exported = exports.of_launcher(os.environ, set_by_config, described.job)
+        exported = exports.for_launcher(os.environ, set_by_config, described.job)
     else:
-        exported = exports.of_node(described.environ, set_by_config, described.origins)
+        exported = exports.for_node(described.environ, set_by_config, described.origins)
     for name, value in exported.items():
         sys.stdout.write(f"{name}={value}\0")
 
@@ -366,16 +365,16 @@ def _print_exports(args: argparse.Namespace, described: _Described) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    --json prints the values and who set each, --shell and --launch the variables to export. --table prints which
-    variables may be set, and no job. Warnings and notes go to stderr. Returns the exit status: 0, or 2 with an error on
-    stderr if the job is wrong.
+    --json prints the values and who set each. --shell prints the variables that a node exports, --launch those of a
+    launcher. --table prints which variables may be set, and no job. Warnings and notes go to stderr. Returns the exit
+    status: 0, or 2 with an error on stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:
         print_to_reader(table())
         return 0
 
-    is_from_user = "JOB_FROM_CONFIG" not in os.environ  # `resolve` sets it for a launcher and its nodes
+    is_from_user = "JOB_FROM_CONFIG" not in os.environ  # a launcher that resolved the job has set it
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
     checks_program = has_packages and not args.launch
     try:

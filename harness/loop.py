@@ -165,8 +165,8 @@ class Trainer:
         """Update the parameters once by a batch and return its mean loss, or NaN where `read_loss` is False.
 
         An update is one program, or several that add up their gradients: they run one after the other, each on an equal
-        part of the batch. To read the loss makes the host wait for the device. For a batch that `is_first`, it is
-        checked before each program that its part has the shapes and types which the program takes.
+        part of the batch. Reading the loss makes the host wait for the device. For the first batch (`is_first`) this
+        checks, before a program runs, that its part of the batch has the shapes and types that it takes.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}

@@ -283,15 +283,15 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
 
-    `displays`, the processes that draw on the GPU's display, may explain why it is in use. So they are asked for only
-    if it is: a process computes on it, or more memory is used than a service takes (SERVICE_MIB). The field is empty if
-    they were not asked for, or NVML does not answer.
+    - `processes` are those that compute on it, and `services` those of them that hold too little memory for a job.
+    - `displays` are those that draw on its display. NVML is asked for them only if the GPU is in use, because they may
+      explain that. The field is empty if NVML was not asked, or does not answer.
     """
     memory = memory_of(handle)
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     used_bytes = memory.used or memory.used_or_reserved or 0
-    is_in_use = processes or used_bytes > SERVICE_MIB * MIB
+    is_in_use = processes or used_bytes > SERVICE_MIB * MIB  # a service may hold so much without being listed
     displays = None
     if is_in_use:
         displays = _processes(DRAWING, handle)

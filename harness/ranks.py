@@ -196,9 +196,10 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
 
     if ranks.is_first and cluster.gloo_port:
         _check_free(cluster.gloo_port)
-    port = ranks.comm.bcast(cluster.gloo_port or _hold_port())
+    port = ranks.comm.bcast(cluster.gloo_port or _hold_port())  # rank 0's counts
     first_host = endpoints[0].rpartition(":")[0]
-    # Paddle forks helpers for the rendezvous. They hold this rank's pipes: if it dies, mpirun waits until they end.
+    # Paddle forks helpers for the rendezvous, which inherit this rank's stdout. They must end with it, because mpirun
+    # waits until nobody holds that any more.
     os.register_at_fork(after_in_child=_end_with_its_parent)
     with in_temporary_folder():  # Paddle leaves files in the working directory
         _have_gloo_listen_on(address, server_address=first_host)

@@ -19,7 +19,7 @@ from runlog import named_files, workloads
 # Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
 # less than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
 # images alone; at 5 it does not. Baidu's runs have 1.
-IMAGES_PER_LEAST_SCALE = 16  # the least scale grows by one with so many images of the global batch
+LEAST_SCALE_PER_IMAGE = 1 / 16  # of the global batch
 MOST_SCALE_PER_IMAGE = 4
 
 FOLDERS = ("LOGDIR", "DATADIR", "DATA_CACHE", "CHECKPOINT_DIR")
@@ -120,7 +120,7 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
         yield f"LOSS_SCALE={scale}: a fixed scale was shown to hold for {holds} alone: set 0"
 
     # At least 2: a scale of 1 scales nothing.
-    least = max(2, math.ceil(job.global_batch / IMAGES_PER_LEAST_SCALE))
+    least = max(2, math.ceil(job.global_batch * LEAST_SCALE_PER_IMAGE))
     most = max(2, job.global_batch * MOST_SCALE_PER_IMAGE)
     if not least <= scale <= most:
         mean = f"the gradients of a mean over {job.global_batch} images"
@@ -172,12 +172,13 @@ def _titles_of_those_that(trait: str) -> list[str]:
 
 
 def of_named_paths(job: Job) -> Iterator[str]:
-    """Yield a sentence for each of the job's paths that is no file, or no folder where one is wanted, on this machine.
+    """Yield a sentence for each path of the job that exists on this machine and is of the wrong kind.
 
-    A path at which there is nothing is accepted, because the job may make it. HOSTFILE and HOSTS together are refused.
+    A path of FOLDERS must be a folder, any other a file. A path at which there is nothing is accepted, because the job
+    may make it. HOSTFILE and HOSTS together are refused, too.
 
-    Call this on the machine of the user's command only, and not on a rank. There mpirun sets HOSTS although HOSTFILE is
-    set, and the files may be those of another node.
+    Call this on the machine of the user's command only, and not on a rank: mpirun gives a rank HOSTS although HOSTFILE
+    is set, and the files may be those of another node.
 
     Raises ValueError if HOSTFILE cannot be read as a list of hosts, or does not fit the job.
     """
@@ -205,9 +206,11 @@ def of_named_paths(job: Job) -> Iterator[str]:
 def of_program(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
-    They are about LAYOUT, about the options of STRATEGY (its knobs) together with the rest of the job, and about FP16
-    with large crops. Other faults of STRATEGY and RECIPE are not yielded but raised: ValueError is raised where one
-    names what does not exist, or an option that has no kernel on this device.
+    The reasons are about LAYOUT, about options of STRATEGY (its knobs) that do not fit the rest of the job, and about
+    FP16 with large crops.
+
+    Raises ValueError if RECIPE or STRATEGY names what does not exist (when they are read here, as `job.hyperparameters`
+    and `model.knobs`), or if an option has no kernel on this device.
     """
     model = job.model
     recipe = job.hyperparameters
@@ -220,7 +223,8 @@ def of_program(job: Job) -> Iterator[str]:
         yield from _refusals_of_automatic_mode(job)
     if model.knobs.cuda_graph:
         yield from _refusals_of_captured_step(model)
-    if model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB and job.cluster.world_size == 1:
+    sets_bucket_size = model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB  # the class has the default
+    if sets_bucket_size and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
         yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
     if model.knobs.merged_lars and recipe.optimizer.kind != "lars":

@@ -116,12 +116,16 @@ def warm_up(
 ) -> None:
     """Run the programs on synthetic batches, then give them the state that the training starts from.
 
-    The first run of a program is slow, as Paddle builds it and cuDNN searches its algorithms; it also changes the
-    state. So the state is set after it: by the start-up program, then by the weights of the file `pretrained` (empty:
-    none), then by the checkpoint that the run goes on from, if there is one. All ranks get rank 0's. The evaluation
-    program is warmed up where the run `evaluates`. At last a step that is launched as a CUDA graph is captured.
+    The first run of a program is slow, because Paddle builds it and cuDNN searches its algorithms. The evaluation
+    program is warmed up only if the run `evaluates`. As the first run changes the state, it is set anew after it:
 
-    Raises ValueError where a file does not have what the program needs.
+    1. to what the start-up program gives it, or the weights of the file `pretrained` (a path; empty for none)
+    2. to rank 0's, on all ranks
+    3. to the checkpoint's, if the run resumes from one
+
+    At last a step that is launched as a CUDA graph is captured.
+
+    Raises ValueError if a file does not have what the program needs.
     """
     training = trainer.step.program
     first_weights = run.task.workload.pretrained(pretrained, training.main)
@@ -130,7 +134,7 @@ def warm_up(
     if evaluates:
         evaluator.warm_up(batches.evaluation)
 
-    build.keep_communicators(training.startup)  # as it runs again, which must not connect the ranks anew
+    build.keep_communicators(training.startup)  # so that its second run does not connect the ranks again
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)

@@ -125,11 +125,11 @@ WARMUP_COUNTED = (3264, 13056, 32768, 49152, 58880)
 EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
-def _steps_to_end_of_decay(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
-    """Return how many steps training takes, warm-up included, until the learning rate has fallen to its end.
+def _last_decaying_step(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
+    """Return the number, counted from the start of the training, of the last step at which the learning rate falls.
 
-    At the global batches of WARMUP_COUNTED that is the reference point's number of decay steps. At others the decay
-    steps follow the warm-up, whose last step is the first of them.
+    At the global batches of WARMUP_COUNTED it is the reference point's number of decay steps, which then include the
+    warm-up. At others the decay steps follow the warm-up, and the warm-up's last step is the first of them.
     """
     if global_batch in WARMUP_COUNTED:
         return point.decay_steps
@@ -139,9 +139,9 @@ def _steps_to_end_of_decay(point: ReferencePoint, global_batch: int, per_epoch: 
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch; MLPERF_POINTS must have a point for it.
 
-    The reference point says after how many steps the learning rate has fallen to its end. Training then goes on, at
-    that rate, up to the next evaluation. Evaluations are made after epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so
-    on: 3, 7, 11, ... If the rate ends its fall in epoch 36, training takes 39 epochs.
+    The reference point says up to which step the learning rate falls. Training then goes on, at that rate, up to the
+    next evaluation. Evaluations are made after epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so on: 3, 7, 11, ... If
+    the rate falls until epoch 36, training takes 39 epochs.
 
     Raises ValueError if there is no point for this batch.
     """
@@ -152,8 +152,8 @@ def mlperf_lars(global_batch: int) -> Recipe:
         )
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
-    steps_to_end_of_decay = _steps_to_end_of_decay(point, global_batch, per_epoch)
-    last_decay_epoch = round(steps_to_end_of_decay / per_epoch)  # the whole epoch whose end is nearest
+    last_decaying_step = _last_decaying_step(point, global_batch, per_epoch)
+    last_decay_epoch = round(last_decaying_step / per_epoch)  # the whole epoch whose end is nearest
     epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY  # 0 to 3: 3 after epoch 36, 0 after 39
     return Recipe(
         name="mlperf_lars",
@@ -165,8 +165,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         base_batch=None,
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
-        decay_ends=steps_to_end_of_decay
-        + 1,  # the reference's rate reaches its end one step after the last that decays
+        decay_ends=last_decaying_step + 1,  # the reference's rate reaches its end one step after the last that decays
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),

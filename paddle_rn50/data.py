@@ -59,7 +59,7 @@ def find(root: Path, part: str, classes: int) -> Images:
     sizes_file = root / SIZES.format(part)
     if not named_files.is_file(sizes_file):
         return images
-    noted = _noted_in(sizes_file)
+    noted = _read_sizes_file(sizes_file)
     return replace(images, largest=noted.largest, source=noted.source)
 
 
@@ -70,10 +70,11 @@ class _Noted(NamedTuple):
     source: schema.Passport | None  # of the files that the images were packed from; None: of images not packed
 
 
-def _noted_in(sizes_file: Path) -> _Noted:
-    """Return the size of the largest image, and the passport of the images' source, by a file that tools.pack wrote.
+def _read_sizes_file(sizes_file: Path) -> _Noted:
+    """Read PART.sizes.json, which tools.pack wrote: the size of the largest image, and where the images come from.
 
-    The file is as `{"width": 500, "height": 375, "source": {...}}`; without `source` the passport is None.
+    The file is as `{"width": 500, "height": 375, "source": {...}}`. `source` is the passport (number, bytes and digest)
+    of the files that were packed; it becomes None if the file has none.
 
     Raises ValueError if the file is damaged. The message speaks of width and height, which every such file has, even if
     it is the source that is damaged.
@@ -170,8 +171,8 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
-    # From shares of a square image to shares of this one: the crop keeps its share of the area (width x height), and
-    # its aspect in pixels.
+    # From shares of a square image to shares of this one. The area, width x height, stays the same share: the factors
+    # cancel out. The aspect in pixels stays, too: the aspect in shares is multiplied by the image's height / width.
     root = dali_math.sqrt(height_over_width)
     crop_widths = widths * root
     crop_heights = heights / root
@@ -185,8 +186,8 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     none_fits = 1.0 - any_fits
 
     # If none fits: the whole image, but for what is too wide, or too high, for the bounds of the aspect.
-    widest = dali_math.min(1.0, augment.aspect_max * root * root)  # root * root is height / width
-    highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * root * root))
+    widest = dali_math.min(1.0, augment.aspect_max * height_over_width)
+    highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
     width = fn.reductions.sum(crop_widths * is_chosen) + none_fits * widest
     height = fn.reductions.sum(crop_heights * is_chosen) + none_fits * highest
     place = place * any_fits + 0.5 * none_fits

@@ -59,9 +59,9 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    The payload is an IRHeader and the image. The word MAGIC marks the start of a record, so a payload may not hold it
-    at a multiple of 4. If it does, it is split there into parts, each with a head of its own. The word between two
-    parts is left out, and the reader puts it back. Nearly every image is one part. The record is filled up with zeros
+    The payload is an IRHeader and the image. A reader looks for the word MAGIC at multiples of 4 to find the start of a
+    record. If the payload itself has MAGIC at such a place, it is cut there into parts, each with a head of its own.
+    The word is dropped, and the reader puts it back. Nearly every image is one part. The record is filled up with zeros
     to a multiple of 4 bytes.
 
     Raises ValueError if a part is longer than its head can say.
@@ -70,7 +70,7 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
     payload = IR_HEADER.pack(further_labels, label, number, 0) + image
     parts: list[bytes] = []
     start = 0
-    for position in _magic_words(payload):  # at multiples of 4
+    for position in _magic_positions(payload):
         parts.append(payload[start:position])
         start = position + len(MAGIC)  # behind the word, which is left out
     parts.append(payload[start:])
@@ -90,7 +90,7 @@ def _filling_bytes(length: int) -> int:
     return -length % 4
 
 
-def _magic_words(payload: bytes) -> list[int]:
+def _magic_positions(payload: bytes) -> list[int]:
     """Return the positions at multiples of 4 where a payload holds MAGIC."""
     positions = []
     position = payload.find(MAGIC)
@@ -181,9 +181,11 @@ def contents(records: Records, heads: Array) -> Contents:
 
     `heads` [records, bytes] uint8 has those bytes, and HEAD_FIELDS names their parts:
 
-        magic   word                  further            label   ids       next_label
-        MAGIC   flag and length       number of labels   float   2 words   float, or the image's first bytes
-                of what follows       after the header
+    - `magic`: MAGIC
+    - `word`: a flag, and the length of all that follows the word, without the filling up to 4 bytes
+    - `further`: the number of labels that follow the header
+    - `label` and `ids`: the rest of the header
+    - `next_label`: the first of the labels that follow the header, or the image's first bytes if there are none
 
     The label is `next_label` if there is one further label, else `label`. The head is enough for a record that is one
     part and whose label is a class, as nearly all are. Any other record is read whole.

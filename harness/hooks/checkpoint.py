@@ -53,8 +53,9 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
 
-        `start` is where the run starts. `run` has what its state depends on, such as workload, recipe and number of
-        samples: each checkpoint says it, and only a run that has the same may go on from it.
+        `start` is the position from which the training begins. `run` has the facts that the state depends on, such as
+        workload, recipe and number of samples. They are stored in each checkpoint: a run that resumes from it must have
+        equal ones.
 
         Raises ValueError if the folder has checkpoints and the run does not go on from them.
         """
@@ -74,7 +75,7 @@ class Keeper(Hook):
         if self._active and ranks.is_first:
             self._prepare_folder()
         self._last_checkpoint_s = time.monotonic()
-        self._signal = 0  # number of the last one that asked the run to end; 0: none
+        self._signal = 0  # the last signal that asked the run to end; 0: none
         self._handlers: dict[int, Any] = {}
         # Written over by each checkpoint, as memory taken and given back each time would scatter the heap.
         self._copies: dict[str, Array] = {}
@@ -116,11 +117,11 @@ class Keeper(Hook):
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
         One is due if CHECKPOINT_MINUTES have passed; a thread then writes it while the training goes on. One is also
-        due if a signal asked a rank to end the run; then this waits until it is written. The ranks agree by a maximum
-        over NOT_DUE, DUE and the signals' numbers, which are above both.
+        due if a signal asked a rank to end the run; then this waits until it is written. Each rank contributes the
+        number of its signal, else DUE or NOT_DUE. The largest wins, and the numbers of signals are above both.
 
         Every rank must call this after the same step. The first call also begins to catch the signals. If the run
-        writes no checkpoints, this does nothing.
+        writes no checkpoints, this does nothing. `window` is not used; other hooks want it.
 
         Raises RunError if a signal asked for the end, after the checkpoint was written or failed.
         """
