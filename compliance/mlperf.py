@@ -14,7 +14,7 @@ from typing import Any
 from compliance.logged_run import LoggedRun, is_number
 from compliance.official import rounds
 from compliance.official.rounds import SubmissionRuns
-from compliance.passports import Distributed, PartBytes, bytes_of_parts, differences
+from compliance.passports import PartBytes, PublishedSizes, bytes_of_parts, differences
 from compliance.rules import read_rules
 from runlog import schema
 from runlog.digits import six_digits
@@ -330,32 +330,31 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
     """Yield how the data set differs from the one of the benchmark.
 
     - It is synthetic. This is a difference for any benchmark, and nothing else is then compared.
+    - Nothing is compared if this project does not know the benchmark's data set, or if MLPerf has no such benchmark.
     - It has another number of training samples. Logs of other projects may round this number.
-    - It has another number of evaluation samples. Only this project's logs are compared, because other logs may count
-      batches or padding.
-    - Its files have too few or too many bytes. They are compared only if both numbers of samples are right.
-
-    Except for synthetic data, nothing is compared if this project does not know the data set of the benchmark, or if
-    the benchmark is not one of MLPerf.
+    - It has another number of evaluation samples. This is compared only in logs of this project, because others may
+      count batches or padding.
+    - Its files have too few or too many bytes. This is compared only if both numbers are exactly the benchmark's.
     """
     if facts.synthetic is True:
         yield "synthetic data"
         return
-    expected = _row_of_benchmark(facts)
-    if expected is None or not is_mlperf_benchmark(facts.benchmark or ""):
+    row = _row_of_benchmark(facts)
+    if row is None or not is_mlperf_benchmark(facts.benchmark or ""):
         return
     prefix = f"data set {facts.dataset}: " if facts.dataset else ""
     is_exact = facts.has_exact_counts
-    wanted_train = expected["train_samples"]
-    wanted_eval = expected["eval_samples"]
+    wanted_train = row["train_samples"]
+    wanted_eval = row["eval_samples"]
     if facts.train_samples is not None and not _can_be_count(facts.train_samples, wanted_train, exact=is_exact):
         yield f"{prefix}{facts.train_samples} training samples, the benchmark's data set has {wanted_train}"
     if is_exact and facts.eval_samples is not None and facts.eval_samples != wanted_eval:
         yield f"{prefix}{facts.eval_samples} evaluation samples, the benchmark's data set has {wanted_eval}"
 
-    has_right_counts = facts.train_samples == wanted_train and facts.eval_samples == wanted_eval
-    if has_right_counts and "distributed" in expected:
-        for difference in differences(facts.bytes_of_parts, Distributed(**expected["distributed"])):
+    has_exactly_right_counts = facts.train_samples == wanted_train and facts.eval_samples == wanted_eval
+    published_sizes = row.get("published_sizes")  # the fields of PublishedSizes; None if they are not known
+    if has_exactly_right_counts and published_sizes is not None:
+        for difference in differences(facts.bytes_of_parts, PublishedSizes(**published_sizes)):
             yield f"{prefix}{difference}"
 
 

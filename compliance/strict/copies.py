@@ -124,11 +124,7 @@ def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
     for what, series, other_series in (
         ("counts", counts, other_counts),
-        (
-            "rises",
-            _rises(counts),
-            _rises(other_counts),
-        ),  # vary more than counts, so `chance_of_one` holds for them, too
+        ("rises", _rises(counts), _rises(other_counts)),  # `chance_of_one` bounds these, too: rises vary even more
     ):
         equal = len(_values_at_same_place(series, other_series))
         if equal >= _least_beyond_chance(len(series), chance_of_one):

@@ -212,10 +212,10 @@ class Policy:
 
     def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
         """Report files that cannot be those of the benchmark's data set, by the sums of their bytes in the header."""
-        if benchmark.distributed is None:  # the sizes of the published files are not known
+        if benchmark.published_sizes is None:  # the sizes of the published files are not known
             return
         stated = passports.bytes_of_parts(self.run.header_section(schema.DATASET))
-        for difference in passports.differences(stated, benchmark.distributed):
+        for difference in passports.differences(stated, benchmark.published_sizes):
             self._add_breach("data-distributed", None, difference)
 
     def _report_wrong_counts(self, benchmark: Benchmark) -> None:
