@@ -171,7 +171,7 @@ def explain(name: str, ruleset: Ruleset) -> str:
     - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text has
       all rules about events of that key
 
-    Raises ValueError for any other name. The message has names that are like it.
+    Raises ValueError for any other name. Its message has similar names.
     """
     known_keys = keys(ruleset.version)
     if name == "all":

@@ -109,8 +109,8 @@ def load(version: str) -> Ruleset:
     The rules are read from compliance/rules:
 
     - benchmarks.yaml and the workloads of this project give the benchmarks.
-    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. In a rule
-      for the benchmarks "ours", that word is replaced by the names of this project's benchmarks.
+    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. If a rule
+      is for the benchmarks "ours", it gets the names of this project's benchmarks instead.
     - written.yaml gives the checks from the written rules of MLPerf.
 
     Raises ValueError if the version is not known.
@@ -334,12 +334,12 @@ def peaks() -> dict[str, float]:
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
     """Return the highest training rate of ResNet-50, in images/s, that a machine can reach; None if it is not known.
 
-    - With GPUs, whose names are `cards`: 60 % of their peaks together, twice what any published run takes. None if a
-      card is not in peaks.yaml.
-    - With CPU `cores` alone: the cores times CORE_FLOP_PER_S, which is more than any real core computes.
-    - With neither: None.
+    - A machine with GPUs (`cards` has their names): 60 % of the sum of their peaks. No published run uses more than
+      half of this. None if a card is not in peaks.yaml.
+    - A machine with CPU `cores` only: the cores times CORE_FLOP_PER_S, which is more than any real core computes.
+    - Neither cards nor cores: None.
 
-    The work of an image grows with its area, so it grows with the square of its height, `pixels`.
+    The work per image grows with the square of the image's height, `pixels`.
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"

@@ -119,11 +119,11 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
     """Report a breach if a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
     An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If accuracy * `samples` is
-    not always a whole number, another number of samples is looked for that makes it whole for all accuracies:
+    not always a whole number, this function looks for the number that makes it whole for all accuracies:
 
-    - It is larger than `samples`: the padding of the last batch was counted, which only warns.
-    - It is smaller: samples were left out, which is an error.
-    - There is none: the accuracies are means over the workers' shares, which no rule forbids.
+    - The number is larger than `samples`: the padding of the last batch was counted. This is a warning.
+    - The number is smaller: samples were left out. This is an error.
+    - No number is found: the accuracies are means over the workers' accuracies, which no rule forbids.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:

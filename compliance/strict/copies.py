@@ -16,27 +16,27 @@ from runlog import schema
 from runlog.reader import Event
 
 LEAST_EQUAL_VALUES = 3  # of two runs, to be no accident
-_LEAST_DISTINCT_TIMES = 10  # by which a run is known again
-_LEAST_DISTINCT_ACCURACIES = 5  # by which a run is known again
+_LEAST_DISTINCT_TIMES = 10  # by which a run is recognised
+_LEAST_DISTINCT_ACCURACIES = 5  # by which a run is recognised
 _NEIGHBOURS = 3  # places on each side of a place, to estimate the chance that two intervals are equal
 _MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
 
 
 class Mark(NamedTuple):
-    """Values by which a run is known again: what they are, and the values themselves."""
+    """Values by which a run is recognised: what they are, and the values themselves."""
 
     what: str
     value: tuple[object, ...]
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return the marks by which a run is known again: another run that has one of them is a copy.
+    """Return the marks by which a run is recognised: another run with an equal mark is a copy.
 
-    - `run`: its start, its end and its accuracies. Left out if the log states no start.
-    - `times`: the durations of its epochs, evaluations and other parts. Left out if fewer than 10 of them differ, not
-      counting durations of 0, which a coarse clock gives.
-    - `accuracies`: these alone. Left out if fewer than 5 of them differ, because those may be equal by chance.
+    - `run`: the start, the end and the accuracies together. Left out if the log states no start.
+    - `times`: the durations of the epochs, evaluations and other parts. Left out if there are fewer than 10 different
+      durations above 0, because a coarse clock makes equal ones.
+    - `accuracies`: left out if there are fewer than 5 different ones, because these may be equal by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -51,7 +51,7 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
-    """Return what is equal in two runs of one submission and shows that one is a copy; empty if nothing does.
+    """Return what is equal in two runs of one submission, and so shows that one is a copy; empty if nothing is.
 
     The text begins a sentence that the caller ends: "its times are" + "those of result_1.txt". It names the first of
 
@@ -169,9 +169,9 @@ def _rises(counts: Sequence[int]) -> list[int]:
 def _least_beyond_chance(places: int, chance: float) -> int:
     """Return the least number of equal places in two runs that cannot be explained by chance.
 
-    `chance` is that of one place out of `places`. The number is 3 at least, and so high that fewer than one submission
-    in 1,000 has as many by chance. A submission of 5 runs has ten pairs of runs. If even all places may be equal by
-    chance, the number is `places` + 1, which is never reached.
+    `chance` is the chance that one of the `places` is equal. The number is at least 3, and so high that fewer than one
+    submission in 1,000 reaches it by chance. (A submission of 5 runs has ten pairs of runs.) If even all places may be
+    equal by chance, the number is `places` + 1, which is never reached.
     """
     for count in range(LEAST_EQUAL_VALUES, places + 1):
         chance_of_two_runs = math.comb(places, count) * chance**count  # at most
