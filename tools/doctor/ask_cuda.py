@@ -1,4 +1,4 @@
-"""Asks CUDA's driver for a context on GPUs FIRST to LAST - 1: the doctor starts `ask_cuda.py FIRST LAST` (see cuda.py).
+"""Asks CUDA's driver for a context on GPUs FIRST to END, END excluded: cuda.py starts `ask_cuda.py FIRST END`.
 
 It prints a JSON line before and after each step, so that the doctor knows in which step this process hung or died. It
 imports nothing of the project: it must start where the rest does not.
@@ -94,17 +94,18 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
 def main() -> None:
     """Load CUDA's driver ("load"), start it ("start"), count its GPUs ("count"), and make a context on some of them.
 
-    The GPUs are FIRST to LAST - 1 of the command line, as far as they exist. The step of a GPU is called "gpu 0".
+    The GPUs are those from FIRST to END of the command line that exist, END excluded. Their steps are "gpu 0", ...
 
-    - Around each call: `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}` and a line with "end" and the result.
-    - Two lines have no begin: the driver's `version`, if it reports one, and the `count` of GPUs.
+    - Before each call a line names the step and the call: `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`. A line with
+      "end" and the result follows.
+    - The driver's `version`, if it reports one, and the `count` of GPUs have a line each, without a begin.
     - "start" or "count" fails: the process ends.
     - A GPU fails: the next one is tried.
-    - The library or one of its functions is missing: the last line ends "load" with the code null and the reason. If a
-      function is missing, this is a second end of "load".
+    - The library or one of its functions is missing: the last line is an "end" of "load" with the code null and the
+      reason, even if "load" has ended before.
     """
     first = int(sys.argv[1])
-    end = int(sys.argv[2])  # the GPU before it is the last one
+    end = int(sys.argv[2])  # excluded
     say(begin="load", call="dlopen")
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -121,7 +122,7 @@ def main() -> None:
         for number in range(first, min(end, count.value)):
             ask_gpu(driver, number)
     except (OSError, AttributeError) as error:  # no such library, or no such function in it
-        say(end="load", code=None, name=str(error))
+        say(end="load", code=None, reason=str(error))
 
 
 if __name__ == "__main__":
