@@ -286,7 +286,7 @@ class Assumed(NamedTuple):
 def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
     """Return the inputs of the time to train, and a text for each that is assumed.
 
-    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes MLPerf's reference points, which hold only for
+    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes the reference points of MLPerf, which hold only for
       ResNet-50 on ImageNet. The text says so.
     - Images to train on and to evaluate: the size of the logs' data set. They do not have a text.
     - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`. It

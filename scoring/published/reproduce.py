@@ -59,7 +59,7 @@ class Recomputation(NamedTuple):
     verdict: str
     figure: float | None  # None if the logs cannot be scored
     notes: list[str]
-    footnotes: list[str]  # that MLPerf's rules demand beside an MLPerf figure; empty for any other figure
+    footnotes: list[str]  # that the rules of MLPerf demand beside an MLPerf figure; empty for any other figure
 
 
 class Reproduction(NamedTuple):
@@ -77,7 +77,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
     - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
     - `as_recorded`: whether published.csv has a note that the logs give another figure; False for NOT_RECOMPUTED
-    - `footnotes`: what MLPerf's rules demand beside an MLPerf figure
+    - `footnotes`: what the rules of MLPerf demand beside an MLPerf figure
     """
     notes: list[str] = []
     if rule.is_assumed:
@@ -112,7 +112,7 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
     """Score logs by their publisher's rule, and return their figure with the verdict on the published one.
 
     - `notes` say how the figure was made and where it differs from the published one.
-    - `footnotes` are what MLPerf's rules demand beside an MLPerf figure. They are longer if the figure stands next to
+    - `footnotes` are what the rules of MLPerf demand beside an MLPerf figure. They are longer if the figure stands next to
       one that MLCommons verified.
 
     If the logs cannot be scored, there is no figure, the verdict is NOT_RECOMPUTED, and the only note says why.
