@@ -286,8 +286,8 @@ class Assumed(NamedTuple):
 def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
     """Return the inputs of the time to train, and a text for each that is assumed.
 
-    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes the reference points of MLPerf, which hold only for
-      ResNet-50 on ImageNet. The text says so.
+    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes the reference points of MLPerf. They hold only
+      for ResNet-50 on ImageNet, and then have a text.
     - Images to train on and to evaluate: the size of the logs' data set. They do not have a text.
     - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`. It
       is always assumed, and has a text.

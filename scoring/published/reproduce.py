@@ -112,8 +112,8 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
     """Score logs by their publisher's rule, and return their figure with the verdict on the published one.
 
     - `notes` say how the figure was made and where it differs from the published one.
-    - `footnotes` are what the rules of MLPerf demand beside an MLPerf figure. They are longer if the figure stands next to
-      one that MLCommons verified.
+    - `footnotes` are what the rules of MLPerf demand beside an MLPerf figure. They say more if the figure stands
+      next to one that MLCommons verified.
 
     If the logs cannot be scored, there is no figure, the verdict is NOT_RECOMPUTED, and the only note says why.
     """
