@@ -40,10 +40,10 @@ def hello_line(job: env.Job) -> str:
 
 
 def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
-    """Name the settings that a user gave a waiting node and that the first node has otherwise; empty if there are none.
+    """Name the settings of a waiting node that differ from those of the first node; empty if none do.
 
-    `given` has the waiting node's settings, and `job` is that of the first node. The first node's values count, because
-    mpirun carries them to all ranks. Settings that belong to one node alone are not compared.
+    `given` has the settings that a user gave the waiting node, and `job` is the first node's. The first node's values
+    count, because mpirun carries them to all ranks. Settings that belong to one node alone are not compared.
     """
     differences = []
     for name, value in given.items():

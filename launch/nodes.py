@@ -194,10 +194,10 @@ def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
 
 
 def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None:
-    """Wait until all other nodes have joined. End this process if one cannot, or if one has not within `wait_s`.
+    """Wait until all other nodes have joined. End this process if a node cannot join, or does not within `wait_s`.
 
     `start` is when the wait began, by time.monotonic. The message names up to MOST_NAMED nodes: those that cannot join,
-    if there are any, else those that have not joined.
+    or if there are none, those that have not joined yet.
     """
     end = start + wait_s + 1  # each lifeline stops trying after `wait_s`, and may need a moment for its last try
     while time.monotonic() < end and any(other.is_alive() for other in others):

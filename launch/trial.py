@@ -184,17 +184,18 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended, and end it if it is late.
 
-        - It is asked to end its ranks (TERM) after the deadline that a signal set, or after the trial's --limit.
-        - It is killed if it still runs MPIRUN_END_S after the deadline.
+        - It is killed if it still runs MPIRUN_END_S after the deadline that a signal set.
+        - Before that, it is asked to end its ranks (TERM), from the deadline or the trial's --limit on. This is
+          repeated until it has ended.
         """
-        end_of_trial = float("inf")
-        if self.args.limit:
-            end_of_trial = time.monotonic() + self.args.limit
+        end_by_limit = float("inf")
+        if self.args.limit:  # 0: none
+            end_by_limit = time.monotonic() + self.args.limit
         while mpirun.poll() is None:
             now = time.monotonic()
             if now > self.deadline + TIMES["MPIRUN_END_S"]:
                 mpirun.kill()
-            elif now > min(self.deadline, end_of_trial):
+            elif now > min(self.deadline, end_by_limit):
                 mpirun.terminate()
             time.sleep(0.1)
 

@@ -38,12 +38,12 @@ def _cursor() -> int:
     return int(text)
 
 
-def complete_after_word(number: int) -> None:
-    """Have the parser complete only the words after this one of the shell's line, counted from 1.
+def hide_words_from_parser(count: int) -> None:
+    """Have `complete` give the parser only the words after the first `count` of the shell's line. Call this before it.
 
-    For `paddle-reference watch --on<Tab>` and 2, the parser of `watch` completes `--on`. Call this before `complete`.
+    For `paddle-reference watch --on<Tab>` and 2, the parser of `watch` completes `--on`.
     """
-    os.environ[PROGRAM_IS_WORD] = str(number)
+    os.environ[PROGRAM_IS_WORD] = str(count)  # argcomplete leaves out the words up to the program's name
 
 
 def complete(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ def refuse_unusable(path: Path) -> None:
     - A pipe, a socket or another device: refused, because a command could wait or read there without end.
     - A link that leads back to itself: refused.
     """
-    mode = _mode_to_judge(path)
+    mode = _mode_unless_accepted(path)
     if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file or a folder")
 
@@ -56,7 +56,7 @@ def require_file_if_present(path: Path) -> None:
     - A pipe, a socket or another device: refused, because a command could wait or read there without end.
     - A link that leads back to itself: refused.
     """
-    mode = _mode_to_judge(path)
+    mode = _mode_unless_accepted(path)
     if mode is None or stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
@@ -75,18 +75,18 @@ def is_file(path: Path) -> bool:
 
 def require_folder_if_present(path: Path) -> None:
     """Raise UnusableError if a path leads to something that is not a folder; accept it if nothing is there."""
-    mode = _mode_to_judge(path)
+    mode = _mode_unless_accepted(path)
     if mode is not None and not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
 
 
-def _mode_to_judge(path: Path) -> int | None:
-    """Return the `st_mode` at a path, for `stat.S_ISREG` and `stat.S_ISDIR`; None if the path needs no judgement.
+def _mode_unless_accepted(path: Path) -> int | None:
+    """Return the `st_mode` of a path, so that the caller can refuse devices, pipes and other kinds that it cannot use.
 
-    None is returned for:
+    None means that the caller must accept the path:
 
-    - /dev/null and the streams of this process, which every command may open;
-    - a path at which nothing is there or that cannot be looked at, because opening it later reports the error.
+    - It is /dev/null or a stream of this process, such as /dev/stdin, which every command may open.
+    - Nothing is there, or it cannot be looked at. Opening it later creates the file or reports the error.
 
     Raises UnusableError for a link that leads back to itself.
     """

@@ -231,6 +231,7 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     unfinished = b""  # the start of the line that the last block cut off
     line = 1  # the line number of `unfinished`
     offset = 0  # where `unfinished` begins in the stream
+    dropped_bytes = 0  # bytes of the cut-off line that `unfinished` no longer has, because the line is too long
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
@@ -243,12 +244,12 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             yield from _entries(whole_line, line, offset)
             if whole_line.endswith(b"\n"):
                 line += 1
-            offset += len(whole_line)
+            offset += len(whole_line) + dropped_bytes
+            dropped_bytes = 0
         unfinished = data[end_of_lines:]
         if len(unfinished) > MAX_LINE_BYTES:
             shortened = _shortened(unfinished)
-            # Count the dropped bytes now: the offsets of later lines need them, and a line this long has no event.
-            offset += len(unfinished) - len(shortened)
+            dropped_bytes += len(unfinished) - len(shortened)
             unfinished = shortened
     yield from _entries(unfinished, line, offset)  # the last line, which may end without a line feed
 
@@ -278,20 +279,19 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line of a log holds.
+    """Yield what a line of a log holds. `raw` is the line, `line` its number, and `offset` its first byte in the file.
 
-    - A header line: its Header.
-    - Another line without TOKEN: nothing.
-    - A line with TOKEN over MAX_LINE_BYTES: one Problem, and no event.
-    - A line with one or more TOKENs: the problems of each event, and the Event after them. Several events on a line
-      are a Problem by themselves, which comes first.
+    An event begins at TOKEN, and ends at the next TOKEN or with the line.
 
-    An event begins at TOKEN, and ends at the next TOKEN or with the line. The text before the first TOKEN may be a
-    launcher's prefix with the rank. `raw` is the line with its line end, `line` its number, and `offset` the position
-    of its first byte in the file.
+    - A line without TOKEN: its Header if it is a header line, else nothing.
+    - A line with TOKEN that is longer than MAX_LINE_BYTES: one Problem, and no event.
+    - A line with one TOKEN: the problems of its event, then the Event.
+    - A line with several TOKENs: a Problem, because it has several events. Then for each event the same as for one.
+
+    The text before the first TOKEN may be a launcher's prefix, which names the rank.
     """
     raw = raw.rstrip(b"\r\n")
-    starts = [token.start() for token in re.finditer(TOKEN, raw)]  # the index in `raw` at which each event begins
+    starts = [token.start() for token in re.finditer(TOKEN, raw)]  # where in `raw` each event begins
     if not starts:
         header = _header(raw, line)
         if header is not None:

@@ -15,14 +15,16 @@ from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, dataclass_of, settings_of
 
 LONGEST_TEXT = 200  # of a value that is kept
-_PHASES = {  # what goes on after an event
+_PHASE_AFTER = {  # what goes on after an event
     schema.INIT_START.key: "preparing",
     schema.RUN_START.key: "training",
     schema.EPOCH_START.key: "training",
     schema.EVAL_START.key: "evaluating",
     schema.EVAL_STOP.key: "training",
 }
-_NUMBERED = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}  # where an interval has its number
+_INTERVAL_KEYS = ("epoch_start", "epoch_stop", "block_start", "block_stop", "eval_start", "eval_stop")
+# The name in an event's metadata that has the number of its interval.
+_NUMBER_NAMES = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}
 
 
 class Mark(NamedTuple):
@@ -96,26 +98,30 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update `phase` by the event, and add what the event says to the attribute for its key, such as `epochs`.
+        """Update `phase` by the event, and add the event's content to the attribute for its key:
 
-        Values are taken as they are written; `scalar` cuts long ones. An event of any other key changes nothing.
+        - epoch_start, epoch_stop -> `epochs`; in the same way block_... -> `blocks`, and eval_... -> `evaluations`.
+        - run_start -> `starts`; run_stop -> `stops`, and the phase is then "finished" or "aborted".
+        - eval_accuracy, eval_mean_iou -> `accuracies`.
+        - rank_times -> `rank_times`, if the value is a whole RankTimes; step_window -> `windows`.
+        - epoch_throughput of this project, throughput and tracked_stats of other submitters -> `rates`.
+
+        An event of any other key is not kept. `scalar` cuts long values.
         """
         key = event.key
         metadata = event.metadata
-        self.phase = _PHASES.get(key, self.phase)
-        kind, _, end = key.rpartition("_")
-        if kind in _NUMBERED and end in ("start", "stop"):
-            number = scalar(metadata.get(_NUMBERED[kind]))
-            count = scalar(metadata.get("epoch_count"))
-            self._note_interval(kind, end, Mark(event.line, event.time_ms, number, count))
+        self.phase = _PHASE_AFTER.get(key, self.phase)
+        if key in _INTERVAL_KEYS:
+            self._note_interval(event)
         elif key == schema.RUN_START.key:
-            self.starts.append(Mark(event.line, event.time_ms))
+            self.starts.append(Mark(line=event.line, time_ms=event.time_ms))
         elif key == schema.RUN_STOP.key:
             status = scalar(metadata.get("status"))
-            self.stops.append(Mark(event.line, event.time_ms, status=status))
+            self.stops.append(Mark(line=event.line, time_ms=event.time_ms, status=status))
             self.phase = "finished" if status == "success" else "aborted"
         elif key in ("eval_accuracy", "eval_mean_iou"):
-            self.accuracies.append(Accuracy(event.line, key, scalar(metadata.get("epoch_num")), scalar(event.value)))
+            epoch = scalar(metadata.get("epoch_num"))
+            self.accuracies.append(Accuracy(line=event.line, key=key, number=epoch, value=scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
             times = dataclass_of(schema.RankTimes, event.value)
             if times is not None:
@@ -123,19 +129,26 @@ class Run:
         elif key == schema.STEP_WINDOW.key:
             self.windows.append(event)
         elif key == schema.EPOCH_THROUGHPUT.key:
-            self.rates.append(_own_rate(event))
+            self.rates.append(_rate_of_this_project(event))
         elif key in ("throughput", "tracked_stats"):
-            self.rates.append(_foreign_rate(event))
+            self.rates.append(_rate_of_other_submitter(event))
 
-    def _note_interval(self, kind: str, end: str, mark: Mark) -> None:
+    def _note_interval(self, event: Event) -> None:
         """Note that an interval begins or ends: an epoch, a block of epochs, or an evaluation.
 
-        `kind` is "epoch", "block" or "eval", and `end` is "start" or "stop". `mark` says where, and has the number.
+        The event's key is one of _INTERVAL_KEYS. Its metadata have the interval's number.
 
         - A start adds an interval.
         - A stop completes the interval of its kind and number that has started and not stopped.
         - A stop without such an interval, as in a damaged log, adds an interval without a start.
         """
+        kind, _, end = event.key.rpartition("_")  # "epoch", "start"
+        mark = Mark(
+            line=event.line,
+            time_ms=event.time_ms,
+            number=scalar(event.metadata.get(_NUMBER_NAMES[kind])),
+            count=scalar(event.metadata.get("epoch_count")),
+        )
         intervals_of_kind = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}
         intervals = intervals_of_kind[kind]
         if end == "start":
@@ -161,7 +174,7 @@ class Run:
         return None if event is None else event.value
 
 
-def _own_rate(event: Event) -> Rate:
+def _rate_of_this_project(event: Event) -> Rate:
     """Return the throughput of an epoch from an event `epoch_throughput`, which this project's runs log.
 
     A figure that the event lacks is None. All figures of the value are None if the value is not a JSON object; the
@@ -179,7 +192,7 @@ def _own_rate(event: Event) -> Rate:
     )
 
 
-def _foreign_rate(event: Event) -> Rate:
+def _rate_of_other_submitter(event: Event) -> Rate:
     """Return the throughput from an event of another submitter's log.
 
     The event's value is the images/s, or a JSON object with them as "throughput" or else "imgs_sec". The rate's number

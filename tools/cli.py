@@ -91,12 +91,14 @@ def main() -> int:
 
 
 def answer_completion() -> int:
-    """Answer a shell that asks for the completions of the word at the cursor. Returns an exit status, which it ignores.
+    """Answer a shell that asks for the completions of the word at the cursor.
 
     - `paddle-reference sco<Tab>`: the command's name is completed here.
     - `paddle-reference unknown --<Tab>`: nothing is completed.
-    - `paddle-reference watch --on<Tab>`: the command is started. Its `main` calls `completion.complete` first, which
-      answers the shell and ends the process.
+    - `paddle-reference watch --on<Tab>`: the command is started, so that its own parser completes the option.
+
+    A parser answers by `completion.complete`, which ends the process. Otherwise an exit status is returned. The shell
+    ignores the status.
     """
     commands = PUBLISHING | TRAINING
     words = completion.words_before_cursor()
@@ -105,7 +107,7 @@ def answer_completion() -> int:
         parser = argparse.ArgumentParser(prog="paddle-reference")
         parser.add_argument("command", choices=list(commands))
         parser.add_argument("--version", action="version")
-        completion.complete(parser)
+        completion.complete(parser)  # ends the process
         return 0
     name = words[1]
     if name not in commands:
@@ -113,10 +115,10 @@ def answer_completion() -> int:
     module, _ = commands[name]
     parser_reads_name = module in WITH_SUBCOMMANDS
     if not parser_reads_name:
-        completion.complete_after_word(2)  # after `paddle-reference watch`: the parser of `watch` has only its options
-    sys.argv[1:] = [
-        name
-    ]  # argcomplete reads the shell's line, not these words; a module with subcommands needs the name
+        completion.hide_words_from_parser(2)  # `paddle-reference watch`: the parser of `watch` has only its options
+    # A module with subcommands reads the subcommand's name from sys.argv, to build its parser. The words to complete
+    # come from the shell's line instead.
+    sys.argv[1:] = [name]
     return run(name)
 
 

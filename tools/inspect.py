@@ -90,8 +90,8 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
     The bytes of transposes inside kernels count as a class of their own. A class that moves nothing is left out.
     """
     bytes_of_class: Counter[str] = Counter()
-    for operation in operators:
-        work = operation.work
+    for operator in operators:
+        work = operator.work
         bytes_of_class[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.transposed_bytes
         bytes_of_class["transposes inside kernels"] += work.transposed_bytes
     return {name: size / 1e9 for name, size in bytes_of_class.most_common() if size}
@@ -107,7 +107,7 @@ def build(job: env.Job) -> Any:
     The learning rate's schedule is made for SCHEDULED_STEPS steps; its length does not change the operators.
 
     This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
-    cannot be built.
+    cannot be built, or if a convolution's input or output is too large for cuDNN.
     """
     import paddle
 
@@ -119,7 +119,7 @@ def build(job: env.Job) -> Any:
     samples = job.global_batch * SCHEDULED_STEPS
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.check_sizes(training.main)  # for a CPU job, too: `estimates` takes its program as one for GPUs
+    kernels.check_sizes(training.main)  # raises if a tensor is too large for cuDNN; the estimates are always for GPUs
     return training
 
 
@@ -166,10 +166,11 @@ def text(found: JsonObject) -> str:
 def main() -> int:
     """Build the training program of the configuration that the options name, and print what `inspect` returns.
 
-    Each option except --network and --json sets the variable of the job that its `dest` names. Without the option, the
-    config file sets the variable. Returns the exit status, 0.
+    --system names a config file, which sets the variables of the job. Other options replace single variables, such as
+    --batch BATCHSIZE. --network and --json set none: they add estimates for several nodes, and print JSON.
 
-    Raises ValueError if the job cannot be built, or if the network's speed is not finite and above 0.
+    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
+    and above 0.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
@@ -187,11 +188,12 @@ def main() -> int:
     options = vars(parser.parse_args())
     as_json = options.pop("json")
     network_gbps = options.pop("network")
+    # The options that are left set variables of the job. The `dest` of each is the variable's name.
     variables = {name: value for name, value in options.items() if value is not None}
     if "DGXNGPU" in variables:
         variables["DGXNNODES"] = "1"  # the program is the same however its ranks are spread over nodes
-    # Some strategies are refused in training to a target; nothing is trained here.
-    job = env.of_system(**variables, MODE="throughput")
+    variables["MODE"] = "throughput"  # it accepts every strategy; training to a target does not
+    job = env.of_system(**variables)
     env.export({"GLOG_minloglevel": "2"})
     network_bytes_per_s = None
     if network_gbps is not None:

@@ -26,8 +26,9 @@ import numpy as np
 from PIL import Image
 from rich import progress
 
-from harness import encoded, passport
+from harness import passport
 from harness.decoder import Decoder
+from harness.encoded import fault as fault_of_file
 from harness.lists import Folders
 from harness.lists import lines as list_lines
 from paddle_rn50 import data, folder, recordio, tfrecord
@@ -103,7 +104,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         _check_written(recordio.find(growing, index), entries, images.labels, part)
         source_passport = passport.passport(images.contents(lambda done, total: None))
         more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
-        _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
+        largest = max(((entry.width, entry.height) for entry in entries), key=_pixels)
+        _write_sizes(sizes, largest=largest, images=len(entries), more=more)
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
@@ -198,15 +200,23 @@ class PackedImage(NamedTuple):
 _OF_THIS_THREAD = threading.local()
 
 
-def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
-    """Make the record of the sample `number` of a list, after checking that training's decoder can decode its file.
-
-    Raises ValueError if the file is cut off, cannot be decoded, or has a label that a record cannot hold.
-    """
-    [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
+def _decoder_of_this_thread() -> Decoder:
+    """Return this thread's decoder, the one that training uses. It is made at the thread's first call."""
     if not hasattr(_OF_THIS_THREAD, "decoder"):
         _OF_THIS_THREAD.decoder = Decoder("cpu", None)
-    fault = encoded.fault(content) or _OF_THIS_THREAD.decoder.fault(content)
+    decoder: Decoder = _OF_THIS_THREAD.decoder
+    return decoder
+
+
+def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
+    """Return the record of the sample `number` of a list, with the CRC-32 and the image size of the sample's file.
+
+    The file is checked first: it must be whole, and training's decoder must decode it.
+
+    Raises ValueError, with the file's name, if the file fails a check or its label does not fit into a record.
+    """
+    [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
+    fault = fault_of_file(content) or _decoder_of_this_thread().fault(content)  # empty: there is none
     if fault:
         raise ValueError(f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list")
     try:
@@ -241,18 +251,24 @@ def _check_written(packed: Records, entries: list[Entry], labels: Array, part: s
                 raise RunError(f"{packed.name(i)}: is not what was written: remove the file and pack again")
 
 
-def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: JsonObject) -> None:
-    """Write a file of sizes: `more`, the width and height of the image with the most pixels, and the number of images.
+def _pixels(size: folder.Size) -> int:
+    """Return the number of pixels of an image of this width and height."""
+    width, height = size
+    return width * height
+
+
+def _write_sizes(file: Path, *, largest: folder.Size, images: int, more: JsonObject) -> None:
+    """Write a file of sizes: `more`, the width and height of the largest image, and the number of images.
 
     `more` may be the content of an earlier file of sizes. Its own width, height and number of images are replaced.
     """
-    width, height = max(sizes, key=lambda size: size[0] * size[1])
-    content = more | {"width": width, "height": height, "images": len(sizes)}
+    width, height = largest
+    content = more | {"width": width, "height": height, "images": images}
     file.write_text(json.dumps(content) + "\n")
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Find the largest image of a part, and write its size to `<part>.sizes.json` in `source`.
+    """Find the image of a part with the most pixels, and write its size to `<part>.sizes.json` in `source`.
 
     Only the images' headers are decoded. If the file exists already, its other entries are kept, such as the SHA-256 of
     the list that `pack` wrote. Returns the file's name and content as text.
@@ -261,12 +277,13 @@ def find_sizes(source: Path, part: str) -> str:
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
-    images = data.find(source, part, recordio.MOST_CLASSES)
-    sizes: list[tuple[int, int]] = []
+    images = data.find(source, part, recordio.MOST_CLASSES)  # any label that a record can hold is accepted
+    sizes: list[folder.Size] = []
     with ThreadPoolExecutor(READERS) as readers:
         for ids in _batches_with_progress(f"sizes {part}", len(images)):
             sizes += readers.map(lambda number: _size_of_sample(images, int(number)), ids)
-    _write_sizes(file, sizes, earlier_content)
+    largest = max(sizes, key=_pixels)
+    _write_sizes(file, largest=largest, images=len(sizes), more=earlier_content)
     return f"{file}: {file.read_text().strip()}"
 
 
@@ -364,17 +381,23 @@ def main() -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Write the lists, find the sizes, or pack both parts, as the command line asks. Print a line for each."""
+    """Do for both parts, train and val, what the command line asks. Print a line of text for each part.
+
+    - --lists: their lists are written.
+    - --sizes: the sizes of their largest images are found.
+    - TARGET: they are packed. `main` has checked that exactly one of the three is given.
+    """
     if args.lists:
         for line in write_lists(args.source, args.labels):
             print(line)
-        return
-    if args.target:  # report what is missing in val before hours of packing train
+    elif args.sizes:
         for part in PARTS:
+            print(find_sizes(args.source, part), flush=True)
+    else:
+        for part in PARTS:  # before any packing, so that a fault of val is not found only after hours of packing train
             _require_files(args.source, part)
-    for part in PARTS:
-        outcome = find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part)
-        print(outcome, flush=True)
+        for part in PARTS:
+            print(pack(args.source, args.target, part), flush=True)
 
 
 def _require_files(source: Path, part: str) -> None:

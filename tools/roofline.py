@@ -16,39 +16,39 @@ GPUS_OF_A_NODE = 8  # of the systems that published tables speak of
 SCALED_GPUS = (8, 16, 32, 64)  # for which scaling is estimated
 
 
-class Operation(NamedTuple):
-    """An operator of a program, as a roofline sees it."""
+class Operator(NamedTuple):
+    """An operator of a program: its work, and for an all-reduce of gradients also what it sums and where it runs."""
 
     work: Work
-    summed_bytes: float | None  # the bytes that a gradient all-reduce sums; None if this is no gradient all-reduce
-    on_computing_stream: bool = (
-        False  # True: an all-reduce for which the operators after it wait, as in a captured step
-    )
+    summed_bytes: float | None  # the bytes that an all-reduce of gradients sums; None: this is another operator
+    on_computing_stream: bool = False  # True: the operators after this all-reduce wait for it, as in a captured step
 
 
-Operators = list[Operation]
+Operators = list[Operator]
 
 
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
     """Return the operators of all programs of an update, in the order in which they run.
 
     An update of the weights runs a program for each part of its batch. The last one is the main program, which sums the
-    gradients over the ranks. Each of its all-reduces sums one bucket of gradients: its Operation has the bucket's bytes
-    as `summed_bytes`, and the bucket's `on_computing_stream`. Any other Operation has None and False.
+    gradients over the ranks. Each of its all-reduces sums one bucket of gradients.
+
+    - An all-reduce of the main program: an Operator with the bytes and the stream of its bucket.
+    - Any other operator: an Operator without bytes (None).
     """
     main = update_programs[-1]
-    bucket_of_operator = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the operator's index in `main`
+    bucket_by_index = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the all-reduce's index in `main`
     operators: Operators = []
     for program in update_programs:
         for work in works(program):
-            bucket = bucket_of_operator.get(work.index) if program is main else None
+            bucket = bucket_by_index.get(work.index) if program is main else None
             if bucket is None:
-                operation = Operation(work, summed_bytes=None)
+                operator = Operator(work, summed_bytes=None)
             else:
                 bucket_bytes = bucket["mib"] * MIB
                 on_computing_stream = bucket["on_computing_stream"]
-                operation = Operation(work, summed_bytes=bucket_bytes, on_computing_stream=on_computing_stream)
-            operators.append(operation)
+                operator = Operator(work, summed_bytes=bucket_bytes, on_computing_stream=on_computing_stream)
+            operators.append(operator)
     return operators
 
 
@@ -66,8 +66,8 @@ class StepTime(NamedTuple):
     """The least time of a step, and what it is made of; seconds."""
 
     total_s: float  # computing, and the wait for all-reduces
-    exposed_s: float  # the part of the total in which nothing is computed, because an all-reduce is waited for
-    all_reduce_s: float  # the sum over all all-reduces, hidden behind operators or not
+    exposed_s: float  # the part of the total in which the GPU computes nothing, because it waits for an all-reduce
+    all_reduce_s: float  # the sum over all all-reduces, whether the GPU computes beside them or waits
     operators: OperatorTime  # sums over the operators
 
     @property
@@ -76,81 +76,86 @@ class StepTime(NamedTuple):
         return self.total_s - self.exposed_s
 
     @property
-    def unhidden_s(self) -> float:
-        """Return the time that the step would take if no all-reduce ran beside an operator."""
+    def without_overlap_s(self) -> float:
+        """Return the time that the step would take if the GPU waited for every all-reduce."""
         return self.computing_s + self.all_reduce_s
 
 
 def step_time(
-    operators: Operators, arithmetic_of: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
+    operators: Operators, peak_names: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
 ) -> StepTime:
     """Return the least time of a step, with its operators one after the other at the card's peaks.
 
-    Two clocks run: one of the GPU, which computes, and one of the link, which sums gradients beside it.
+    The GPU computes, and the link sums gradients beside it. Each has a clock. Time in which the GPU only waits for the
+    link is called exposed.
 
-    - An all-reduce on the computing stream: the GPU waits for it. All of its time is exposed: nothing is computed.
+    - An all-reduce on the computing stream: the GPU waits for all of it.
     - Any other all-reduce: it begins when its gradients are computed and the all-reduce before it is done.
-    - The first operator of the optimizer: it waits until all all-reduces are done. This wait is exposed.
-    - Any operator: it takes the longer one of its two bounds, by FLOPs and by bytes.
+    - The first operator of the optimizer: the GPU waits until all all-reduces are done, then computes it.
+    - Any other operator: the GPU computes it in the longer one of its two bounds, by FLOPs and by bytes.
 
-    `arithmetic_of` maps a data type to the card's arithmetic for it. tests/null_gpu/test_streams.py shows that Paddle
-    waits in this order. The host is assumed to launch every operator and all-reduce before the GPU could begin it.
+    `peak_names` has the name of the card's peak for each data type. The host is assumed to launch everything in time.
     """
+    # tests/null_gpu/test_streams.py shows that Paddle waits as it is said here.
     flops_s = 0.0
     bytes_s = 0.0
-    now_s = 0.0  # the GPU's clock: when the operators so far are done
-    link_free_s = 0.0  # the link's clock: when the all-reduces so far are done
-    all_reduces_s = 0.0
+    gpu_clock_s = 0.0  # when the operators so far are done
+    link_clock_s = 0.0  # when the all-reduces so far are done
+    all_reduce_s = 0.0
     exposed_s = 0.0
     optimizer_has_begun = False
     for work, summed_bytes, on_computing_stream in operators:
         if summed_bytes is not None:  # a gradient all-reduce
             takes_s = _all_reduce_s(summed_bytes, ranks, link_bytes_per_s)
-            all_reduces_s += takes_s
+            all_reduce_s += takes_s
             if on_computing_stream:
-                now_s += takes_s
+                gpu_clock_s += takes_s
                 exposed_s += takes_s
             else:
                 # Its gradients are ready now: the program has it right after the operator that computes the last one.
-                link_free_s = max(link_free_s, now_s) + takes_s
+                link_clock_s = max(link_clock_s, gpu_clock_s) + takes_s
             continue
         if work.role & OPTIMIZE and not optimizer_has_begun:
             optimizer_has_begun = True
-            wait_s = max(0.0, link_free_s - now_s)
-            now_s += wait_s
+            wait_s = max(0.0, link_clock_s - gpu_clock_s)
+            gpu_clock_s += wait_s
             exposed_s += wait_s
-        least = _operator_time(work, arithmetic_of, card)
+        least = _operator_time(work, peak_names, card)
         flops_s += least.flops_s
         bytes_s += least.bytes_s
-        now_s += max(least.flops_s, least.bytes_s)
-    return StepTime(now_s, exposed_s, all_reduces_s, OperatorTime(flops_s, bytes_s))
+        gpu_clock_s += max(least.flops_s, least.bytes_s)
+    return StepTime(
+        total_s=gpu_clock_s,
+        exposed_s=exposed_s,
+        all_reduce_s=all_reduce_s,
+        operators=OperatorTime(flops_s=flops_s, bytes_s=bytes_s),
+    )
 
 
-def _arithmetic_of_types(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
-    """Return the card's arithmetic for each data type of the operators: {"float16": "float16", "float32": "tf32"}.
+def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
+    """Return the name of the peak in `card.flops_per_s` at which each data type is computed: {"float32": "tf32"}.
 
-    Each type has its own arithmetic, except that with `tf32` float32 is computed in TF32. Only operators with FLOPs
-    count. Returns None if the card has no peak for one of these arithmetics.
+    The data types are those of the operators with FLOPs. A peak has the name of its data type. With `tf32`, float32 is
+    computed at the peak "tf32" instead. Returns None if the card lacks one of the peaks.
     """
-    arithmetic_of = {}
-    for operation in operators:
-        dtype = operation.work.dtype
-        if operation.work.flops:
-            arithmetic_of[dtype] = dtype  # by default its own arithmetic
-    if tf32 and "float32" in arithmetic_of:
-        arithmetic_of["float32"] = "tf32"
-    card_has_all = card.flops_per_s.keys() >= set(arithmetic_of.values())
-    return arithmetic_of if card_has_all else None
+    peak_names: dict[str, str] = {}
+    for operator in operators:
+        dtype = operator.work.dtype
+        if operator.work.flops:
+            is_in_tf32 = tf32 and dtype == "float32"
+            peak_names[dtype] = "tf32" if is_in_tf32 else dtype
+    card_has_all = card.flops_per_s.keys() >= set(peak_names.values())
+    return peak_names if card_has_all else None
 
 
-def _operator_time(work: Work, arithmetic_of: dict[str, str], card: Card) -> OperatorTime:
-    """Return the time of an operator's FLOPs at the peak of its arithmetic, and of its bytes at the memory's peak.
+def _operator_time(work: Work, peak_names: dict[str, str], card: Card) -> OperatorTime:
+    """Return the time of an operator's FLOPs at the peak of its data type, and of its bytes at the memory's peak.
 
     A batch normalization reads its input twice. The second time counts only if the chip cannot hold the input.
     """
     flops_s = 0.0
     if work.flops:
-        flops_s = work.flops / card.flops_per_s[arithmetic_of[work.dtype]]
+        flops_s = work.flops / card.flops_per_s[peak_names[work.dtype]]
     read_again_bytes = sum(size for size in work.twice_read_sizes if size > card.on_chip_bytes)
     bytes_s = (work.moved_bytes + read_again_bytes) / card.memory_bytes_per_s
     return OperatorTime(flops_s, bytes_s)
@@ -167,23 +172,25 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
     """Return a step's roofline on `card` for JSON: an upper bound of the images/s, and the times that it comes from.
 
-    `step_time` finds the times; all-reduces go over the card's own link (NVLink). `batch` is the images of a rank. With
-    `tf32` the products of float32 are computed in TF32.
+    All-reduces go over the card's own link (NVLink). `exposed_all_reduce_s` is the time in which the GPU waits for them
+    and computes nothing. `batch` is the number of images of a rank. With `tf32`, float32 is computed in TF32.
 
-    Returns None if the card has no peak for an arithmetic of the program. Also for more ranks than a node has GPUs,
-    because no data sheet gives the speed of the network between nodes.
+    Returns None in two cases:
+
+    - The card's data sheet has no peak for a data type that the program computes in.
+    - There are more ranks than a node has GPUs: no data sheet gives the speed of the network between nodes.
     """
-    arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)
-    if ranks > GPUS_OF_A_NODE or arithmetic_of is None:
+    peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
+    if ranks > GPUS_OF_A_NODE or peak_names is None:
         return None
-    step = step_time(operators, arithmetic_of, card, ranks=ranks, link_bytes_per_s=card.link_bytes_per_s)
+    step = step_time(operators, peak_names, card, ranks=ranks, link_bytes_per_s=card.link_bytes_per_s)
     return {
         "roofline_images_per_s": batch * ranks / step.total_s,
         "step_time_s": step.total_s,
         "flops_time_s": step.operators.flops_s,
         "bytes_time_s": step.operators.bytes_s,
         "exposed_all_reduce_s": step.exposed_s,
-        "peaks": card.peaks(arithmetic_of.values()),
+        "peaks": card.peaks(peak_names.values()),
         "kind": "roofline at data-sheet peaks, an upper bound; not measured",
     }
 
@@ -191,23 +198,24 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
     """Estimate what all-reduces cost at each number of GPUs in SCALED_GPUS. Returns a row for each, for JSON.
 
-    Each GPU keeps its batch (weak scaling), and a node has 8 GPUs. A ring over several nodes is as fast as its
-    narrowest link, NVLink or the node's network. `network_bytes_per_s` is the peak of that network.
+    Each GPU keeps its batch, and a node has 8 GPUs. A ring over several nodes is as fast as its slowest link: NVLink or
+    the node's network, which sends `network_bytes_per_s` at its peak. A row has:
 
-    - `of_linear` = step time of one node / step time: 1 if 64 GPUs are 8 times as fast as 8.
-    - `of_linear_nothing_hidden` is the same ratio for steps in which no all-reduce runs beside an operator.
+    - `all_reduce_s`, the time of all all-reduces; `exposed_all_reduce_s`, the part in which the GPU waits for them.
+    - `of_linear`, the weak-scaling efficiency against one node: step time of one node / step time.
+    - `of_linear_nothing_hidden`, the same efficiency if the GPU waited for every all-reduce.
 
-    Returns None if the card has no peak for an arithmetic of the program.
+    Returns None if the card's data sheet has no peak for a data type that the program computes in.
     """
-    arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)
-    if arithmetic_of is None:
+    peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
+    if peak_names is None:
         return None
     steps: dict[int, StepTime] = {}
     for gpus in SCALED_GPUS:
         link_bytes_per_s = card.link_bytes_per_s
         if gpus > GPUS_OF_A_NODE:
             link_bytes_per_s = min(link_bytes_per_s, network_bytes_per_s)
-        steps[gpus] = step_time(operators, arithmetic_of, card, ranks=gpus, link_bytes_per_s=link_bytes_per_s)
+        steps[gpus] = step_time(operators, peak_names, card, ranks=gpus, link_bytes_per_s=link_bytes_per_s)
 
     one_node = steps[GPUS_OF_A_NODE]
     rows = []
@@ -220,7 +228,7 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
             "exposed_all_reduce_s": step.exposed_s,
             "exposed_share": step.exposed_s / step.total_s,
             "of_linear": one_node.total_s / step.total_s,
-            "of_linear_nothing_hidden": one_node.unhidden_s / step.unhidden_s,
+            "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,
         }
         rows.append(row)
     return rows

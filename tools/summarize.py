@@ -58,8 +58,10 @@ def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str
     """Return the table's rows "quality" and "time to train", with their texts by the rows' names.
 
     Quality is the result of a run's last evaluation. Both rows give the median and the range over the runs, or name the
-    logs that lack the value. The score's `standing` says whether its figures are official results, and puts that into
-    the unit of the time; if it is None, the unit is plain "s".
+    logs that lack the value.
+
+    The time's unit is "s (unverified)" if the result must say that MLCommons did not verify it, else "s". The score's
+    `standing` decides that; without a standing (None) the unit is "s".
     """
     last_qualities: list[float | None] = []  # one of each run
     for record in records:
@@ -137,12 +139,12 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
 
     With `throughput_only` the logs are not checked, and only report.html is written: such runs are no training result.
 
-    Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log measured nothing, and
-    TooFewRunsError if there are too few runs for a score.
+    Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log measured nothing, or if the
+    logs are not of one system.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
-    # The protocol "window" scores the throughput of the measured steps. It is made to take every run of the job.
+    # The protocol "window" scores the throughput of the measured steps. It asks for one run; here, for all of them.
     protocol = dataclasses.replace(protocols.find("window"), runs=len(logs))
     job_score = score(records, protocol)
     rows = _measured_rows(records, job_score, throughput_only=throughput_only)
@@ -155,7 +157,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
         findings_file = folder / "findings.json"
-        checks = check_logs(logs, rules.load(RULESET), receipt=True)
+        checks = check_logs(logs, rules.load(RULESET), receipt=True)  # a receipt is the file LOG.checked
         findings_file.write_text(as_json(checks), encoding="utf-8")
         verdicts = ["pass" if check.passed else "fail" for check in checks]
         rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
@@ -178,8 +180,8 @@ def _write_page(
 ) -> None:
     """Write the report of the runs as an HTML page to `page_file`.
 
-    The page quotes the arguments of `scoring report` that make it again. `findings_file` has what the check of the logs
-    found; it is None if the logs were not checked.
+    The page quotes the arguments of `scoring report` that make it again. `logs` are paths with the files' contents.
+    `findings_file` has what the check of the logs found; it is None if the logs were not checked.
     """
     log_by_name = {str(log): log for log in logs}
     report_arguments = list(log_by_name)
@@ -188,14 +190,13 @@ def _write_page(
         findings_by_file = read_findings(str(findings_file), records)
         report_arguments += ["--findings", str(findings_file)]
     report_arguments += ["--html", str(page_file)]
-    # protocol and skip are None: the report scores such runs by its default protocol.
     report = build(
         records,
-        protocol=None,
-        skip=None,
+        protocol=None,  # the report's default
+        skip=None,  # the protocol's own number
         findings_by_file=findings_by_file,
         path_by_file=log_by_name,
-        folder_by_file={},
+        folder_by_file={},  # the logs were given one by one, not as folders
     )
     page_file.write_text(render.html(render.page(report, report_arguments)), encoding="utf-8")
 

@@ -164,7 +164,7 @@ class View:
         """Forget everything read so far, and follow this log from its beginning. None: no log is known yet."""
         self._log = log
         self._run = Run()
-        self._entries_taken = 0  # events and header sections of this log
+        self._valid_entries = 0  # events and header sections of this log
         self._bytes_read: dict[Path, int] = {}  # of the log and of each telemetry file
         self._last_samples: dict[Path, JsonObject] = {}  # the last sample of each node, by its telemetry file
 
@@ -172,19 +172,19 @@ class View:
         """Read what is new in the newest log and in its nodes' telemetry, and return the state of the run.
 
         The state is that of `state_of`, with three more entries: `log`, the path; `is_empty`, whether the log has no
-        entry yet; `nodes`, the last sample of each node. If a newer log has appeared, it is followed from its
+        valid entry yet; `nodes`, the last sample of each node. If a newer log has appeared, it is followed from its
         beginning.
 
-        Raises ValueError if there is no log, or if the newest file has text, but no line of a training log.
+        Raises ValueError if there is no log, or if the newest file has text, but no valid entry of a training log.
         """
         newest = self._newest()
         if self._log != newest:
             self._follow(newest)
         for entry in read_text(self._new_lines(newest)):
-            if not isinstance(entry, Problem):
-                self._entries_taken += 1
+            if not isinstance(entry, Problem):  # any file may have text that looks like a damaged event
+                self._valid_entries += 1
             self._run.take(entry)
-        is_empty = self._entries_taken == 0
+        is_empty = self._valid_entries == 0
         has_only_other_text = is_empty and self._bytes_read[newest] > 0
         if has_only_other_text:
             raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")

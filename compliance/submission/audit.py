@@ -101,22 +101,22 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     candidates = []
     for name, folder in sorted(tree.folders.items()):
         folder.owner = results_tree.owner_of(path, name, _stated_organisation(folder.logs))
-        about_files = (
-            set_description_or_ask(folder, tree.descriptions),
-            set_scaling_or_ask(folder, tree.scalings),
-        )
-        about_submission = [question for question in about_files if question is not None]
-        questions_by_log = _ask_about_repeated_runs(folder, first_seen)
+        # These two set `folder.description` and `folder.scaling`, which the lines after them read.
+        about_description = set_description_or_ask(folder, tree.descriptions)
+        about_scaling = set_scaling_or_ask(folder, tree.scalings)
+        about_files = [question for question in (about_description, about_scaling) if question is not None]
+
+        questions_by_log: defaultdict[str, list[Finding]] = defaultdict(list)
+        for log, about_repeated_run in _ask_about_repeated_runs(folder, first_seen).items():
+            questions_by_log[log].append(about_repeated_run)
+        rule = folder.ruleset.strict["system-description"]
         for report in folder.logs:
-            about_speed = findings_over_peak(
-                report.run, folder.description, folder.ruleset.strict["system-description"]
-            )
-            # Each log gets an entry, be it empty.
-            questions_by_log.setdefault(report.path.name, []).extend((*about_submission, *about_speed))
+            about_speed = findings_over_peak(report.run, folder.description, rule)
+            questions_by_log[report.path.name] += [*about_files, *about_speed]
         submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
         candidates.append(_candidate_for_screen(folder))
-    # Only now are the runs of all submissions known, with which each is compared.
-    return _with_selection_questions(submissions, candidates)
+    # A run is unusually early only in comparison with those of all submissions, so this comes last.
+    return _ask_about_unusually_early_runs(submissions, candidates)
 
 
 def _stated_organisation(logs: Sequence[Report]) -> str:
@@ -131,24 +131,39 @@ def _stated_organisation(logs: Sequence[Report]) -> str:
 # --- runs that stand in two submissions ---
 
 
-def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen]) -> dict[str, list[Finding]]:
+def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen]) -> dict[str, Finding]:
     """Return a question about each run that is in an earlier submission of the tree, too, by the name of its log.
 
-    A run is known again by any of its marks: its start, end and accuracies together, its times, or its accuracies.
+    Two logs are of the same run if they share one of these marks, which are compared in this order:
 
-    `first_seen` has where each mark was seen first. The marks of this submission are added to it, for the next call.
+    - start, end and accuracies together
+    - times
+    - accuracies
+
+    `first_seen` has where each mark was seen first. New marks of this submission are added to it, for the next call.
     """
-    questions_by_log: dict[str, list[Finding]] = {}
+    question_by_log: dict[str, Finding] = {}
     for report in folder.logs:
-        earlier: _FirstSeen | None = None
-        for mark in marks(report.run):
-            here = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
-            first = first_seen.setdefault(mark, here)
-            if first.folder is not folder and earlier is None:
-                earlier = first
+        name = report.path.name
+        marks_of_run = marks(report.run)
+        earlier = _earlier_submission_with(marks_of_run, folder, first_seen)
         if earlier is not None:
-            questions_by_log[report.path.name] = [_question_about_two_submissions(report, folder, earlier)]
-    return questions_by_log
+            question_by_log[name] = _question_about_two_submissions(report, folder, earlier)
+        for mark in marks_of_run:
+            if mark not in first_seen:
+                first_seen[mark] = _FirstSeen(folder=folder, file=name, kind_of_mark=mark.what)
+    return question_by_log
+
+
+def _earlier_submission_with(
+    marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
+) -> _FirstSeen | None:
+    """Return the earlier log, not of `folder`, that shares the first shared mark; None if no mark is shared."""
+    for mark in marks_of_run:
+        seen = first_seen.get(mark)
+        if seen is not None and seen.folder is not folder:
+            return seen
+    return None
 
 
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
@@ -159,7 +174,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     - The same organisation submits its runs once more with power logs, as `Dell-power` beside `Dell`. The question is
       then only a note (severity `info`).
     - A run of another round is submitted again. That is allowed if the system descriptions are identical and the log
-      passes the new round's checker. The question says whether both are so.
+      passes the new round's checker. The question says whether each condition is met.
     - Otherwise the question only names the earlier log.
     """
     other = earlier.folder
@@ -167,13 +182,14 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     other_submitter = other.owner.submitter
     is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other_submitter)
     has_power_logs = is_same_organisation and submitter != other_submitter and "power" in submitter
-    rounds = {*folder.name.parts[:1], *other.name.parts[:1]}  # the first folder's name; logs in the root have none
-    is_other_round = len(rounds) == 2
+    # In a tree of several rounds, the topmost folder is the round's. Logs in the root of the tree have none.
+    is_other_round = bool(folder.top_name and other.top_name) and folder.top_name != other.top_name
 
-    actual = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
+    what_is_shared = earlier.kind_of_mark  # such as "times"
+    actual = f"the {what_is_shared} of {printable(earlier.file)} of {printable(str(other.name))}"
     severity = "warning"
     if has_power_logs:
-        actual = f"{actual}: this is its submission with power logs"
+        actual += ": this is its submission with power logs"
         severity = "info"
     elif is_other_round:
         passes = "passes" if report.passes_official else "does not pass"
@@ -218,8 +234,10 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
     return Candidate(organisation=organisation, group=group, epochs_to_target=tuple(epochs_of_runs))
 
 
-def _with_selection_questions(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
-    """Return the submissions, with one more question for each whose runs converged unusually early.
+def _ask_about_unusually_early_runs(
+    submissions: Sequence[Submission], candidates: Sequence[Candidate]
+) -> list[Submission]:
+    """Return the submissions. One whose runs converged unusually early has one more question.
 
     `candidates` has the runs of each submission, in the order of `submissions`.
     """
@@ -353,7 +371,7 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 
 
 def _other_number_of_logs(checked: Sequence[Report], scored: Score | None) -> str:
-    """Say that a submission has more or fewer logs than its benchmark has runs; empty where it has as many."""
+    """Say that a submission has more or fewer logs than its benchmark has runs; empty if it has the right number."""
     if scored is None or len(checked) == scored.runs_wanted:
         return ""
     return f"{len(checked)} logs; a submission has {scored.runs_wanted}"
@@ -364,28 +382,29 @@ def _is_unknown_benchmark(report: Report) -> bool:
 
 
 def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
-    """Test the runs of `test` again, against the lower convex envelope of the reference points.
+    """Repeat a convergence test against the true lower convex envelope of the reference points.
 
-    Return the outcome of this second test, and the means of the two reference points to which the tests hold the runs.
-    The two may differ: rcp_checker's pruning of the points is meant to leave the envelope, but sometimes leaves more
-    (mlcommons/logging #368).
+    rcp_checker, and `test` like it, should use this envelope. But sometimes it keeps points above the envelope
+    (mlcommons/logging #368). The returned outcome of the repeated test shows if that matters for these runs. It has the
+    mean epochs of the reference point that the runs were held to: `held_to` in the repeated test, and `held_to_by_tool`
+    in `test`.
 
-    None if `test` could not compare the runs, or if a test has no reference point for their batch.
+    None if `test` could not compare the runs, or if one of the two tests has no reference point for their batch.
     """
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
-    tool_point = test.result.point
+    point_of_tool = test.result.point
     envelope = convergence.lower_envelope(test.reference)
-    second = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, envelope)
-    if tool_point is None or second.point is None:
+    repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points=envelope)
+    if point_of_tool is None or repeated.point is None:
         return None
     return Envelope(
-        passed=second.passed,
-        scaling=second.scaling,
-        held_to=second.point.mean,
-        held_to_by_tool=tool_point.mean,
+        passed=repeated.passed,
+        scaling=repeated.scaling,
+        held_to=repeated.point.mean,
+        held_to_by_tool=point_of_tool.mean,
         unit=test.reference.unit,
-        differs=second.point.mean != tool_point.mean,
+        differs=repeated.point.mean != point_of_tool.mean,
     )
 
 

@@ -39,7 +39,7 @@ class Envelope:
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """One system's runs of one benchmark. Minutes are None where there is no score, and `problem` says why."""
+    """One system's runs of one benchmark. Minutes are None if there is no score; `problem` then says why."""
 
     round: str
     submitter: str

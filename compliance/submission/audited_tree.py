@@ -32,6 +32,14 @@ class Folder:
     owner: Owner = field(default_factory=lambda: Owner(round="", submitter="", system="", benchmark=""))
     other_form: set[str] = field(default_factory=set)  # logs of v0.5 and v0.6, which are not judged
 
+    @property
+    def top_name(self) -> str:
+        """Return the first name of the folder's path, which is the round in a tree of several rounds.
+
+        Empty for logs that lie in the root of the tree.
+        """
+        return self.name.parts[0] if self.name.parts else ""
+
 
 @dataclass
 class Tree:
@@ -84,21 +92,16 @@ def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
 def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool) -> None:
     """Check a log of the tree `root` by the ruleset of its folder, and add the report to `folder.logs`.
 
-    - A log that cannot be read gets a report with a question to the submitter.
-    - A log of v0.5 or v0.6 has events of a form that is not read. Its name is also added to `folder.other_form`.
+    If the log is of v0.5 or v0.6, its events have a form that is not read: its name is also added to
+    `folder.other_form`.
 
     `is_round_known` is true if the user or a folder's name gave the round. Raises ValueError if neither did and the
     log is of another project: its rules are then unknown. A log of this project belongs to no round and needs none.
     """
-    checked = _read_or_reason(lambda path: check_file(path, folder.ruleset), file.content)
-    if isinstance(checked, str):  # it says why the log cannot be read
-        question = question_for_submitter("log", checked, "ask for the log", severity="error")
-        checked = Report(path=Path(), findings=(question,))
-    report = replace(checked, path=Path(file.name.name))
-
+    report = _check_or_ask(file, folder.ruleset)
     has_events = report.run is not NOTHING
     if not has_events and results_tree.has_another_form(root, file):
-        folder.other_form.add(file.name.name)
+        folder.other_form.add(report.path.name)
     is_of_other_project = has_events and not report.run.is_project_log
     if is_of_other_project and not is_round_known:
         raise ValueError(
@@ -106,6 +109,23 @@ def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool
             f"one of {', '.join(versions())}"
         )
     folder.logs.append(report)
+
+
+def _check_or_ask(file: TreeFile, ruleset: Ruleset) -> Report:
+    """Return the report on a log, with the log's name as its path.
+
+    If the log cannot be read, the only finding is a question to the submitter.
+    """
+
+    def check(log: Path) -> Report:
+        return check_file(log, ruleset)
+
+    path = Path(file.name.name)
+    report_or_problem = _read_or_reason(check, file.content)
+    if isinstance(report_or_problem, str):
+        question = question_for_submitter("log", report_or_problem, "ask for the log", severity="error")
+        return Report(path=path, findings=(question,))
+    return replace(report_or_problem, path=path)
 
 
 def _read_scaling(path: Path) -> float:
@@ -119,21 +139,22 @@ def _read_scaling(path: Path) -> float:
 def set_description_or_ask(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
     """Set `folder.description` to the description of the submission's system; return a question if there is none.
 
-    `Dell/results/node_A100/resnet` -> the description in `Dell/systems/node_A100.json`
+    The path of a submission's folder gives the path of its description:
 
-    `descriptions` has all descriptions of the tree by their files. A text stands for one that cannot be read.
+    - `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
+    - `results/node_A100/resnet` (the tree begins at Dell) -> `systems/node_A100.json`
+    - `node_A100/resnet` (the tree begins at results) -> none: the description lies outside the tree
 
-    - The tree has no description, or begins below `Dell`, so that descriptions lie outside it: nothing is set, and None
-      is returned.
-    - The description is missing or cannot be read: a question asks the submitter for it.
-    - Otherwise it is set, and None is returned.
+    A question asks for a description that is missing or cannot be read. Nothing is asked if it lies outside the tree,
+    or if the tree has no descriptions at all.
+
+    `descriptions` has all descriptions of the tree by their paths. A text stands for one that cannot be read.
     """
-    begins_below_submitter = len(folder.name.parts) < 3  # the name is `node_A100/resnet` or shorter
-    if not descriptions or begins_below_submitter:
+    is_results_in_tree = len(folder.name.parts) >= 3  # results, system and benchmark
+    if not descriptions or not is_results_in_tree:
         return None
-    submitter = folder.name.parents[2]
-    system = folder.name.parent.name
-    file = submitter / "systems" / f"{system}.json"
+    *names_above_results, _results, system, _benchmark = folder.name.parts
+    file = PurePosixPath(*names_above_results, "systems", f"{system}.json")
     description_or_problem = descriptions.get(file, f"{file}: missing")
     if isinstance(description_or_problem, str):
         return question_for_submitter("system-description", description_or_problem, "ask for the description")

@@ -1,7 +1,7 @@
 """The system description of a submission, and where a log says otherwise."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ MOST_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds ga
 _LEAST_MEMORY_RATIO = 0.75
 _MOST_MEMORY_RATIO = 1.35
 MOST_DIGITS = 6  # of a described number are used: it may have thousands
-_NO_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
+_OTHER_SYSTEM_THAN_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
 LARGEST_JSON_BYTES = 1 << 20
 STATUS_WORDS = {
     "cloud": "Available cloud",
@@ -139,7 +139,7 @@ def _other_framework(run: LoggedRun, description: Description) -> list[_LoggedFi
 
 def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_LoggedField]:
     """Return the hardware fields that a node of the log contradicts; of several such nodes, the last one's value."""
-    contradicted: dict[str, str] = {}  # the log's value by the field's name
+    contradicted: dict[str, str] = {}  # the log's value of each contradicted field; a later node replaces it
     for node in nodes:
         contradicted |= _contradictions_of_node(node, description)
     other_gpu = _other_gpu(nodes, description)
@@ -161,8 +161,8 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding if a ResNet run trained faster than the described accelerators can at their peak, else nothing.
 
-    The run's speed in images/s is the samples of its epochs, divided by its time. Nothing is returned if it is not
-    known, or if the number of accelerators or their peak is not.
+    The run's speed in images/s is the samples of its epochs, divided by its time. Nothing is returned if the speed, the
+    number of accelerators or their peak is not known.
     """
     if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
@@ -195,42 +195,56 @@ def _number_of_accelerators(description: Description) -> int:
     return int(nodes[:MOST_DIGITS]) * int(per_node[:MOST_DIGITS])
 
 
-def _contradictions_of_node(node: Node, description: Description) -> Iterator[tuple[str, str]]:
-    """Yield each hardware field of the description that a node of the log contradicts, with the node's value.
+def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
+    """Return the node's value for each hardware field of the description that a node of the log contradicts.
 
-    A fact that one of the two does not state is not compared.
-
-    - The processors agree if they have their names, or a model number, in common.
-    - The cores: a log counts the cores or threads that the job may use. Any number from half of the described cores to
-      all threads agrees.
-    - The memory that is described must be 0.75 to 1.35 times that of the log. It is rounded, and may be in GB or GiB.
-    - The operating system must not be another one than Linux, on which each log of this project is written.
+    Compared are the processor, the cores, the memory and the operating system. A fact that the log or the description
+    does not state contradicts nothing.
     """
+    contradicted = {}
     if _is_other_processor(node, description):
-        yield "host_processor_model_name", str(node["cpu"])
+        contradicted["host_processor_model_name"] = str(node["cpu"])
+    if _is_other_core_count(node, description):
+        contradicted["host_processor_core_count"] = f"{node['cores']} cores a node that the job may use"
+    if _is_other_memory(node, description):
+        contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"
+    # Only this project's logs describe nodes, and they are written on Linux.
+    if _OTHER_SYSTEM_THAN_LINUX.search(str(description.get("operating_system"))):
+        contradicted["operating_system"] = f"Linux {node.get('kernel')}"
+    return contradicted
 
+
+def _is_other_core_count(node: Node, description: Description) -> bool:
+    """Return whether a node's usable cores are too few or too many for the described processors.
+
+    A job may be allowed to use only a part of a node, and its log may count threads instead of cores. So any number
+    from half of the described cores to all threads agrees. False if the cores are missing in the log or description.
+    """
+    usable_cores: Any = node.get("cores")
+    # These numbers are 0 if the description does not state them.
     processors = _stated_number(description, "host_processors_per_node")
     cores = processors * _stated_number(description, "host_processor_core_count")
-    threads = max(_stated_number(description, "host_processor_vcpu_count"), 2 * cores)
-    usable: Any = node.get("cores")
-    if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:
-        yield "host_processor_core_count", f"{usable} cores a node that the job may use"
+    virtual_cpus = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
+    if cores == 0 or not has_type(usable_cores, COUNT):
+        return False
+    most_threads = max(virtual_cpus, 2 * cores)  # a core runs up to two threads
+    return not cores / 2 <= usable_cores <= most_threads
 
+
+def _is_other_memory(node: Node, description: Description) -> bool:
+    """Return whether the described memory is not 0.75 to 1.35 times that of a node; False if one is not stated."""
     described_gib = _memory_gib(description)
     logged_gib: Any = node.get("memory_gib")
-    if described_gib is not None and has_type(logged_gib, NUMBER) and logged_gib:
-        ratio = described_gib / logged_gib
-        if not _LEAST_MEMORY_RATIO <= ratio <= _MOST_MEMORY_RATIO:
-            yield "host_memory_capacity", f"{logged_gib} GiB"
-
-    if _NO_LINUX.search(str(description.get("operating_system"))):
-        yield "operating_system", f"Linux {node.get('kernel')}"
+    if described_gib is None or not has_type(logged_gib, NUMBER) or logged_gib == 0:
+        return False
+    return not _LEAST_MEMORY_RATIO <= described_gib / logged_gib <= _MOST_MEMORY_RATIO
 
 
 def _is_other_processor(node: Node, description: Description) -> bool:
-    """Return whether a node's processor differs from the described one: neither name nor a model number is common.
+    """Return whether a node's processor differs from the described one.
 
-    False if one of the two is not stated.
+    Two processors agree if the described name contains the node's name, or if both names have a model number in common.
+    The result is also False if the log or the description names no processor.
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()

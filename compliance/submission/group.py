@@ -1,7 +1,7 @@
 """The logs of one submission taken together: what they are runs of, and the test of their convergence."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -81,17 +81,19 @@ def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
 
 
 def one_submission(
-    checked: Sequence[Report], ruleset: Ruleset, name_of: Callable[[Path], object] = str
+    checked: Sequence[Report], ruleset: Ruleset, *, original_of_copy: Mapping[Path, Path] | None = None
 ) -> SubmittedBenchmark:
     """Check that all logs are runs of one submission. Return its benchmark, and how many runs make a result of it.
 
-    Logs are of one submission if they state the same benchmark, division, organisation and platform. `name_of` turns
-    the path of a log into the name that messages use.
+    Logs are of one submission if they state the same benchmark, division, organisation and platform.
+    `original_of_copy` has the original of each log if the logs are copies: messages then name the original.
 
     Raises ValueError if a log has no events, if the round of `ruleset` does not score the benchmark, or if two logs are
     of different submissions.
     """
-    names = [name_of(report.path) for report in checked]
+    names = [report.path for report in checked]
+    if original_of_copy is not None:
+        names = [original_of_copy[copy] for copy in names]
     for report, name in zip(checked, names, strict=True):
         if report.run is NOTHING:  # the log has no events
             problem = report.findings[0].actual  # there is at least the finding that says so

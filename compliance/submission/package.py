@@ -20,7 +20,7 @@ from compliance.submission.group import SubmittedBenchmark, one_submission
 from compliance.submission.official_answers import official_answers
 from compliance.submission.package_logs import FRAMEWORK_LOG, CopiedLogs, copy_and_check, place_logs
 from compliance.submission.runs import check_between_runs, logs_named_by, sha256
-from compliance.submission.score import NOT_CONVERGED, Score, choose_median_runs, score_runs
+from compliance.submission.score import RULES_ON_THE_TARGET, Score, choose_median_runs, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED
 from compliance.submission.templates import rendered
 from runlog import schema
@@ -134,26 +134,28 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     """Write the files of a package into the empty folder `stage`. Return its manifest and its report.
 
-    If there are more logs than a submission has runs, only the scored ones are kept. Raises RefusedError if the logs
-    may not be published, and ValueError if they are too few.
+    If there are more logs than a submission has runs, only the scored ones are kept.
+
+    Raises RefusedError if a log differs from what an earlier `check --receipt` read, or if the logs may not be
+    published. Raises ValueError if there are too few logs.
     """
     system = description_path.stem
     copies = copy_and_check(stage / "incoming", logs, ruleset)
     benchmark = _benchmark_of_submission(copies, ruleset)
-    scored, chosen = choose_median_runs(copies.checked, ruleset)
-    placed = place_logs(scored, copies, stage / "results" / system / benchmark.name)
+    reports_of_scored, chosen = choose_median_runs(copies.reports, ruleset)
+    placed = place_logs(reports_of_scored, copies, stage / "results" / system / benchmark.name)
     shutil.rmtree(stage / "incoming")  # with the copies of runs that are not scored
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
-    content, refusals = contents_of(stage, placed.checked, system, benchmark, ruleset)
-    reasons = list(copies.changed_logs)
+    content, refusals = contents_of(stage, placed.reports, system, benchmark, ruleset)
+    reasons_to_refuse = list(copies.changes_since_check)
     for refusal in refusals:
         # Messages name the user's log instead of its copy. A refusal may also be about another file or part.
         name = placed.original_by_name.get(refusal.file, refusal.file)
-        reasons.append(f"{name}: {refusal.text}")
-    if reasons:
-        raise RefusedError(*reasons)
+        reasons_to_refuse.append(f"{name}: {refusal.text}")
+    if reasons_to_refuse:
+        raise RefusedError(*reasons_to_refuse)
     _write_code(stage / code_folder(benchmark.name), str(content.manifest["commit"]))
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report_text, encoding="utf-8")
@@ -164,15 +166,17 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
     """Return the benchmark of the copied logs.
 
-    Raises RefusedError if they are not all of one submission, and ValueError if they are fewer than a submission has.
+    Raises RefusedError if the logs are not all of one submission. Raises ValueError if there are fewer logs than a
+    submission has runs.
     """
     try:
-        benchmark = one_submission(copies.checked, ruleset, copies.original_of_copy.__getitem__)
+        benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
     except ValueError as error:
         raise RefusedError(str(error)) from None
-    runs = benchmark.runs_of_result.runs
-    if len(copies.checked) < runs:
-        raise ValueError(f"{len(copies.checked)} logs given: a submission of {benchmark.name} has {runs}")
+    wanted_logs = benchmark.runs_of_result.runs
+    given_logs = len(copies.reports)
+    if given_logs < wanted_logs:
+        raise ValueError(f"{given_logs} logs given: a submission of {benchmark.name} has {wanted_logs}")
     return benchmark
 
 
@@ -203,12 +207,13 @@ class Refusal(NamedTuple):
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
-    """Return the manifest and the report that the package at `folder` must have, and the refusals of the package.
+    """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
-    All are computed from its system description and its logs alone, so `verify` can compute them again. `checked` has
-    the reports on these logs. Without refusals the package may be published. With them, too, the manifest and the
-    report are returned.
+    All are computed from the package's logs and its system description alone, so `verify` can compute them again.
+    `checked` has the reports on the logs. The package may be published if there are no refusals. The manifest and the
+    report are returned in any case.
     """
+    organisation = folder.name  # a package's folder is named after its organisation
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
     refusals = list(_refusals_by_description(description_file.name, description))
@@ -217,9 +222,9 @@ def contents_of(
     if score.minutes is None and not refusals:  # refusals so far already explain why there is no score
         refusals.append(Refusal("score", score.problem))
     first_run = checked[0].run
-    refusals += [Refusal("logs", text) for text in _problems_of_origin(first_run, folder.name)]
+    refusals += [Refusal("logs", text) for text in _problems_of_origin(first_run, organisation)]
     manifest = {
-        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,
+        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,  # blanks are `_` in the folder's name
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,
@@ -246,33 +251,38 @@ def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Ref
 
 
 def _refusals_by_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
-    """Yield the reasons in the logs why a package is refused.
+    """Yield a refusal for each finding on the logs that refuses the package.
 
-    For each log:
+    For each log these are, in this order:
 
-    - its errors; none if its only errors are that the run did not reach the target
-    - what contradicts another log or the system description, and a configuration unlike the first run's, of which
-      `check` only warns
+    - the errors of its own check, unless all of them say that the run missed the target
+    - errors by comparison with the other logs, and a configuration that differs from the first log's
+    - errors by comparison with the system description
 
-    At the end, if two or more runs did not reach the target: that they did not.
+    At the end, one refusal names the runs that only missed the target, if there are two or more.
     """
-    not_converged: list[str] = []  # names of logs
+    logs_of_missed_target: list[str] = []
     for report, findings_between_runs in _with_findings_between_runs(checked, ruleset):
-        refusing = [finding for finding in report.findings if finding.severity == "error"]
-        has_only_missed_target = bool(refusing) and all(finding.rule in NOT_CONVERGED for finding in refusing)
-        if has_only_missed_target:
-            not_converged.append(report.path.name)
-            refusing = []
+        refusing: list[Finding] = []
+        own_errors = [finding for finding in report.findings if finding.severity == "error"]
+        only_missed_target = bool(own_errors) and all(finding.rule in RULES_ON_THE_TARGET for finding in own_errors)
+        if only_missed_target:
+            logs_of_missed_target.append(report.path.name)
+        else:
+            refusing += own_errors
 
         contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
         for finding in (*findings_between_runs, *contradictions):
-            if finding.severity == "error" or finding.rule == "same-configuration":
+            # In `check`, another configuration is only a warning.
+            is_other_configuration = finding.rule == "same-configuration"
+            if finding.severity == "error" or is_other_configuration:
                 refusing.append(finding)
         for finding in refusing:
             where = f" line {finding.line}" if finding.line else ""
             yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
-    if len(not_converged) > 1:
-        yield Refusal(", ".join(not_converged), "did not reach the target; one run of a submission may fail to")
+    if len(logs_of_missed_target) > 1:
+        names = ", ".join(logs_of_missed_target)
+        yield Refusal(names, "did not reach the target; one run of a submission may fail to")
 
 
 def _with_findings_between_runs(
@@ -315,7 +325,7 @@ def _sha256_of_framework_log(log: Path) -> str | None:
 def _problems_of_origin(run: LoggedRun, org: str) -> list[str]:
     """Return why logs cannot be published as those of the organisation `org`; empty if they can.
 
-    `run` is the first of the runs. These are required:
+    `run` is the run of the first log. These are required:
 
     - The logs are of this project, because a package holds this project's code.
     - They name the organisation. A blank in its name stands for `_` in `org`.

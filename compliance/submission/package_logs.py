@@ -18,25 +18,25 @@ _CUT = b"\n[cut here: the framework's log is longer than 50 MiB]\n"
 class CopiedLogs(NamedTuple):
     """The reports on the copies of logs in the order of their start, and the original of each copy.
 
-    `changed_logs` has a line for each log that changed since it was checked: a reason against the package.
+    `changes_since_check` has a line for each log that changed since it was checked: a reason to refuse the package.
     """
 
-    checked: list[Report]
+    reports: list[Report]
     original_of_copy: dict[Path, Path]
-    changed_logs: list[str]
+    changes_since_check: list[str]
 
 
 def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> CopiedLogs:
     """Copy the logs into a new folder and check the copies, so that exactly what was checked is handed in.
 
     An earlier `check --receipt` may have left a receipt with a log's hash beside it. If a log no longer has this hash,
-    a line in `changed_logs` says so.
+    a line in `changes_since_check` says so.
 
     Raises ValueError if a log is a link or no file.
     """
     folder.mkdir()
     original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
-    changed_logs = []
+    changes_since_check = []
     for copy, log in original_of_copy.items():
         if log.is_symlink() or not log.is_file():
             raise ValueError(f"{log}: not a regular file; copy the log itself there")
@@ -44,11 +44,11 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
         receipt = receipt_path(log)
         if receipt.is_file() and not _has_hash_of(receipt, copy):
             changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
-            changed_logs.append(f"{log}: {changed}")
-    checked = [check_file(copy, ruleset) for copy in original_of_copy]
+            changes_since_check.append(f"{log}: {changed}")
+    reports = [check_file(copy, ruleset) for copy in original_of_copy]
     # In the order of their start; runs without a start come first. Equal starts: by the name that the user knows.
-    checked.sort(key=lambda report: (report.run.start_ms or 0, original_of_copy[report.path].name))
-    return CopiedLogs(checked, original_of_copy, changed_logs)
+    reports.sort(key=lambda report: (report.run.start_ms or 0, original_of_copy[report.path].name))
+    return CopiedLogs(reports, original_of_copy, changes_since_check)
 
 
 def _has_hash_of(receipt: Path, copy: Path) -> bool:
@@ -62,22 +62,23 @@ def _has_hash_of(receipt: Path, copy: Path) -> bool:
 class PlacedLogs(NamedTuple):
     """The reports on the logs in their place in the package, and the user's log by the name of each."""
 
-    checked: list[Report]
+    reports: list[Report]
     original_by_name: dict[str, Path]
 
 
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
     """Move the copies of the scored logs to `results`/result_N.txt, and copy the framework's logs beside them."""
     results.mkdir(parents=True)
-    checked: list[Report] = []
+    reports: list[Report] = []
     original_by_name: dict[str, Path] = {}
     for index, report in enumerate(scored):
         name = f"result_{index}.txt"
         original = copies.original_of_copy[report.path]
         original_by_name[name] = original
-        checked.append(replace(report, path=report.path.rename(results / name)))
+        path_in_package = report.path.rename(results / name)  # moves the copy
+        reports.append(replace(report, path=path_in_package))
         _copy_framework_log(original, results / name)
-    return PlacedLogs(checked, original_by_name)
+    return PlacedLogs(reports, original_by_name)
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:

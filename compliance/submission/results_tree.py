@@ -79,7 +79,7 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
                     name = PurePosixPath(member.name)
                     if any(name.match(pattern) for pattern in _PATTERNS):
                         yield TreeFile(name=name, content=_content_of(member, members))
-            # Read to the end: only then is the checksum compared that stands there.
+            # Read to the end of the file, where its checksum is: only then is that compared.
             while decompressed.read(1 << 20):
                 pass
         except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
@@ -138,7 +138,8 @@ def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
 
     None if no name above `results` gives a single round, or if there are no rules for that round.
     """
-    version = f"{_round_named(root, folder)}.0"
+    number = _round_named(root, folder)
+    version = f"{number}.0"  # no ruleset's if the number is empty
     return version if version in versions() else None
 
 
@@ -164,41 +165,46 @@ def _first_bytes(log: Path) -> bytes:
 
 
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
-    """Return whose logs lie in `folder` of the audited tree `root`, by the names of the folders.
+    """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
     MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
-    folders, so the names of `root` and `folder` are read together:
+    folders, so the names of `root` and `folder` are read together. If the tree has no folder of the round, it is the
+    version in a name above `results`, such as `v1.1` in `training_results_v1.1`; empty if no name has one.
 
-    - root `all`, folder `v1.1/Baidu/results/node_A100/resnet` -> round `v1.1`, submitter `Baidu`, system `node_A100`
-    - root `v1.1/Baidu`, folder `results/node_A100/resnet` -> the same; the submitter is the root's own name
-    - root `v1.1/Baidu/results`, folder `node_A100/resnet` -> the same if `organisation` is Baidu
-
-    `organisation` is the one that the logs state. In the last case it is the submitter, because the folder above the
-    tree may have any name. If `folder` does not begin with the round, the round is taken from a name above that has one
-    in it, such as `training_results_v1.1`; empty if none has.
-
-    In another layout the benchmark is the last name, `organisation` is the submitter, and the rest is empty.
+    `organisation` is the one that the logs state. It is the submitter if no name is surely the submitter's. In another
+    layout the benchmark is the last name, and round and system are empty.
     """
-    names_of_root = root.resolve().parts if root.is_dir() else ()  # its own name is the last
+    names_of_root = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*names_of_root, *folder.parts)
     layout = _layout_of(names)
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    names_below_root = layout.names_above_results[len(names_of_root) :]  # of the round and the submitter, if any
-    is_root_the_submitter = bool(names_of_root) and layout.names_above_results == names_of_root
-    round_name = ""
-    if names_below_root:  # the first example
-        *names_of_round, submitter = names_below_root
-        round_name = "/".join(names_of_round)
-    elif is_root_the_submitter:  # the second example
-        submitter = names_of_root[-1]
-    else:  # the third example
-        submitter = organisation
+    round_name, submitter = _round_and_submitter(layout.names_above_results, names_of_root, organisation)
     if not round_name:
         number = _round_named(root, folder)
         round_name = f"v{number}" if number else ""
     return Owner(round=round_name, submitter=submitter, system=layout.system, benchmark=layout.benchmark)
+
+
+def _round_and_submitter(
+    names_above_results: tuple[str, ...], names_of_root: tuple[str, ...], organisation: str
+) -> tuple[str, str]:
+    """Return the round and the submitter by the folders of the tree above `results`; the round may be empty.
+
+    - `results` lies in a folder of the tree, as in `v1.1/Baidu/results`: round `v1.1`, submitter `Baidu`.
+    - `results` lies in the root folder itself: the submitter is the root's name.
+    - Otherwise the submitter is `organisation`: `results` is the root, lies above it, or begins an archive. A folder
+      above the tree may have any name, so it is not read.
+    """
+    names_in_tree = names_above_results[len(names_of_root) :]  # between the root and `results`
+    if names_in_tree:
+        *names_of_round, submitter = names_in_tree
+        return "/".join(names_of_round), submitter
+    is_results_in_root = bool(names_of_root) and names_above_results == names_of_root
+    if is_results_in_root:
+        return "", names_of_root[-1]
+    return "", organisation
 
 
 class _Layout(NamedTuple):

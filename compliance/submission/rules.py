@@ -11,55 +11,55 @@ NO_CHECK = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Must:
+class Demand:
     """A demand of training_rules.adoc. `checks` are strict rules, keys of official rule files, or commands."""
 
     section: str
-    must: str
+    must: str  # the sentence that makes it, quoted
     stands: str  # the versions of the text that have it
-    checks: list[str]
+    checks: list[str]  # none: nothing checks it
     why: str  # what the checks do not see
 
 
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance rules`: print the demands. Returns 0."""
-    demands = musts()
+    demands = read_demands()
     if options.json:
-        print(json.dumps({"musts": [asdict(must) for must in demands]}, indent=2))
+        print(json.dumps({"musts": [asdict(demand) for demand in demands]}, indent=2))
     else:
         print(as_text(demands, load(options.ruleset)), end="")
     return 0
 
 
-def musts() -> list[Must]:
-    """Return the demands of the training rules, in the order of its text."""
-    return [Must(**row) for row in read_rules("musts.yaml")]
+def read_demands() -> list[Demand]:
+    """Return the demands of the training rules, in the order of their text."""
+    return [Demand(**row) for row in read_rules("musts.yaml")]
 
 
-def as_text(demands: list[Must], ruleset: Ruleset) -> str:
+def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
     """Return the demands as text, each below the section of the training rules that makes it.
 
-    For instance:
+    A section, a demand [versions of the training rules that make it], and its checks (what the checks do not see):
 
         System and framework
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    The square brackets have the versions of the training rules that make the demand. The next line names its checks,
-    and says what they do not see. A check that is not yet in force in `ruleset` is shown with the first ruleset that
-    has it. The last line counts the demands with and without a check.
+    The last line counts the demands with and without a check.
     """
     lines: list[str] = []
     section = ""
-    for must in demands:
-        if must.section != section:
-            section = must.section
+    for demand in demands:
+        if demand.section != section:
+            section = demand.section
             lines.append(section)
-        why = f" ({must.why})" if must.why else ""
-        checks = ", ".join(_check_in_words(check, ruleset) for check in must.checks) or NO_CHECK
-        lines.append(f'  "{must.must}" [{must.stands}]')
-        lines.append(f"      {checks}{why}")
-    with_check = sum(bool(must.checks) for must in demands)
+        quote = demand.must
+        versions_with_it = demand.stands
+        checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
+        not_seen = f" ({demand.why})" if demand.why else ""
+        lines.append(f'  "{quote}" [{versions_with_it}]')
+        lines.append(f"      {checks}{not_seen}")
+    with_check = sum(bool(demand.checks) for demand in demands)
     without_check = len(demands) - with_check
     lines.append(f"{len(demands)} demands, {with_check} with a check, {without_check} with none")
     return "\n".join(lines) + "\n"

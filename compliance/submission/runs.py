@@ -133,13 +133,13 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the group of an earlier log:
+    A log joins the first of these groups that there is:
 
-    - that states the same benchmark, division, organisation and platform; case and blanks do not count
-    - else the first in its folder of the same benchmark: one run of five with the organisation `Dell Inc.` instead of
-      `Dell` stays with the others
-
-    Without such an earlier log it begins a group of its own.
+    - the group of an earlier log with the same benchmark, division, organisation and platform; case and blanks do not
+      count
+    - the group of the first log in the same folder with the same benchmark, so that one run of five with the
+      organisation `Dell Inc.` instead of `Dell` stays with the others
+    - a new group
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -223,7 +223,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run, except the first, that ends at the accuracy at which too many of the runs end."""
+    """Yield a breach for each run that ends at the same accuracy as too many others; the first run is spared."""
     value = shared_last_accuracy([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
     for report in members[1:]:
         for last in report.run.evaluations[-1:]:  # none if the run was never evaluated
@@ -337,22 +337,25 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
     """Run mlperf-logging's checker on a report's log. Return the report with that tool's verdict and messages.
 
-    `report.passes_official` predicts this verdict: it is what this project reads in the tool's rules. If the prediction
-    is wrong, a breach of the rule `official-disagrees` is added:
+    This project predicts the tool's verdict: `report.passes_official` is false if a finding has `official` set. If the
+    prediction is wrong, a breach of the rule `official-disagrees` is added:
 
-    - The tool passes a log that was predicted to fail: `passes_official` stays false.
-    - The tool rejects a log that was predicted to pass: the breach makes `passes_official` false.
+    - The tool passes a log that was predicted to fail. The breach does not have `official` set, and `passes_official`
+      stays false by the earlier findings.
+    - The tool rejects a log that was predicted to pass. The breach has `official` set, so `passes_official` becomes
+      false.
     """
     passes_tool, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
     is_predicted_to_pass = report.passes_official
     rule = ruleset.strict["official-disagrees"]
     findings = list(report.findings)
     if passes_tool and not is_predicted_to_pass:
-        refused = ", ".join(sorted({finding.rule for finding in findings if finding.official}))
-        findings.append(breach(rule, f"it passes the log; this one says that it does not, by {refused}"))
+        refusing_rules = ", ".join(sorted({finding.rule for finding in findings if finding.official}))
+        findings.append(breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}"))
     elif not passes_tool and is_predicted_to_pass:
-        actual = f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"
-        findings.append(replace(breach(rule, actual), official=True))  # official: fails the official verdict
+        first_messages = "; ".join(messages[:2]) or "no message"
+        disagreement = breach(rule, f"it rejects the log: {first_messages}")
+        findings.append(replace(disagreement, official=True))
     tool_answer = {"verdict": verdict(passes_tool), "messages": messages}
     return replace(report, findings=tuple(findings), mlperf_logging=tool_answer)
 

@@ -21,8 +21,9 @@ from runlog.json_types import JsonObject
 from runlog.stats import median_set
 from runlog.text import printable
 
-# errors of a run that only missed the target, which a submission may drop
-NOT_CONVERGED = frozenset({"run-status", "eval_accuracy.value", "target-status"})
+# The rules that a run breaks by missing the target. A submission may drop a run that breaks no other rule.
+RULES_ON_THE_TARGET = frozenset({"run-status", "eval_accuracy.value", "target-status"})
+_TENSOR_NAMES_KEY = "weights_initialization"  # the names of the rules on it begin with this key of the log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +165,9 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
     runs_of_result = benchmark.runs_of_result
-    by = by or first.by
+    by = by or first.deciding_rules
     _refuse_mixed_batches(checked, by)
-    runs, faults = _judge_runs(checked, ruleset, by)
+    runs, rules_forbidding_score = _judge_runs(checked, ruleset, by)
     kept_minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     failed_runs = len(runs) - len(kept_minutes)
     mean = _mean_of_runs(kept_minutes, failed_runs, runs_of_result)
@@ -174,9 +175,9 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
 
     problem = _problem_of_runs(runs, failed_runs, mean, runs_of_result)
     if not problem and by == "strict":
-        problem = _problem_of_faults(faults, runs_of_result)
+        problem = _problem_of_other_rules(rules_forbidding_score, runs_of_result)
     if not problem and test.status == FAILED:
-        problem = _problem_of_convergence(test, len(runs) >= runs_of_result.runs, by)
+        problem = _problem_of_convergence(test, has_all_runs=len(runs) >= runs_of_result.runs, by=by)
     minutes = None
     if mean.minutes is not None and not problem:
         minutes = _scaled(mean.minutes, test.scaling)
@@ -195,7 +196,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         rcp=test.status,
         convergence=test.in_words(),
         problem=problem,
-        refused=tuple(sorted(faults)),
+        refused=tuple(sorted(rules_forbidding_score)),
         runs=tuple(runs),
         standing=standing_of(checked, ruleset),
     )
@@ -218,17 +219,21 @@ class _JudgedRuns(NamedTuple):
     """The runs as they are scored, and the broken rules that forbid a strict score."""
 
     runs: list[ScoredRun]
-    faults: set[str]
+    rules_forbidding_score: set[str]
 
 
 def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _JudgedRuns:
     """Return each run with the broken rules that drop it, and the broken rules that forbid a strict score.
 
-    - A run is dropped for any error if `by` is strict, and for errors of mlperf-logging's checker if it is official.
-    - A strict score is forbidden by any error other than that a run did not converge: that is the only reason for which
-      the rules allow to drop a run.
-    - The test of convergence (`rcp-convergence`) is about all runs together, so it does neither.
+    The verdict `by` decides which errors drop a run, and whose minutes it has:
+
+    - `official`: the errors and the minutes of mlperf-logging's tools
+    - `strict`: all errors, and the minutes of this project
+
+    Each error other than a missed target forbids a strict score, because the rules allow no other reason to drop a run.
+    An error about all runs together (`rcp-convergence`) neither drops a run nor forbids a score.
     """
+    is_official = by == "official"
     runs = []
     rules_forbidding_score: set[str] = set()
     for report in check_between_runs(checked, ruleset):
@@ -236,16 +241,19 @@ def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged
         for finding in report.findings:
             if finding.severity != "error" or finding.rule == "rcp-convergence":
                 continue
-            if by == "strict" or finding.official:
+            if finding.official or not is_official:
                 rules_dropping_run.add(finding.rule)
-            if finding.rule not in NOT_CONVERGED:
+            if finding.rule not in RULES_ON_THE_TARGET:
                 rules_forbidding_score.add(finding.rule)
-        tool_view = report.run.as_tools_read  # it counts other minutes if a log has more than one run_start
+
+        tool_view = report.run.as_tools_read  # its minutes differ if a log has more than one run_start
+        minutes = tool_view.minutes if is_official else report.run.minutes
+        # The epochs are only shown, so both verdicts show the tool's. It has a huge number for a missed target.
+        has_missed_target = tool_view.to_target == convergence.NOT_CONVERGED
         run = ScoredRun(
             file=report.file,
-            minutes=tool_view.minutes if by == "official" else report.run.minutes,
-            # Only shown, so they are the tool's by either verdict.
-            epochs=None if tool_view.to_target == convergence.NOT_CONVERGED else tool_view.to_target,
+            minutes=minutes,
+            epochs=None if has_missed_target else tool_view.to_target,
             broken_rules=tuple(sorted(rules_dropping_run)),
         )
         runs.append(run)
@@ -276,7 +284,8 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
 def _problem_of_runs(runs: Sequence[ScoredRun], failed_runs: int, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
     """Return why the runs have no mean; empty if they have one.
 
-    - More runs fail their check than a submission may drop: the text names the rules that they break.
+    - More runs fail their check than a submission may drop: the text names the rules that they break. If one is about
+      names of tensors, the text adds that the checker of the round may have accepted the runs.
     - No run is left to average.
     """
     if failed_runs > runs_of_result.dropped:
@@ -287,7 +296,7 @@ def _problem_of_runs(runs: Sequence[ScoredRun], failed_runs: int, mean: _Mean, r
         allowed = _allowed_to_drop(runs_of_result)
         problem = f"{failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
         # Today's checker refuses names of tensors that the checker of the round may have accepted.
-        if "weights_initialization" in shown_rules:
+        if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
             problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
         return problem
     if mean.minutes is None:
@@ -295,23 +304,25 @@ def _problem_of_runs(runs: Sequence[ScoredRun], failed_runs: int, mean: _Mean, r
     return ""
 
 
-def _problem_of_faults(faults: set[str], runs_of_result: SubmissionRuns) -> str:
-    """Return why broken rules other than those of convergence forbid a strict score; empty if none is broken."""
-    if not faults:
+def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
+    """Return why broken rules other than those on the target forbid a strict score; empty if none is broken."""
+    if not broken_rules:
         return ""
+    shown_rules = ", ".join(sorted(broken_rules))
     allowed = _allowed_to_drop(runs_of_result)
-    return f"a run breaks {', '.join(sorted(faults))}; a submission may drop {allowed} that did not converge, no other"
+    return f"a run breaks {shown_rules}; a submission may drop {allowed} that did not converge, no other"
 
 
 def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
     return "one" if runs_of_result.dropped == 1 else str(runs_of_result.dropped)
 
 
-def _problem_of_convergence(test: ConvergenceTest, has_all_runs: bool, by: str) -> str:
-    """Return why a failed test of convergence forbids a score; empty if it does not.
+def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
+    """Return why a failed test of convergence forbids a score by the verdict `by`; empty if it does not.
 
-    - A test that could not be made, because the runs have different batches, forbids only a strict score.
-    - A test that was made forbids a score if the submission has all of its runs.
+    - The test failed because the runs have different batches, so they were not compared: only a strict score is
+      forbidden.
+    - The runs were compared: a score is forbidden if the submission has all of its runs.
     """
     if test.result is None:
         return f"failed: {test.reason}" if by == "strict" else ""

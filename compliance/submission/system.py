@@ -4,7 +4,6 @@ The machine says what no log has. Fields that neither has must be given by `--se
 """
 
 import argparse
-import functools
 import json
 import os
 import platform
@@ -25,6 +24,8 @@ from runlog.text import printable
 
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])
 NOTES = ("hw_notes", "sw_notes")  # free text: an empty note is valid too
+# All fields about accelerators except their number, accelerators_per_node.
+_FIELDS_OF_ONE_ACCELERATOR = tuple(name for name in FIELDS if name.startswith("accelerator_"))
 MOST_DEVICES = 2**63  # a log with more holds garbage
 NOT_STATED = "not stated"  # in a log whose SUBMISSION_ORG was left unset
 CHOICES = {"status": tuple(STATUS_WORDS.values()), "division": ("closed", "open")}
@@ -77,7 +78,8 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
 
     If both have a field, the log's value is returned.
     """
-    run = check_file(log, load("4.0.0")).run
+    any_ruleset = load("4.0.0")  # only the facts of the run are read, and they are the same by each
+    run = check_file(log, any_ruleset).run
     found = {"system_name": system_name, **dict.fromkeys(NOTES, "")} | from_log(run)
     hosts = [machine.get("host") for machine in hardware_nodes(run)]
     if socket.gethostname() in hosts:
@@ -142,28 +144,30 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
     """Return the fields for the number of nodes and for the accelerators of a node. Unknown fields are left out.
 
-    - The log lists the GPUs of the node: model and memory are those of the first GPU. The number of accelerators comes
-      from the run_summary.
-    - The log has an empty list of GPUs: there are 0 accelerators, and all fields that describe them are empty.
-    - The log has no list: nothing is known of the accelerators.
+    The run_summary gives the number of nodes. The accelerators are known by the log's list of the first node's GPUs:
+
+    - It has GPUs: model and memory are those of the first GPU. The run_summary gives the number of accelerators.
+    - It is empty: there are 0 accelerators, and the fields that describe them are empty texts.
+    - There is no such list: nothing is known of the accelerators.
     """
-    fields = {}
-    names = gpu_names(first_node)
+    fields: dict[str, str] = {}
+    devices_per_node: int | None = None  # None: not known
     summary = run.summary
     if summary and 0 < summary.nodes < MOST_DEVICES and summary.devices < MOST_DEVICES:
         fields["number_of_nodes"] = str(summary.nodes)
-        if names:
-            fields["accelerators_per_node"] = str(summary.devices // summary.nodes)
+        devices_per_node = summary.devices // summary.nodes
+
+    names = gpu_names(first_node)
     if names:
+        if devices_per_node is not None:
+            fields["accelerators_per_node"] = str(devices_per_node)
         fields["accelerator_model_name"] = names[0]
         first_gpu = first_node["gpus"][0]
         if isinstance(first_gpu, dict) and first_gpu.get("memory_gib"):
             fields["accelerator_memory_capacity"] = f"{first_gpu['memory_gib']} GiB"
-        return fields
-    has_empty_list = "gpus" in first_node
-    if has_empty_list:
+    elif "gpus" in first_node:  # an empty list, because it gives no names
         fields["accelerators_per_node"] = "0"
-        fields |= {name: "" for name in FIELDS if name.startswith("accelerator_")}
+        fields |= dict.fromkeys(_FIELDS_OF_ONE_ACCELERATOR, "")
     return fields
 
 
@@ -294,31 +298,38 @@ def _accelerators() -> dict[str, str | None]:
     except ModuleNotFoundError:
         return {}
 
-    errors = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second if the driver is older than pynvml
     try:
         pynvml.nvmlInit()
-    except errors:
+    except _errors_of(pynvml):
         return {}
     try:
-        return _fields_of_first_gpu(pynvml, functools.partial(_answer_or_none, errors))
+        return _fields_of_first_gpu(pynvml)
     finally:
-        _answer_or_none(errors, pynvml.nvmlShutdown)
+        _answer_or_none(pynvml, pynvml.nvmlShutdown)
 
 
-def _answer_or_none(errors: tuple[type[Exception], ...], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `function(*arguments)` returns; None if it raises one of the errors."""
+def _errors_of(pynvml: Any) -> tuple[type[Exception], ...]:
+    """Return the errors that functions of `pynvml` raise: the second if the driver is older than pynvml."""
+    return pynvml.NVMLError, pynvml.NVMLLibraryMismatchError
+
+
+def _answer_or_none(pynvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of `pynvml` returns for the arguments; None if the driver has no answer."""
     try:
         return function(*arguments)
-    except errors:
+    except _errors_of(pynvml):
         return None
 
 
-def _fields_of_first_gpu(pynvml: Any, ask: Callable[..., Any]) -> dict[str, str | None]:
+def _fields_of_first_gpu(pynvml: Any) -> dict[str, str | None]:
     """Return the fields that describe the first GPU; empty if there is none.
 
-    `ask(function, *arguments)` calls a function of `pynvml`. It returns None if the driver has no answer. A field that
-    is not known is left out. The fields for the interconnect are empty texts if there is only one GPU.
+    A field is left out if the driver has no answer. The fields for the interconnect are empty if there is one GPU only.
     """
+
+    def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+        return _answer_or_none(pynvml, function, *arguments)
+
     gpu = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
     if gpu is None:
         return {}

@@ -342,7 +342,7 @@ class _Published:
     """One result of a published folder."""
 
     row: JsonObject  # of the table, by its columns
-    of_page: JsonObject  # which the page shows in addition to the row
+    of_page: JsonObject  # what the page shows in addition to the row
     footnotes: list[str]
 
 
@@ -355,12 +355,14 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
     """
     result = manifest["result"]
     runs = manifest["runs"]
+    # Only a result that uses the name MLPerf has footnotes. `is_mlperf` does not show that: it is None if the logs
+    # leave it open, and such a result may use the name, too.
+    uses_name_mlperf = bool(manifest["footnotes"])
     row = {
         "package": folder.relative_to(root).as_posix(),
         "id": sha256(folder / HASHES),
         **{name: manifest[name] for name in _MANIFEST_COLUMNS},
-        # Only a result that uses the name MLPerf has footnotes.
-        "status": mlperf.UNVERIFIED if manifest["footnotes"] else "no MLPerf result",
+        "status": mlperf.UNVERIFIED if uses_name_mlperf else "no MLPerf result",
         "result": result["name"],
         "is_mlperf": result["is_mlperf"],
         "dataset": result["dataset"],
@@ -370,7 +372,7 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
         **{column: description[field] for column, field in _SYSTEM_COLUMNS.items()},
     }
     of_page = {
-        "each": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],
+        "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],
         "description": {name: value for name, value in description.items() if value},
     }
     return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])

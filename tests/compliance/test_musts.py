@@ -2,21 +2,21 @@
 
 from compliance import COMMANDS
 from compliance.rules import load
-from compliance.submission.rules import known_checks, musts
+from compliance.submission.rules import known_checks, read_demands
 from tests.compliance.altered import answer, compliance
 
 
 def test_each_check_that_a_demand_names_exists() -> None:
     known = known_checks() | set(COMMANDS)
-    for must in musts():
-        assert set(must.checks) <= known, must
-        assert must.checks or must.why, must  # where there is none, it says why
-        assert set(must.stands.split()) <= {"0.7", "1.0", "6.0"}, must
+    for demand in read_demands():
+        assert set(demand.checks) <= known, demand
+        assert demand.checks or demand.why, demand  # where there is none, it says why
+        assert set(demand.stands.split()) <= {"0.7", "1.0", "6.0"}, demand
 
 
 def test_each_rule_that_refuses_by_the_training_rules_holds_a_demand() -> None:
     """A strict rule whose source quotes training_rules.adoc is named by a demand."""
-    named = {check for must in musts() for check in must.checks}
+    named = {check for demand in read_demands() for check in demand.checks}
     rows = load("4.1.0").strict.values()
     quoting = {row.name for row in rows if row.kind == "rule" and "training_rules.adoc, section" in row.source}
     assert quoting - named == set()
@@ -27,4 +27,4 @@ def test_the_command_prints_each_demand_and_its_checks() -> None:
     assert status == 0
     assert "You must flush the cache or restart the system prior to benchmarking" in out
     assert "seed-present (from 4.1.0 on)" in out and "\n      none (no log shows it" in out
-    assert len(answer("rules")["musts"]) == len(musts()) >= 35
+    assert len(answer("rules")["musts"]) == len(read_demands()) >= 35

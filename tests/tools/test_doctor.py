@@ -123,8 +123,8 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
     assert doctor_node._import_error("os; os.kill(os.getpid(), 9)") == "ended by signal 9"
     assert doctor_node._import_error("time; time.sleep(60)") == "not done in 1 s"
     missing = "ImportError: libgcc_s.so.1: cannot open shared object file: No such file or directory"
-    assert doctor_node.package_of(missing) == by_packager("libgcc-s1", "libgcc_s")
-    assert "launch/setup.sh run" in doctor_node.package_of("ModuleNotFoundError: No module named 'paddle'")
+    assert doctor_node.install_advice(missing) == by_packager("libgcc-s1", "libgcc_s")
+    assert "launch/setup.sh run" in doctor_node.install_advice("ModuleNotFoundError: No module named 'paddle'")
 
 
 def looked_at(root: Path) -> list[tuple[str, str]]:

@@ -43,7 +43,7 @@ CORES = {"rank_cores": [list(range(256))] * 8, "topology": LINKED}
 def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verdict]:
     """All verdicts on a node of these GPUs, on which CUDA and NCCL start unless `facts` say otherwise."""
     started = {"cuda_start": SOUND, "cuda_system": SYSTEM, "nccl_start": ON_ETHERNET, "nccl_settings": {}}
-    network_facts = {"address": "10.0.0.1", "peermem": "nvidia_peermem", "verbs": True}
+    network_facts = {"address": "10.0.0.1", "peermem": "nvidia_peermem", "can_open_infiniband": True}
     return doctor_checks.judge_all([machine(*gpus, **CORES | started | network_facts | facts)], job)
 
 
@@ -75,7 +75,7 @@ RUN_BY_COMPAT = {"cuda_start": dataclasses.replace(SOUND, version=11080, library
         (A100 | {"displays": [1500], "pids": [1500]}, GPU_JOB, {}),  # a desktop that computes too
         (A100 | {"application_mhz": None, "default_application_mhz": None}, GPU_JOB, {}),
         (A100, GPU_JOB, {"infiniband": STORAGE_DOWN}),
-        (A100, GPU_JOB, {"infiniband": {}, "verbs": False, "peermem": ""}),
+        (A100, GPU_JOB, {"infiniband": {}, "can_open_infiniband": False, "peermem": ""}),
         (A100, TWO_NODES, {"infiniband": {"mlx5_bond_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}}),
         (A100, TWO_NODES, DOWN_BUT_UNUSED),
         (A100, TWO_NODES, {"infiniband": PORTS, "nccl_settings": {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_10:1"}}),
@@ -204,7 +204,7 @@ def test_a_driver_of_minor_version_compatibility_is_told_so() -> None:
         ({"peermem": ""}, "network.peermem", "no module is loaded", "modprobe nvidia_peermem"),
         ({"infiniband": STORAGE_DOWN}, "network.infiniband", "mlx5_0:1 ACTIVE", "bring mlx5_4:1, mlx5_5:1 up"),
         ({"infiniband": {}, "peermem": ""}, "network.infiniband", "none", "over TCP"),
-        ({"verbs": False}, "network.infiniband", "mlx5_0:1 ACTIVE", "--device /dev/infiniband"),
+        ({"can_open_infiniband": False}, "network.infiniband", "mlx5_0:1 ACTIVE", "--device /dev/infiniband"),
         (
             {"nccl_settings": {"NCCL_IB_HCA": "^mlx5_1"}, "infiniband": PORTS},
             "nccl.ports",

@@ -90,7 +90,7 @@ def judged(start: CudaStart, *, gpus: int = 8, system: System = SYSTEM, **gpu: A
 
 def test_a_sound_machine_starts_cuda_on_every_gpu(libraries: Path) -> None:
     for gpus in (1, 8, 16):
-        start = cuda.start(environ(libraries, gpus=gpus), gpus)
+        start = cuda.try_start(environ(libraries, gpus=gpus), gpus)
         assert start == CudaStart(
             library=str(libraries / "libcuda.so.1"),
             version=12040,
@@ -119,7 +119,7 @@ def test_a_sound_machine_starts_cuda_on_every_gpu(libraries: Path) -> None:
 def test_a_start_that_fails_is_told_with_its_cause_and_what_to_do(
     libraries: Path, faults: str, found: str, fix: str
 ) -> None:
-    start = cuda.start(environ(libraries, faults), 8)
+    start = cuda.try_start(environ(libraries, faults), 8)
     (verdict,) = judged(start)
     assert (verdict.check, verdict.status) == ("cuda.start", FATAL)
     assert verdict.found.startswith(found) and fix in verdict.fix
@@ -128,12 +128,12 @@ def test_a_start_that_fails_is_told_with_its_cause_and_what_to_do(
 
 def test_a_driver_that_dies_behind_a_failed_start_has_died(libraries: Path) -> None:
     """Its death at the process's exit says more than the result before it."""
-    start = cuda.start(environ(libraries, "cuInit=802,unload=die"), 8)
-    assert start.fault == Step(call="exit", ended="ended by signal 6 (SIGABRT)") and not start.gpus
+    start = cuda.try_start(environ(libraries, "cuInit=802,unload=die"), 8)
+    assert start.fault == Step(call="exit", hang_or_death="ended by signal 6 (SIGABRT)") and not start.gpus
 
 
 def test_fabric_managers_version_stands_next_to_the_drivers(libraries: Path) -> None:
-    start = cuda.start(environ(libraries, "cuCtxCreate_v2:0=802 cuCtxCreate_v2:1=802", gpus=2), 2)
+    start = cuda.try_start(environ(libraries, "cuCtxCreate_v2:0=802 cuCtxCreate_v2:1=802", gpus=2), 2)
     first, second = judged(start, gpus=2)
     assert first.found.startswith("GPU0: cuCtxCreate_v2: CUDA_ERROR_SYSTEM_NOT_READY (802): ")
     assert "driver 525.105.17, Fabric Manager 470.57.02" in second.found and second.found.startswith("GPU1: ")
@@ -172,7 +172,7 @@ def test_a_gpu_that_hangs_or_kills_leaves_the_others_asked(
     libraries: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda, "SILENT_S", 1.0)
-    start = cuda.start(environ(libraries, f"cuCtxCreate_v2:2={fault} cuCtxCreate_v2:3=214", gpus=5), 5)
+    start = cuda.try_start(environ(libraries, f"cuCtxCreate_v2:2={fault} cuCtxCreate_v2:3=214", gpus=5), 5)
     assert sorted(start.gpus) == [0, 1, 2, 3, 4]
     hung, ecc = judged(start, gpus=5)
     ended = {"hang": "no answer in 1 s: the driver does not answer", "die": "ended by signal 6"}[fault]
@@ -182,25 +182,25 @@ def test_a_gpu_that_hangs_or_kills_leaves_the_others_asked(
 
 def test_a_start_that_hangs_is_ended_and_told(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "SILENT_S", 0.7)
-    (verdict,) = judged(cuda.start(environ(libraries, "cuInit=hang"), 8))
+    (verdict,) = judged(cuda.try_start(environ(libraries, "cuInit=hang"), 8))
     assert verdict.found == "cuInit no answer in 0.7 s: the driver does not answer" and "dmesg" in verdict.fix
 
 
 def test_no_further_gpu_is_asked_when_the_time_is_over(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "ALL_S", 0.0)
-    start = cuda.start(environ(libraries, "cuCtxCreate_v2:1=die"), 8)
+    start = cuda.try_start(environ(libraries, "cuCtxCreate_v2:1=die"), 8)
     assert sorted(start.gpus) == [0, 1] and worst(judged(start)) == FATAL
     assert worst(judged(CudaStart(count=8, gpus={0: Step(call="cuCtxDestroy_v2", code=0)}))) == WARNING
 
 
 def test_fewer_gpus_than_ranks_and_none_of_a_driver(libraries: Path, tmp_path: Path) -> None:
-    start = cuda.start(environ(libraries, gpus=7), 8)
+    start = cuda.try_start(environ(libraries, gpus=7), 8)
     (verdict,) = judged(start)
     assert verdict.found.startswith("CUDA shows 7 GPUs: ") and "set CUDA_VISIBLE_DEVICES" in verdict.fix
-    (verdict,) = judged(cuda.start(environ(libraries, gpus=1), 8), mig=True)
+    (verdict,) = judged(cuda.try_start(environ(libraries, gpus=1), 8), mig=True)
     assert verdict.found.startswith("CUDA shows 1 GPUs: MIG divides GPU0, ")
     (tmp_path / "libcuda.so.1").write_text("no library")
-    (verdict,) = judged(cuda.start(environ(tmp_path), 8))
+    (verdict,) = judged(cuda.try_start(environ(tmp_path), 8))
     assert "libcuda.so.1: file too short" in verdict.found and "--gpus all" in verdict.fix
 
 
@@ -236,7 +236,7 @@ def nccl_judged(start: NcclStart, *, nodes: int = 1, **facts: Any) -> list[Verdi
 def test_nccl_starts_and_tells_where_it_meets(libraries: Path) -> None:
     """Whatever the job asks of NCCL's messages."""
     unsaid = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null", "NCCL_DEBUG_SUBSYS": "COLL"}
-    start = nccl.start(environ(libraries, NCCL_SOCKET_IFNAME="=eth0", **unsaid))
+    start = nccl.try_start(environ(libraries, NCCL_SOCKET_IFNAME="=eth0", **unsaid))
     assert start == NcclStart(
         code=0, message="Bootstrap : no socket interface found", interface="eth0", address="10.0.0.1"
     )
@@ -246,7 +246,7 @@ def test_nccl_starts_and_tells_where_it_meets(libraries: Path) -> None:
 
 
 def test_nccl_that_finds_no_interface_is_fatal(libraries: Path) -> None:
-    start = nccl.start(environ(libraries, NCCL_SOCKET_IFNAME="^lo,docker"))
+    start = nccl.try_start(environ(libraries, NCCL_SOCKET_IFNAME="^lo,docker"))
     (verdict,) = nccl_judged(start, nccl_settings={"NCCL_SOCKET_IFNAME": "^lo,docker"})
     assert verdict.status == FATAL
     assert verdict.found.startswith("ncclGetUniqueId: 3, Bootstrap : no socket interface found")
@@ -265,13 +265,13 @@ def test_every_other_end_of_nccls_start_is_fatal(
     libraries: Path, fault: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nccl, "SILENT_S", 1.0)
-    (verdict,) = nccl_judged(nccl.start(environ(libraries, fault)))
+    (verdict,) = nccl_judged(nccl.try_start(environ(libraries, fault)))
     assert verdict.status == FATAL and verdict.fix and verdict.found.startswith(found)
 
 
 def test_an_nccl_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "libnccl.so.2").write_text("no library")
-    (verdict,) = nccl_judged(nccl.start(environ(tmp_path)))
+    (verdict,) = nccl_judged(nccl.try_start(environ(tmp_path)))
     assert "libnccl.so.2: file too short" in verdict.found and "locks/cuda.lock" in verdict.fix
 
 

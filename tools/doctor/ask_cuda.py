@@ -1,4 +1,4 @@
-"""Asks CUDA's driver for a context on GPUs FIRST to LAST - 1: the doctor starts `ask_cuda.py FIRST LAST` (see cuda.py).
+"""Asks CUDA's driver for a context on GPUs FIRST to END, END excluded: cuda.py starts `ask_cuda.py FIRST END`.
 
 It prints a JSON line before and after each step, so that the doctor knows in which step this process hung or died. It
 imports nothing of the project: it must start where the rest does not.
@@ -94,17 +94,16 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
 def main() -> None:
     """Load CUDA's driver ("load"), start it ("start"), count its GPUs ("count"), and make a context on some of them.
 
-    The GPUs are FIRST to LAST - 1 of the command line, as far as they exist. The step of a GPU is called "gpu 0".
+    The GPUs are those from FIRST to END of the command line that exist, END excluded. Their steps are "gpu 0", ...
 
-    - Around each call: `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}` and a line with "end" and the result.
-    - Two lines have no begin: the driver's `version`, if it reports one, and the `count` of GPUs.
+    - Each call prints a line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one with "end" after it.
+    - The driver's `version`, if it reports one, and the `count` of GPUs have a line each.
     - "start" or "count" fails: the process ends.
     - A GPU fails: the next one is tried.
-    - The library or one of its functions is missing: the last line ends "load" with the code null and the reason. If a
-      function is missing, this is a second end of "load".
+    - The library or one of its functions is missing: the last line has "end": "load", a null code and the reason.
     """
     first = int(sys.argv[1])
-    end = int(sys.argv[2])  # the GPU before it is the last one
+    end = int(sys.argv[2])  # excluded
     say(begin="load", call="dlopen")
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -120,8 +119,8 @@ def main() -> None:
         say(count=count.value)
         for number in range(first, min(end, count.value)):
             ask_gpu(driver, number)
-    except (OSError, AttributeError) as error:  # no such library, or no such function in it
-        say(end="load", code=None, name=str(error))
+    except (OSError, AttributeError) as error:  # no such library, or, after "load" has ended, no such function in it
+        say(end="load", code=None, reason=str(error))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
 __all__ = ["CAPABILITIES", "DRIVERS", "GPU_CODE", "code_for", "judge_memory"]
 
 NCCL_LEAST = 20800  # 2.8; locks/cuda.lock has 2.21.5
-SHM_PER_RANK_MIB = 64  # Open MPI's and NCCL's buffers between the ranks of a node; docker's default is 64 in all
-LEAST_SHM_PER_RANK_MIB = 16
+WANTED_SHM_PER_RANK_MIB = 64  # Open MPI's and NCCL's buffers between the ranks of a node; docker's default is 64 in all
+FATAL_SHM_PER_RANK_MIB = 16
 MEMORY_PER_RANK_GIB = 2  # a ResNet-50 rank on a CPU takes 1.5
 CHECKPOINT_GIB = 0.25  # ResNet-50 with momentum: 205 MB
 LOG_GIB = 0.1
-OPEN_FILES, LEAST_OPEN_FILES = 4096, 256
+WANTED_OPEN_FILES = 4096  # fewer are a warning
+FATAL_OPEN_FILES = 256  # fewer are fatal
 CLOCK_S = 0.5  # between two nodes
 CLOCK_QUESTIONS = 5
 
@@ -36,8 +37,8 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield from judge_gpus(facts, job)
         yield from _judge_libraries(facts["libraries"], job)
         yield from judge_libraries_start(facts, job)
-    for name, (error, package) in facts["imports"].items():
-        yield judge_check(job, f"python.{name}", good=not error, found=error or "imported", package=package)
+    for name, (error, install_advice) in facts["imports"].items():
+        yield judge_check(job, f"python.{name}", good=not error, found=error or "imported", package=install_advice)
     yield from _judge_machine(facts, job)
     yield from _judge_network(facts, job)
     yield from judge_data(facts, job)
@@ -106,31 +107,35 @@ def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
 def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
     """Return the verdict on the free space in /dev/shm, through which the ranks of a node exchange data.
 
-    Less than LEAST_SHM_PER_RANK_MIB for each rank is fatal. Less than SHM_PER_RANK_MIB is a warning.
+    Less than FATAL_SHM_PER_RANK_MIB for each rank is fatal. Less than WANTED_SHM_PER_RANK_MIB is a warning.
     """
     ranks = job.cluster.dgxngpu
     return judge_check(
         job,
         "memory.shared",
-        good=free_mib >= SHM_PER_RANK_MIB * ranks,
+        good=free_mib >= WANTED_SHM_PER_RANK_MIB * ranks,
         found=f"{free_mib:.0f} MiB free in /dev/shm",
-        bad_status=FATAL if free_mib < LEAST_SHM_PER_RANK_MIB * ranks else WARNING,
-        each=SHM_PER_RANK_MIB,
+        bad_status=FATAL if free_mib < FATAL_SHM_PER_RANK_MIB * ranks else WARNING,
+        each=WANTED_SHM_PER_RANK_MIB,
     )
 
 
 def _judge_open_files(limit: int, job: env.Job) -> Verdict:
     """Return the verdict on how many files a process may have open at a time.
 
-    A limit below LEAST_OPEN_FILES is fatal. One below OPEN_FILES is a warning.
+    - No limit, or at least WANTED_OPEN_FILES: ok.
+    - At least FATAL_OPEN_FILES: a warning.
+    - Fewer: fatal.
     """
+    is_unlimited = limit == resource.RLIM_INFINITY  # -1, so it needs its own comparison
+    bad_status = WARNING if limit >= FATAL_OPEN_FILES else FATAL  # counts only for a limit that is too low
     return judge_check(
         job,
         "limits.open_files",
-        good=limit == resource.RLIM_INFINITY or limit >= OPEN_FILES,
+        good=is_unlimited or limit >= WANTED_OPEN_FILES,
         found=str(limit),
-        bad_status=FATAL if limit < LEAST_OPEN_FILES else WARNING,
-        least=OPEN_FILES,
+        bad_status=bad_status,
+        least=WANTED_OPEN_FILES,
     )
 
 
@@ -184,11 +189,12 @@ def _port_states(ports: dict[str, str]) -> str:
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on a node's InfiniBand: on its ports, and on whether they can read a GPU's memory.
 
-    The first verdict, "network.infiniband", is good if:
+    The first verdict is "network.infiniband":
 
-    - the node has a port;
-    - every port that NCCL uses by NCCL_IB_HCA is ACTIVE; if NCCL uses none, "nccl.ports" reports that;
-    - the process can open the devices of the ports.
+    - The node has no port: bad.
+    - A port that NCCL uses by NCCL_IB_HCA is not ACTIVE: bad.
+    - The process cannot open the devices of the ports: bad.
+    - Otherwise: ok, even if NCCL uses no port. The check "nccl.ports" reports that.
 
     The second verdict, "network.peermem", is only for a GPU job with a port that NCCL uses and that is ACTIVE.
     """
@@ -196,18 +202,20 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
     used_ports = nccl.names_taken(setting, list(ports))
     inactive_ports = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
-    can_open_devices = facts.get("verbs", True)  # absent if it was not tried
+    can_open_devices = facts.get("can_open_infiniband", True)  # absent if it was not tried
 
     found = _port_states(ports)
-    fix = ""  # the one of checks.yaml
     is_good = False
-    if inactive_ports:
+    if not ports:
+        fix = ""  # empty: judge_check takes the fix of checks.yaml
+    elif inactive_ports:
         fix = f"bring {', '.join(inactive_ports)} up (ibstat), or leave it out by NCCL_IB_HCA"
-    elif ports and not can_open_devices:
+    elif not can_open_devices:
         found += ", but no /dev/infiniband/uverbs* can be opened"
         fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
-    elif ports:
+    else:
         is_good = True
+        fix = ""  # nothing to mend
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
     yield judge_check(job, "network.infiniband", good=is_good, found=found, fix=fix, wanted=wanted)
 

@@ -31,8 +31,9 @@ class Step:
 
     call: str  # the driver's function
     code: int | None = None  # its result (cuda.h: CUresult); None: there is none
-    code_name: str = ""  # the driver's name of the result; without a result the reason why nothing could be called
-    ended: str = ""  # how the process hung or died within the step; empty: it did not
+    code_name: str = ""  # the driver's name of the result; empty: it has none
+    reason: str = ""  # why nothing could be called, such as a missing library; empty: the function was called
+    hang_or_death: str = ""  # how the process hung or died within the step: "no answer in 20 s"; empty: it did not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +75,15 @@ class System:
     fabric_manager: str | None  # version of the one installed here; a container mostly has none
 
 
-def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
-    """Start CUDA in the environment of a rank, and make a context on each of the first `gpus` GPUs.
+def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
+    """Try to start CUDA in the environment of a rank, and to make a context on each of the first `gpus` GPUs.
 
-    A child process tries the GPUs in turn, because a call of CUDA may hang or kill its process.
+    A child process tries the GPUs one after the other, because a call of CUDA may hang or kill its process.
 
     - The child ends by itself: it has tried all GPUs, or CUDA itself has failed.
-    - It hangs or dies outside a GPU's step: that is a fault of CUDA itself, and no further GPU is tried.
-    - It hangs or dies on a GPU: that is the GPU's fault, and a new child goes on with the next GPU. No child is
-      started after ALL_S seconds, so that some GPUs may have no result.
+    - It hangs or dies before the first GPU, or at its exit: CUDA itself is at fault, and no further GPU is tried.
+    - It hangs or dies on a GPU: the GPU is at fault, and a new child goes on with the next GPU. No child is started
+      after ALL_S seconds, so some GPUs may have no result.
 
     The result has the last step of each GPU that was tried. Its other fields come from the last child.
     """
@@ -96,8 +97,7 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         has_hung_or_died = child.failure != ""
         if not has_hung_or_died:
             break
-        is_outside_gpu_steps = result.fault is not None or not result.gpus
-        if is_outside_gpu_steps:
+        if result.fault is not None:  # the child hung or died before its first GPU, or at its exit
             break
 
         faulty_gpu = max(result.gpus)  # the child tries the GPUs in ascending order, so it hung or died on its last one
@@ -114,15 +114,16 @@ def _read_answers(child: Talk) -> CudaStart:
     The child announces each step and reports its result:
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... If the child hung or
-    died, it did so in the step that has begun and not ended.
+    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... A child that hung or died
+    did so in the step that had begun and not ended. If all steps had ended, it did so at its exit. That is a step of
+    the driver, too.
     """
     answers = child.answers()
-    steps = _ended_steps(answers)
+    steps = _last_ended_calls(answers)
     has_hung_or_died = child.failure != ""  # the text says how
     if has_hung_or_died:
         step_name, call = _step_not_ended(answers)
-        steps[step_name] = Step(call=call, ended=child.failure)
+        steps[step_name] = Step(call=call, code=None, hang_or_death=child.failure)
 
     gpus: dict[int, Step] = {}
     driver_faults: list[Step] = []
@@ -135,36 +136,44 @@ def _read_answers(child: Talk) -> CudaStart:
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
         count=_last_value(answers, "count"),
-        # There are two if a step failed and the child then died as it exited: the death counts.
+        # There are two faults if a step failed and the child then died at its exit. The death, which is last, counts.
         fault=driver_faults[-1] if driver_faults else None,
         gpus=gpus,
     )
 
 
-def _ended_steps(answers: list[JsonObject]) -> dict[str, Step]:
-    """Return the steps that have ended, by their names. For one call of the step "gpu 0" the child's lines are:
+def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
+    """Return the last call of each step that has ended, with its result, by the step's name.
+
+    For one call of the step "gpu 0" the child's lines are:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
 
-    A GPU's step has several such calls. The last one counts: the child makes the next call only after a success.
+    A GPU's step has several calls. The child makes the next one only after a success, so all calls before the last
+    have succeeded. A call that has begun and not ended is ignored.
     """
-    last_call_of_step: dict[str, str] = {}
-    steps: dict[str, Step] = {}
+    begun_call_of_step: dict[str, str] = {}
+    ended_calls: dict[str, Step] = {}
     for answer in answers:
         if "begin" in answer:
-            last_call_of_step[answer["begin"]] = answer["call"]
+            begun_call_of_step[answer["begin"]] = answer["call"]
         elif "end" in answer:
             step_name = answer["end"]
-            call = last_call_of_step[step_name]
-            steps[step_name] = Step(call=call, code=answer["code"], code_name=answer.get("name", ""))
-    return steps
+            call = begun_call_of_step[step_name]
+            ended_calls[step_name] = Step(
+                call=call,
+                code=answer["code"],
+                code_name=answer.get("name", ""),
+                reason=answer.get("reason", ""),
+            )
+    return ended_calls
 
 
 def _step_not_ended(answers: list[JsonObject]) -> tuple[str, str]:
     """Return the name and the call of the step that has begun and not ended, such as ("gpu 0", "cuCtxCreate_v2").
 
-    If all steps have ended, this is ("end", "exit"): the process died as it unloaded its libraries.
+    If all steps have ended, return ("end", "exit"): the process died as it unloaded its libraries.
     """
     at_exit = ("end", "exit")
     running_step = at_exit

@@ -111,7 +111,7 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
         fix = f"it runs the code made for {max(runnable_codes)}: publish no figure as this GPU's best"
     else:
         bad_status = FATAL
-        fix = ""  # the one of checks.yaml
+        fix = ""  # empty: judge_check takes the fix of checks.yaml
     return judge_check(
         job,
         "gpu.compute_capability",
@@ -128,12 +128,11 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it.
 
-    - The driver is at least as new as the bundled one: ok.
-    - It is older than that, but not older than the oldest one: ok by NVIDIA's minor-version compatibility. Such a
-      driver does not compile PTX. Paddle, cuDNN and DALI do not need that: they have machine code for GPU_CODE.
-    - It is older still or unknown, and CUDA has started: ok. The package cuda-compat then has a newer libcuda.so.
-    - It is unknown, and CUDA has not started: a warning.
-    - It is older than the oldest one, and CUDA has not started: fatal.
+    - At least as new as the bundled driver: ok.
+    - Older, but at least as new as the oldest driver: ok by NVIDIA's minor-version compatibility.
+    - Older still or unknown, but CUDA has started: ok. An old driver then runs CUDA by the package cuda-compat.
+    - Unknown, and CUDA has not started: a warning.
+    - Older than the oldest driver, and CUDA has not started: fatal.
     """
     bundled_driver, oldest_driver = DRIVERS
     driver = _driver_version(gpu, facts)
@@ -141,15 +140,16 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     if _numbers(driver) >= _numbers(bundled_driver):  # False for an unknown driver, which has no numbers
         return _driver_verdict(job, good=True, found=found)
     if _numbers(driver) >= _numbers(oldest_driver):
+        # Paddle, cuDNN and DALI need no PTX: they have machine code for GPU_CODE.
         found += f": older than {bundled_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
         return _driver_verdict(job, good=True, found=found)
-    if _cuda_has_started(facts):
+    if _cuda_has_started(facts):  # the best proof, whatever the version says
         start: CudaStart = facts["cuda_start"]
         found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
         return _driver_verdict(job, good=True, found=found)
     if driver is None:
         return _driver_verdict(job, good=False, found=found, bad_status=WARNING, fix=NOT_SAID)
-    return _driver_verdict(job, good=False, found=found)
+    return _driver_verdict(job, good=False, found=found, bad_status=FATAL)
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
@@ -298,6 +298,7 @@ def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """
     memory_in_use = _memory_in_use(gpu)
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
+    of_services = [pid for pid in computing if pid in gpu.services]
     of_other_jobs = [pid for pid in computing if pid not in gpu.services]
     pids = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
     if gpu.displays:
@@ -305,12 +306,12 @@ def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
     is_free = False
     bad_status = WARNING
-    fix = ""  # the one of checks.yaml
+    fix = ""  # empty: judge_check takes the fix of checks.yaml
     if of_other_jobs or (memory_in_use.is_too_much and not gpu.displays):
         bad_status = FATAL
     elif memory_in_use.is_too_much:
         fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
-    elif computing:
+    elif of_services:
         fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
     elif memory_in_use.mib is None:
         fix = NOT_SAID

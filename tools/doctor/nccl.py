@@ -20,12 +20,12 @@ class NcclStart:
 
     code: int | None  # nccl.h: ncclResult_t; None: it could not be called, or did not end
     message: str  # NCCL's, or why it could not be called
-    ended: str = ""  # how the process hung or died within the call; empty: it did not
+    hang_or_death: str = ""  # how the process hung or died within the call: "no answer in 20 s"; empty: it did not
     interface: str = ""  # the network interface that NCCL chose; empty: it named none
     address: str = ""  # of that interface
 
 
-def start(environ: Mapping[str, str]) -> NcclStart:
+def try_start(environ: Mapping[str, str]) -> NcclStart:
     """Make the id of a communicator in the environment of a rank, in a child process, and return what came of it."""
     kept = {name: value for name, value in environ.items() if name not in OTHER_MESSAGES}
     return _read_answer(talk(Path(__file__).with_name("ask_nccl.py"), environ=kept | MESSAGES, silent_s=SILENT_S))
@@ -34,14 +34,17 @@ def start(environ: Mapping[str, str]) -> NcclStart:
 def _read_answer(child: Talk) -> NcclStart:
     """Return the result that the child, ask_nccl.py, printed, and the interface that NCCL chose.
 
-    NCCL names the interface and its address in its message `Bootstrap : Using eth0:10.0.0.1<0>`.
+    NCCL names the interface and its address in a message of its own. Versions of NCCL differ in its form:
+
+    - `Bootstrap : Using [0]eth0:10.0.0.1<0>`
+    - `Bootstrap: Using eth0:10.0.0.1<0>`
     """
-    ends = [answer for answer in child.answers() if "end" in answer]
+    results = [answer for answer in child.answers() if "end" in answer]  # empty if the call did not return
     bootstrap = re.search(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):(\S+?)<\d+>", "\n".join(child.lines))
     return NcclStart(
-        code=ends[-1]["code"] if ends else None,
-        message=ends[-1]["message"] if ends else "",
-        ended=child.failure,
+        code=results[-1]["code"] if results else None,
+        message=results[-1]["message"] if results else "",
+        hang_or_death=child.failure,
         interface=bootstrap[1] if bootstrap else "",
         address=bootstrap[2] if bootstrap else "",
     )
@@ -106,12 +109,13 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 def matched_by_prefix(setting: str, names: Sequence[str]) -> list[str]:
     """Return the devices that a setting matches only because their names begin with the name of another device.
 
-    NCCL compares beginnings of names. So NCCL_IB_HCA=mlx5_1, meant for the device mlx5_1, also matches mlx5_10. For
-    the ports `names` mlx5_1:1 and mlx5_10:1:
+    NCCL compares beginnings of names. So NCCL_IB_HCA=mlx5_1, meant for the device mlx5_1, also matches mlx5_10. If
+    `names` are the ports mlx5_1:1, mlx5_10:1 and ib0:1:
 
     - "=mlx5_1" -> [], because = compares full names.
     - "mlx5" -> [], because no device has exactly this name: all devices that begin with it are meant.
     - "mlx5_1" -> ["mlx5_10"].
+    - "mlx5_1,ib" -> ["mlx5_10"]: ib0 is meant, because no device has exactly the name ib.
     - "^mlx5_1" -> ["mlx5_10"]: a ^ leaves devices out, and it matches the same ones.
     """
     choice = choice_of(setting)
@@ -124,7 +128,8 @@ def matched_by_prefix(setting: str, names: Sequence[str]) -> list[str]:
     matched_devices = {_device(name) for name in names_taken(setting.removeprefix("^"), names)}
     by_accident = []
     for device in sorted(matched_devices - named_devices):
-        if device.startswith(tuple(named_devices)):
+        extends_named_device = device.startswith(tuple(named_devices))
+        if extends_named_device:  # otherwise another entry, such as "ib", matches the device on purpose
             by_accident.append(device)
     return by_accident
 

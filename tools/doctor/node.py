@@ -79,13 +79,13 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
             "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
             "interfaces": _interfaces(),
             "infiniband": _infiniband(Path("/sys/class/infiniband")),
-            "verbs": _can_open_one(Path("/dev/infiniband").glob("uverbs*")),
+            "can_open_infiniband": _can_open_one(Path("/dev/infiniband").glob("uverbs*")),
             "peermem": _peermem(Path("/sys/module"), platform.release(), cuda.kernel_module_text()),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
         errors = {name: error.result() for name, error in import_errors.items()}
         facts["data"] = data_facts(job, errors)
-        facts["imports"] = {name: (error, package_of(error)) for name, error in errors.items()}
+        facts["imports"] = {name: (error, install_advice(error)) for name, error in errors.items()}
         if library_starts is not None:
             facts.update(library_starts.result())
         return facts
@@ -102,23 +102,27 @@ def _topology() -> JsonObject:
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
 
-    `node` is this node's number in HOSTS. Beside the results, the returned facts have:
+    `node` is this node's number in HOSTS. The returned facts are:
 
-    - "nccl_settings": the environment variables that set NCCL's network;
-    - "nccl_files": the files that exist and set more of them;
+    - "cuda_start", "nccl_start": the results.
+    - "cuda_system": the parts of the GPUs' driver that may explain why CUDA does not start.
+    - "nccl_settings": all environment variables that choose NCCL's network, set by this project or by the user.
+    - "nccl_files": the files that exist and may set more such variables.
     - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
     """
-    environ = network.nccl_settings(job.cluster, node) | env.of_ranks(job)
+    interface_setting = network.nccl_settings(job.cluster, node)  # NCCL_SOCKET_IFNAME; empty: NCCL is to choose
+    environ = interface_setting | env.of_ranks(job)  # the user's own value wins
+    network_variables = {name: environ[name] for name in of_network(environ)}
     try:
         address = network.node_address(job.cluster, node)
-    except (RunError, IndexError):  # HOSTS does not say it
+    except (RunError, IndexError):  # the name in HOSTS has no address, or HOSTS has too few names
         address = ""
     settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
     return {
-        "cuda_start": cuda.start(environ, job.cluster.dgxngpu),
+        "cuda_start": cuda.try_start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
-        "nccl_start": nccl.start(environ),
-        "nccl_settings": {name: environ[name] for name in of_network(environ)},
+        "nccl_start": nccl.try_start(environ),
+        "nccl_settings": network_variables,
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
         "address": address,
     }
@@ -171,18 +175,18 @@ def _import_error(name: str) -> str:
     return ""
 
 
-def package_of(error: str) -> str:
-    """Return how to install what an import lacked, by the import's error.
+def install_advice(error: str) -> str:
+    """Return advice on how to install what an import lacked, by the import's error.
 
-    - The error names no library: a Python package is taken to be missing.
-    - It names a library of the system, as in "libGL.so.1: cannot open shared object file": by apt-get its Debian
-      package, by dnf, yum or zypper its file name, which RPM packages provide.
+    - The error names no system library: "launch/setup.sh run installs the packages of locks/run.lock".
+    - "libGL.so.1: cannot open shared object file" -> "apt-get install libgl1, or by dnf, yum or zypper
+      'libGL.so.1()(64bit)'".
 
-    By Debian's policy, section 8.1, a package has the library's name and then its version: libGL.so.1 -> libgl1. If the
-    name ends with a digit, a hyphen stands between them: libfoo2.so.3 -> libfoo2-3.
+    Debian names a package by the library's name and version (Debian's policy, section 8.1). If the name ends with a
+    digit, a hyphen stands between them: libfoo2.so.3 -> libfoo2-3. RPM finds a package by the library's file name.
     """
     library = re.search(r"(?P<file>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
-    if library is None:
+    if library is None:  # a Python package is missing
         return "launch/setup.sh run installs the packages of locks/run.lock"
     debian_package = library["name"].lower().replace("_", "-")
     if debian_package[-1].isdigit():

@@ -7,7 +7,7 @@ import yaml
 
 from harness import env, nvidia
 from runlog.json_types import JsonObject
-from runlog.verdict import Verdict, judged
+from runlog.verdict import OK, Verdict
 
 Facts = JsonObject  # what was seen of a node, as `node.probe` returns it
 ROWS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"))
@@ -24,18 +24,22 @@ def gpu_name(gpu: nvidia.Gpu) -> str:
 def judge_check(
     job: env.Job, check: str, *, good: bool, found: str, bad_status: str = "", fix: str = "", **values: Any
 ) -> Verdict:
-    """Return the verdict on a check. `found` says what was seen.
+    """Return the verdict on a check of checks.yaml. `found` says what was seen.
 
-    checks.yaml has a row of texts for the check, such as "python.dali", or for its group, "python".
+    A check has a row in checks.yaml, under its name, such as "python.dali", or under its group, "python". The row has
+    three texts: `wanted` says what is good, `bad` is the status if it is not, and `fix` says what to do then.
 
-    - `good`: the status is ok.
-    - Not `good`: the status is `bad_status`, and what to do is `fix`. If one of these is empty, the row's own is taken.
+    - `good`: the verdict is ok, with the row's `wanted`.
+    - Not `good`: the verdict has the status `bad_status`, and says what to do by `fix`. For an empty one the row's text
+      is taken.
 
-    The row's texts and `fix` may have placeholders for fields of the job and for `values`: most=500 fills
-    "under {most} MiB in use".
+    `wanted` and `fix` may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
     """
     group, _, _ = check.partition(".")
-    texts = ROWS.get(check) or ROWS[group]
-    wanted = texts["wanted"].format(job=job, **values)
-    advice = (fix or texts["fix"]).format(job=job, **values)
-    return judged(check, good, found, wanted, advice, bad=bad_status or texts["bad"])
+    row = ROWS.get(check) or ROWS[group]
+    wanted = row["wanted"].format(job=job, **values)
+    if good:
+        return Verdict(check=check, status=OK, found=found, wanted=wanted)
+    status = bad_status or row["bad"]
+    advice = (fix or row["fix"]).format(job=job, **values)
+    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=advice)

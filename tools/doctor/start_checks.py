@@ -108,12 +108,11 @@ def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict
     - Nothing could be called: only the reason, "libcuda.so.1: cannot open shared object file".
     - The call returned an error: "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)".
     """
-    has_hung_or_died = bool(step.ended)
     could_not_call = step.code is None
-    if has_hung_or_died:
-        failure = f"{step.call} {step.ended}"
+    if step.hang_or_death:
+        failure = f"{step.call} {step.hang_or_death}"
     elif could_not_call:
-        failure = step.code_name  # without a result, this is the reason
+        failure = step.reason
     else:
         failure = f"{step.call}: {step.code_name or 'CUDA_ERROR'} ({step.code})"
     return _cause_verdict(f"{subject}{failure}", _cuda_cause(step, facts), facts, job)
@@ -132,9 +131,9 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     """
     evidence = _evidence(facts)
     name = ""  # of an entry under "evidence" in faults.yaml; empty: the code decides
-    if step.ended.startswith("no answer"):
+    if step.hang_or_death.startswith("no answer"):
         name = "hang"
-    elif step.ended:
+    elif step.hang_or_death:
         name = "death"
     elif step.code is None:
         name = "load"
@@ -208,7 +207,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"
     for path in facts.get("nccl_files", ()):
         settings += f", and those of {path}"
-    has_started = start.code == 0 and not start.ended
+    has_started = start.code == 0 and not start.hang_or_death
     if has_started:
         found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
         yield judge_check(job, "nccl.start", good=True, found=f"{found}; settings: {settings}")
@@ -231,8 +230,8 @@ def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
 
     What to do comes from faults.yaml.
     """
-    if start.ended:
-        found = f"ncclGetUniqueId {start.ended}"
+    if start.hang_or_death:
+        found = f"ncclGetUniqueId {start.hang_or_death}"
         fault = FAULTS["nccl"]["hang"]
     elif start.code is None:
         found = start.message or "no answer"

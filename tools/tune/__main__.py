@@ -26,7 +26,7 @@ from runlog.verdict import FATAL, Verdict, as_text
 from scoring.record import Record
 from tools.tune.candidates import BASE, CONTROL, Candidate, candidates
 from tools.tune.runs import Runner
-from tools.tune.verdicts import allowed_loss, batch_verdict, better, finalists, judge
+from tools.tune.verdicts import allowed_loss, batch_verdict, better, finalists, judge_candidates
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -59,16 +59,17 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), args.repeats)
     # Take both out, so that only the candidates to be judged remain in `screened`.
-    base = screened.runs.pop(BASE)
-    control = screened.runs.pop(CONTROL)
-    allowed = allowed_loss([*base, *control])
-    verdicts = judge(screened, base, allowed)
+    base_runs = screened.runs.pop(BASE)
+    control_runs = screened.runs.pop(CONTROL)
+    allowed = allowed_loss([*base_runs, *control_runs])
+    verdicts = judge_candidates(screened, base_runs, allowed)
     lines = as_text(verdicts.values()).splitlines()
 
     measured_again = finalists(verdicts)
     if measured_again:
         confirmed = runner.measure("confirm", (BASE, *measured_again), args.repeats)
-        verdicts = judge(confirmed, confirmed.runs.pop(BASE), allowed)
+        confirmed_base_runs = confirmed.runs.pop(BASE)
+        verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
         lines.append("measured again, on runs that had no part in the choice:")
         lines += as_text(verdicts.values()).splitlines()
 

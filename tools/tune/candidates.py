@@ -19,33 +19,38 @@ class Candidate:
 
     @property
     def is_auto(self) -> bool:
-        """Return whether it is Paddle's automatic mode, which takes no other knob."""
+        """Return whether this candidate is Paddle's automatic mode, which takes no other knob."""
         return strategy.AUTO in self.knobs
 
     @property
     def touches(self) -> set[str]:
-        """Return the names of the knobs and variables that it sets."""
+        """Return the names of the knobs and variables that this candidate sets."""
         knobs = {knob.partition("=")[0] for knob in self.knobs}
         return knobs | {name for name, _ in self.variables}
 
     def excludes(self, other: "Candidate") -> bool:
-        """Return whether it cannot be joined with another candidate.
+        """Return whether this candidate cannot be joined with another one.
 
-        That is so if both set the same knob or variable, or if one of them is Paddle's automatic mode.
+        Two candidates cannot be joined if both set the same knob or variable, or if one is Paddle's automatic mode.
         """
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
     def exports(self, base_strategy: str) -> dict[str, str]:
-        """Return the environment variables in which its run differs from the base, with STRATEGY=`base_strategy`.
+        """Return the environment variables that a run of this candidate sets, beside those of the base.
 
-        In Paddle's automatic mode the base's knobs are dropped. Otherwise the candidate's knobs are added to them.
+        `base_strategy` is the base's STRATEGY. The candidate changes it as follows:
+
+        - The candidate is Paddle's automatic mode: STRATEGY=auto, without the base's knobs.
+        - The candidate has knobs: they are added to the base's. If both set the same knob, the candidate's value wins.
+        - The candidate has no knobs: STRATEGY is not set here, so that the base's remains.
         """
         variables = dict(self.variables)
         if self.is_auto:
             variables["STRATEGY"] = strategy.AUTO
         elif self.knobs:
-            knobs = ",".join((base_strategy, *self.knobs))
-            variables["STRATEGY"] = strategy.in_words(strategy.parse(knobs))
+            all_knobs = ",".join((base_strategy, *self.knobs))
+            parsed = strategy.parse(all_knobs)  # each knob once: the last value of a knob wins
+            variables["STRATEGY"] = strategy.in_words(parsed)
         return variables
 
 
@@ -57,9 +62,9 @@ def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
 
     - Single knobs, such as "cuda_graph=1", without those that would not change the job's strategy.
-    - Paddle's executor in its other mode: serial on GPUs, parallel on a CPU.
-    - On as many GPUs as it needs: Paddle's automatic mode.
-    - On a CPU: fewer processes with more threads.
+    - The other mode of Paddle's executor: serial on GPUs, parallel on a CPU.
+    - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: that mode.
+    - On a CPU: fewer ranks, each with more threads.
 
     Raises ValueError if the job's strategy is already the automatic mode, to which no knob can be added.
     """
@@ -74,42 +79,43 @@ def candidates(job: Job) -> list[Candidate]:
             chosen.append(Candidate(name=knob, knobs=(knob,)))
 
     on_gpu = job.cluster.device == "gpu"
-    # harness/env.py sets the executor to serial on a CPU only.
-    other_executor_mode = "1" if on_gpu else "0"
-    chosen.append(Candidate(name=f"{SERIAL}={other_executor_mode}", variables=((SERIAL, other_executor_mode),)))
+    # The base's executor is parallel on GPUs and serial on a CPU (harness/env.py). Try the opposite.
+    opposite_serial = "1" if on_gpu else "0"
+    chosen.append(Candidate(name=f"{SERIAL}={opposite_serial}", variables=((SERIAL, opposite_serial),)))
     if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not on_gpu:
-        chosen += _fewer_processes(job)
+        chosen += _with_fewer_ranks(job)
     return chosen
 
 
 def _sensible_knobs(job: Job) -> Iterator[str]:
     """Yield settings of STRATEGY that may make a job faster, such as "cuda_graph=1".
 
-    A switch is yielded with the value that is not its default, as program/strategy.py has it: "=0" if it is on by
-    default. Settings that cannot change the job's program are left out:
+    A switch is yielded with the value that is not its default in program/strategy.py: "=0" if it is on by default.
+    Settings that cannot change the job's program are left out:
 
     - the switch of another optimizer;
     - fusions of operators for another layout;
     - sizes of gradient buckets, for a job of one rank;
     - settings for GPUs, on a CPU;
-    - a CUDA graph, of a program that cannot be captured.
+    - a CUDA graph, for a program that cannot be captured.
     """
     on_gpu = job.cluster.device == "gpu"
+    ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node
     traits = job.model.traits
     # In half precision NHWC is the layout unless the job asks for NCHW.
     is_half_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"
     can_capture = traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
 
-    yield "enable_inplace=0" if on_gpu else "enable_inplace=1"
+    yield "enable_inplace=0" if on_gpu else "enable_inplace=1"  # on by default for GPUs only
     yield "merged_lars=1" if "lars" in job.model.recipe else "merged_optimizer=0"
     if is_half_nhwc:
         yield "fuse_bn_act_ops=0"
         yield "fuse_bn_add_act_ops=0"
     else:
         yield "fuse_elewise_add_act_ops=0"
-    if job.cluster.dgxngpu > 1:
+    if ranks > 1:
         yield "fuse_grad_size_in_MB=1"
         yield "fuse_grad_size_in_MB=4"
         yield "fuse_grad_size_in_MB=64"
@@ -128,22 +134,27 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
     yield "conv_workspace_size_limit=8000"
 
 
-def _fewer_processes(job: Job) -> Iterator[Candidate]:
-    """Yield candidates that compute the same update with fewer processes, each with more threads.
+def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
+    """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    For 4 ranks with batch 32: 1 rank with batch 128 in 4 parts, and 2 ranks with batch 64 in 2 parts.
+    There is a candidate for each smaller number that divides the job's ranks. Each of its ranks replaces several: it
+    takes their images as its batch, but computes them in as many parts (gradient_merge). So batch norm takes its
+    statistics over the same images as before. For 4 ranks with BATCHSIZE=32:
 
-    The number of processes must divide the job's. A process computes the batches of the processes that it replaces one
-    after the other (gradient_merge). So batch norm takes its statistics over the same images as before.
+    - DGXNGPU=1, BATCHSIZE=128, gradient_merge=4;
+    - DGXNGPU=2, BATCHSIZE=64, gradient_merge=2.
+
+    Each rank then has more threads without a setting, because the ranks of a run share all cores.
     """
     ranks = job.cluster.dgxngpu
-    for fewer in range(1, ranks):
-        if ranks % fewer != 0:
+    for fewer_ranks in range(1, ranks):
+        if ranks % fewer_ranks != 0:
             continue
-        parts = ranks // fewer  # how many processes each one replaces
-        batch = job.model.batchsize * parts
+        replaced_ranks = ranks // fewer_ranks  # by each rank of the candidate
+        batch = job.model.batchsize * replaced_ranks
+        parts = job.model.knobs.gradient_merge * replaced_ranks
         yield Candidate(
-            name=f"DGXNGPU={fewer}",
-            knobs=(f"gradient_merge={parts * job.model.knobs.gradient_merge}",),
-            variables=(("DGXNGPU", str(fewer)), ("BATCHSIZE", str(batch))),
+            name=f"DGXNGPU={fewer_ranks}",
+            knobs=(f"gradient_merge={parts}",),
+            variables=(("DGXNGPU", str(fewer_ranks)), ("BATCHSIZE", str(batch))),
         )

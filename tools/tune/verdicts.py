@@ -30,42 +30,46 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return how far a candidate's loss may be from that of the first run of the base, for each window of steps.
+    """Return how far a candidate's loss may be from the loss of the first base run, for each window of steps.
 
-        allowed = CONTROL_FACTOR * difference + LOSS_ROUNDING * |loss of the first run|
+        allowed = CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * |loss of the first run|
 
-    `runs` are those of the base, then those of the control. The control's input differs from the base's by a rounding.
-    So `difference`, the largest between the first run and any other in the windows so far, is what rounding can do.
+    `runs` are the base's runs, then the control's. The control's input differs from the base's by a rounding error.
+    `largest_so_far` is the largest difference between the first run's loss and another run's, in this window or an
+    earlier one. It shows how far rounding errors alone can move a loss.
     """
-    first_run, *other_runs = losses(runs)
-    difference_by_window = np.abs(other_runs - first_run).max(axis=0)
-    largest_so_far = np.maximum.accumulate(difference_by_window)
-    return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_run))
+    losses_of_runs = losses(runs)  # [runs, windows]
+    first_losses = losses_of_runs[0]
+    other_losses = losses_of_runs[1:]
+    largest_of_window = np.abs(other_losses - first_losses).max(axis=0)
+    largest_so_far = np.maximum.accumulate(largest_of_window)
+    return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_losses))
 
 
-def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return a verdict on the base and on each candidate of `measured`.
+def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
+    """Return the verdicts on the base and on each candidate of `measured`, as a dictionary by candidate.
 
-    - The base, whose runs are `base`, of the same turns: ok.
-    - A candidate with runs: `judge_candidate` judges its speed and its losses.
+    - The base: ok, with its speed.
+    - A candidate with runs: `judge_candidate` compares its speed and its losses with the base's.
     - A candidate that failed: fatal.
 
-    `allowed` says for each window how far a loss may be from the base's.
+    `base_runs` has the base's run of each turn; the base must not be in `measured`. `allowed` says for each window of
+    steps how far a loss may be from the base's.
     """
-    base_rates = [rate(run) for run in base]
+    base_rates = [rate(run) for run in base_runs]
     base_verdict = Verdict(
         check=BASE.name, status=OK, found=mean_and_range(base_rates), figures={"images_per_s": base_rates}
     )
     verdicts = {BASE: base_verdict}
     for candidate, runs in measured.runs.items():
-        verdicts[candidate] = judge_candidate(candidate.name, runs, base, allowed)
+        verdicts[candidate] = judge_candidate(candidate.name, runs, base_runs, allowed)
     for candidate, reason in measured.failures.items():
         verdicts[candidate] = Verdict(check=candidate.name, status=FATAL, found=f"refused: {reason}")
     return verdicts
 
 
-def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], allowed: Array) -> Verdict:
-    """Compare a candidate's runs with the base's runs of the same turns, and return the verdict on it.
+def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
+    """Compare a candidate's runs with the base's runs of the same turns, and return the verdict on the candidate.
 
     - Its losses differ from the base's by more than `allowed`, which has a figure for each window: fatal.
     - The 95 % interval of its speed over the base's is above 1: ok, it is faster.
@@ -81,7 +85,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     """
     rates = [rate(run) for run in runs]
     log_ratios = []
-    for own_rate, base_run in zip(rates, base, strict=True):
+    for own_rate, base_run in zip(rates, base_runs, strict=True):
         log_ratios.append(math.log(own_rate / rate(base_run)))
     log_interval = spread.t_interval(log_ratios)
     assert log_interval is not None, "two turns or more are run"
@@ -90,7 +94,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     high = math.exp(log_interval[1])
 
     # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
-    first_base_losses = losses(base[:1])  # [1, windows]
+    first_base_losses = losses(base_runs[:1])  # [1, windows]
     excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
     excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
     if excess > 1:
