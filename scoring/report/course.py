@@ -150,7 +150,7 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
 
 
 def _steps_done(record: Record) -> list[int] | None:
-    """Return how many steps of the run were done at the end of each window; None unless this is known for all of them."""
+    """Return how many steps of the run were done at the end of each window; None unless all of these are known."""
     known = [steps for steps in positions(record) if steps is not None]
     return known if len(known) == len(record.windows) else None
 
