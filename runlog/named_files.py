@@ -81,9 +81,9 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_unless_accepted(path: Path) -> int | None:
-    """Return the `st_mode` of a path, by which a caller refuses devices, pipes and sockets, or also folders or files.
+    """Return the `st_mode` of a path, so that the caller can refuse devices, pipes and other kinds that it cannot use.
 
-    None means that every caller must accept the path:
+    None means that the caller must accept the path:
 
     - It is /dev/null or a stream of this process, such as /dev/stdin, which every command may open.
     - Nothing is there, or it cannot be looked at. Opening it later creates the file or reports the error.

@@ -231,7 +231,7 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     unfinished = b""  # the start of the line that the last block cut off
     line = 1  # the line number of `unfinished`
     offset = 0  # where `unfinished` begins in the stream
-    dropped_bytes = 0  # of the cut-off line, which `unfinished` no longer has because the line is too long
+    dropped_bytes = 0  # bytes of the cut-off line that `unfinished` no longer has, because the line is too long
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:

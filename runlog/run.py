@@ -101,7 +101,7 @@ class Run:
         """Update `phase` by the event, and add the event's content to the attribute for its key:
 
         - epoch_start, epoch_stop -> `epochs`; in the same way block_... -> `blocks`, and eval_... -> `evaluations`.
-        - run_start -> `starts`; run_stop -> `stops`.
+        - run_start -> `starts`; run_stop -> `stops`, and the phase is then "finished" or "aborted".
         - eval_accuracy, eval_mean_iou -> `accuracies`.
         - rank_times -> `rank_times`, if the value is a whole RankTimes; step_window -> `windows`.
         - epoch_throughput of this project, throughput and tracked_stats of other submitters -> `rates`.

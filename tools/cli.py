@@ -116,8 +116,8 @@ def answer_completion() -> int:
     parser_reads_name = module in WITH_SUBCOMMANDS
     if not parser_reads_name:
         completion.hide_words_from_parser(2)  # `paddle-reference watch`: the parser of `watch` has only its options
-    # A module with subcommands builds the parser of the one that sys.argv names. The words to complete are not taken
-    # from here: argcomplete takes them from the shell's line.
+    # A module with subcommands reads the subcommand's name from sys.argv, to build its parser. The words to complete
+    # come from the shell's line instead.
     sys.argv[1:] = [name]
     return run(name)
 

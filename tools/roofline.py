@@ -172,8 +172,8 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
     """Return a step's roofline on `card` for JSON: an upper bound of the images/s, and the times that it comes from.
 
-    All-reduces go over the card's own link (NVLink). The exposed all-reduce time is that in which the GPU waits for the
-    link and computes nothing. `batch` is the images of a rank. With `tf32`, float32 is computed in TF32.
+    All-reduces go over the card's own link (NVLink). `exposed_all_reduce_s` is the time in which the GPU waits for them
+    and computes nothing. `batch` is the number of images of a rank. With `tf32`, float32 is computed in TF32.
 
     Returns None in two cases:
 

@@ -139,8 +139,8 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
 
     With `throughput_only` the logs are not checked, and only report.html is written: such runs are no training result.
 
-    Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log cannot be scored, as one
-    that measured nothing, or if it is not a log of the same system as the others.
+    Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log measured nothing, or if the
+    logs are not of one system.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]

@@ -9,7 +9,7 @@ from runlog import workloads
 from scoring.figure.compare import ratio_interval
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights, weighted_mean
-from scoring.published.table import Published, by_devices
+from scoring.published.table import Published, systems_by_devices
 from scoring.record import Record, Window, config_of, section
 from scoring.report.content import Curve, Group, ScalingRow, StepTime, values_of
 
@@ -253,7 +253,7 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
         if same_model and same_precision:
             suitable.append(row)
     curves = []
-    for rows in by_devices(suitable):  # the rows of a table, by ascending number of devices
+    for rows in systems_by_devices(suitable):  # the rows of a table, by ascending number of devices
         begins_at_one_device = rows[0].devices == 1
         if begins_at_one_device and len(rows) > 1:
             curves.append(Curve(label=_label_of_table(rows), rows=tuple(rows)))

@@ -96,13 +96,11 @@ def main() -> None:
 
     The GPUs are those from FIRST to END of the command line that exist, END excluded. Their steps are "gpu 0", ...
 
-    - Before each call a line names the step and the call: `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`. A line with
-      "end" and the result follows.
-    - The driver's `version`, if it reports one, and the `count` of GPUs have a line each, without a begin.
+    - Each call prints a line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one with "end" after it.
+    - The driver's `version`, if it reports one, and the `count` of GPUs have a line each.
     - "start" or "count" fails: the process ends.
     - A GPU fails: the next one is tried.
-    - The library or one of its functions is missing: the last line is an "end" of "load" with the code null and the
-      reason, even if "load" has ended before.
+    - The library or one of its functions is missing: the last line has "end": "load", a null code and the reason.
     """
     first = int(sys.argv[1])
     end = int(sys.argv[2])  # excluded
@@ -121,7 +119,7 @@ def main() -> None:
         say(count=count.value)
         for number in range(first, min(end, count.value)):
             ask_gpu(driver, number)
-    except (OSError, AttributeError) as error:  # no such library, or no such function in it
+    except (OSError, AttributeError) as error:  # no such library, or, after "load" has ended, no such function in it
         say(end="load", code=None, reason=str(error))
 
 

@@ -127,8 +127,8 @@ def _judge_open_files(limit: int, job: env.Job) -> Verdict:
     - At least FATAL_OPEN_FILES: a warning.
     - Fewer: fatal.
     """
-    is_unlimited = limit == resource.RLIM_INFINITY  # -1, which must not be compared as a number
-    bad_status = WARNING if limit >= FATAL_OPEN_FILES else FATAL
+    is_unlimited = limit == resource.RLIM_INFINITY  # -1, so it needs its own comparison
+    bad_status = WARNING if limit >= FATAL_OPEN_FILES else FATAL  # counts only for a limit that is too low
     return judge_check(
         job,
         "limits.open_files",

@@ -128,13 +128,11 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it.
 
-    - The driver is at least as new as the bundled one: ok.
-    - It is older than that, but not older than the oldest one: ok by NVIDIA's minor-version compatibility. Such a
-      driver does not compile PTX. Paddle, cuDNN and DALI do not need that: they have machine code for GPU_CODE.
-    - It is older still or unknown, but CUDA has started: ok. An old driver then runs CUDA by the newer libcuda.so of
-      the package cuda-compat.
-    - It is unknown, and CUDA has not started: a warning.
-    - It is older than the oldest one, and CUDA has not started: fatal.
+    - At least as new as the bundled driver: ok.
+    - Older, but at least as new as the oldest driver: ok by NVIDIA's minor-version compatibility.
+    - Older still or unknown, but CUDA has started: ok. An old driver then runs CUDA by the package cuda-compat.
+    - Unknown, and CUDA has not started: a warning.
+    - Older than the oldest driver, and CUDA has not started: fatal.
     """
     bundled_driver, oldest_driver = DRIVERS
     driver = _driver_version(gpu, facts)
@@ -142,6 +140,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     if _numbers(driver) >= _numbers(bundled_driver):  # False for an unknown driver, which has no numbers
         return _driver_verdict(job, good=True, found=found)
     if _numbers(driver) >= _numbers(oldest_driver):
+        # Paddle, cuDNN and DALI need no PTX: they have machine code for GPU_CODE.
         found += f": older than {bundled_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
         return _driver_verdict(job, good=True, found=found)
     if _cuda_has_started(facts):  # the best proof, whatever the version says

@@ -106,11 +106,11 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
 
     - "cuda_start", "nccl_start": the results.
     - "cuda_system": the parts of the GPUs' driver that may explain why CUDA does not start.
-    - "nccl_settings": all environment variables that choose NCCL's network, set by the launcher or by the user.
+    - "nccl_settings": all environment variables that choose NCCL's network, set by this project or by the user.
     - "nccl_files": the files that exist and may set more such variables.
     - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
     """
-    interface_setting = network.nccl_settings(job.cluster, node)  # the launcher's NCCL_SOCKET_IFNAME, if it sets it
+    interface_setting = network.nccl_settings(job.cluster, node)  # NCCL_SOCKET_IFNAME; empty: NCCL is to choose
     environ = interface_setting | env.of_ranks(job)  # the user's own value wins
     network_variables = {name: environ[name] for name in of_network(environ)}
     try:

@@ -30,7 +30,8 @@ def judge_check(
     three texts: `wanted` says what is good, `bad` is the status if it is not, and `fix` says what to do then.
 
     - `good`: the verdict is ok, with the row's `wanted`.
-    - Not `good`: it also has `bad_status` and `fix`. Empty ones are replaced by the row's `bad` and `fix`.
+    - Not `good`: the verdict has the status `bad_status`, and says what to do by `fix`. For an empty one the row's text
+      is taken.
 
     `wanted` and `fix` may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
     """

@@ -19,19 +19,19 @@ class Candidate:
 
     @property
     def is_auto(self) -> bool:
-        """Return whether it is Paddle's automatic mode, which takes no other knob."""
+        """Return whether this candidate is Paddle's automatic mode, which takes no other knob."""
         return strategy.AUTO in self.knobs
 
     @property
     def touches(self) -> set[str]:
-        """Return the names of the knobs and variables that it sets."""
+        """Return the names of the knobs and variables that this candidate sets."""
         knobs = {knob.partition("=")[0] for knob in self.knobs}
         return knobs | {name for name, _ in self.variables}
 
     def excludes(self, other: "Candidate") -> bool:
-        """Return whether it cannot be joined with another candidate.
+        """Return whether this candidate cannot be joined with another one.
 
-        That is so if both set the same knob or variable, or if one of them is Paddle's automatic mode.
+        Two candidates cannot be joined if both set the same knob or variable, or if one is Paddle's automatic mode.
         """
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
@@ -41,8 +41,8 @@ class Candidate:
         `base_strategy` is the base's STRATEGY. The candidate changes it as follows:
 
         - The candidate is Paddle's automatic mode: STRATEGY=auto, without the base's knobs.
-        - It has knobs: they are added to the base's. If both set the same knob, the candidate's value wins.
-        - It has none: STRATEGY is not set, so that the base's remains.
+        - The candidate has knobs: they are added to the base's. If both set the same knob, the candidate's value wins.
+        - The candidate has no knobs: STRATEGY is not set here, so that the base's remains.
         """
         variables = dict(self.variables)
         if self.is_auto:
@@ -64,7 +64,7 @@ def candidates(job: Job) -> list[Candidate]:
     - Single knobs, such as "cuda_graph=1", without those that would not change the job's strategy.
     - The other mode of Paddle's executor: serial on GPUs, parallel on a CPU.
     - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: that mode.
-    - On a CPU: fewer processes with more threads.
+    - On a CPU: fewer ranks, each with more threads.
 
     Raises ValueError if the job's strategy is already the automatic mode, to which no knob can be added.
     """
@@ -85,7 +85,7 @@ def candidates(job: Job) -> list[Candidate]:
     if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not on_gpu:
-        chosen += _fewer_processes(job)
+        chosen += _with_fewer_ranks(job)
     return chosen
 
 
@@ -134,7 +134,7 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
     yield "conv_workspace_size_limit=8000"
 
 
-def _fewer_processes(job: Job) -> Iterator[Candidate]:
+def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
     There is a candidate for each smaller number that divides the job's ranks. Each of its ranks replaces several: it

@@ -47,7 +47,7 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return a verdict on the base and on each candidate of `measured`, by the candidate.
+    """Return the verdicts on the base and on each candidate of `measured`, as a dictionary by candidate.
 
     - The base: ok, with its speed.
     - A candidate with runs: `judge_candidate` compares its speed and its losses with the base's.
