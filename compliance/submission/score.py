@@ -165,7 +165,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
     runs_of_result = benchmark.runs_of_result
-    by = by or first.by
+    by = by or first.deciding_rules
     _refuse_mixed_batches(checked, by)
     runs, rules_forbidding_score = _judge_runs(checked, ruleset, by)
     kept_minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
