@@ -51,7 +51,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
-        # Asked before anything here uses memory of a GPU. It stays open: without persistence closing unloads the driver.
+        # NVML is asked before anything here uses memory of a GPU. Without persistence, closing it unloads the driver.
         absence = child.hanging_call_of_nvml() if on_gpu else ""
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
