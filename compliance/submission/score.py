@@ -165,7 +165,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
     runs_of_result = benchmark.runs_of_result
-    by = by or first.by
+    by = by or first.deciding_rules
     _refuse_mixed_batches(checked, by)
     runs, rules_forbidding_score = _judge_runs(checked, ruleset, by)
     kept_minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
@@ -225,13 +225,13 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _JudgedRuns:
     """Return each run with the broken rules that drop it, and the broken rules that forbid a strict score.
 
-    The verdict `by` decides which errors drop a run, and whose reading of its log gives its minutes:
+    The verdict `by` decides which errors drop a run, and whose minutes it has:
 
     - `official`: the errors and the minutes of mlperf-logging's tools
     - `strict`: all errors, and the minutes of this project
 
-    A strict score is forbidden by each error other than a missed target, because the rules allow to drop a run only for
-    that. An error about all runs together (`rcp-convergence`) neither drops a run nor forbids a score.
+    Each error other than a missed target forbids a strict score, because the rules allow no other reason to drop a run.
+    An error about all runs together (`rcp-convergence`) neither drops a run nor forbids a score.
     """
     is_official = by == "official"
     runs = []
