@@ -17,7 +17,7 @@ def median_set(
     The words are such as "runs 2 to 6 of 7 in the order of their start, ...". `score` returns the time of a set, or
     infinity if the set has no score.
     """
-    # MLPerf's training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
+    # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
     set_count = len(runs) - count + 1  # 7 runs have 3 sets of 5
     sets = [runs[start : start + count] for start in range(set_count)]  # a set's index is that of its first run
     scores = [score(candidate) for candidate in sets]
