@@ -26,14 +26,8 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
 
-    A part that a run would fail to find has an `error` alone. Any other part has:
-    - `name`: the part and the form that its samples are kept in
-    - `samples`: their number
-    - `passport`: a digest of names, sizes and labels
-    - `decoded`: how many samples were tested; the job's seed chooses which
-    - `undecodable`: the first of these samples that cannot be decoded, or else the first whose label is no class;
-      empty if there is none
-    - `notes`: sentences that a user should read; the train part also has those about both parts together
+    A part that a run would fail to find has an `error` alone. `decoded` samples of any other part are tested, and
+    `undecodable` is the first fault found in a picture or a label; empty without one.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
@@ -75,10 +69,9 @@ def _choose_samples(count: int, seed: int) -> list[int]:
 
 
 def _first_undecodable(samples: Any, chosen: list[int]) -> str:
-    """Say which file of the chosen samples is the first that cannot be decoded, and why; empty if all can be.
+    """Say which file of the chosen samples is the first that cannot be read or decoded, and why; empty if all can be.
 
-    Each file is checked to be whole, and decoded by DALI as training would decode it on a CPU. A sample that cannot
-    even be read is reported in the same way. `chosen` are the samples' numbers.
+    DALI decodes it as training would on a CPU. `chosen` are the samples' numbers.
     """
     decoder = Decoder("cpu", None)
     with _quiet_stderr():
@@ -97,8 +90,8 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
     """Say what is wrong with the first of the chosen samples whose label is no class; empty if there is none.
 
-    Only a workload whose labels are files, as in segmentation, has a function `label_fault` in its `data_module`. Any
-    other has numbers for labels, all of which were checked when its list or its records were read: the text is empty.
+    Only labels that are files are looked at, if the `data_module` has a function for them. Numbers were checked when
+    their list was read.
     """
     label_fault = getattr(data_module, "label_fault", None)
     if label_fault is None:

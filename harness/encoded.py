@@ -66,11 +66,9 @@ def fault(content: bytes) -> str:
 
 
 def _jpeg_fault(content: bytes) -> str:
-    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
+    """Say why a JPEG is damaged, cut off or not supported; return an empty text if it is whole.
 
-    The segments are gone through up to the end marker of the first picture, which must come after a scan: the part that
-    holds the pixels. A thumbnail lies inside a segment and is skipped with it. Further pictures behind the end marker
-    are not looked at. Where the picture has one scan alone, the end marker is searched from the end of the file.
+    It is read up to the end marker of its first picture, which must come after a scan, the part that holds the pixels.
     """
     is_one_pass = False  # set by the picture's frame: it has one scan, not several as a progressive JPEG
     has_scan = False
@@ -85,16 +83,14 @@ def _jpeg_fault(content: bytes) -> str:
         if segment.kind == START_OF_SCAN:
             has_scan = True
             if is_one_pass and _ends_with_marker(content, segment.end):
-                return ""  # without a search through all of its pixels
+                return ""  # found from the end of the file, without a search through all pixels
     return f"{TRUNCATED}: no end marker follows its data"
 
 
 def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
     """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
 
-    A marker that begins another picture is a fault, too: the file was cut, and a second one follows. A frame, the
-    segment that holds the picture's size, must have 8 bits a channel. `has_scan` says whether pixels came before this
-    segment.
+    A frame is the segment that holds the picture's size. `has_scan` says whether pixels came before this segment.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
@@ -120,9 +116,9 @@ def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
     """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG whose only scan begins at `scan_start`.
 
-    Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own. To search through the
-    whole scan would take 20 times as long.
+    To search through the whole scan would take 20 times as long.
     """
+    # Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own.
     tail_start = max(scan_start, len(content) - JPEG_TAIL)
     return content.rfind(JPEG_END, tail_start) >= 0
 
@@ -130,9 +126,8 @@ def _ends_with_marker(content: bytes, scan_start: int) -> bool:
 def _segments(content: bytes) -> Iterator[Segment]:
     """Yield the segments of a JPEG behind its start marker, until no further marker follows.
 
-    A segment is a marker (FF and a byte for its kind), two bytes of length, and its content. The markers of a picture's
-    start and end stand alone, without length and content. The next marker is searched from a segment's end on, which
-    skips the pixels that follow the segment of a scan.
+    A segment is a marker (FF and a byte for its kind), two bytes of length, and its content. Markers of a picture's
+    start and end stand alone.
     """
     marker = JPEG_MARKER.search(content, len(JPEG_START))
     while marker is not None:

@@ -9,13 +9,8 @@ from harness.libraries import dropped, handed_on, secrets
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return the variables that run_and_time.sh exports on a node.
 
-    - every variable that the system's config file has set in the environment `environ`;
-    - every value of the job (`origins`);
-    - JOB_FORWARDED: names of the variables that mpirun hands to the ranks: the job's, who set them (JOB_FROM_...), and
-      those of CUDA and other libraries;
-    - JOB_SECRETS: names of variables that hold secrets; the shell unsets them;
-    - JOB_DROPPED, for a job of one node: names of variables that choose NCCL's network between nodes; the shell unsets
-      them. It is absent if there are none.
+    JOB_FORWARDED names the variables that mpirun hands to the ranks. JOB_SECRETS and JOB_DROPPED name those that the
+    shell unsets: secrets, and for a job of one node NCCL's network.
     """
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(settings["DGXNNODES"])
@@ -33,12 +28,8 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(before_config: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    - the container's settings (CONT_...) of those that the system's config file has set;
-    - the number of nodes, and the device;
-    - JOB_GIVEN: names of the variables that the launcher hands to the nodes. These are the job's variables, those of
-      CUDA and other libraries, and Open MPI's own, as the environment has them before the config file is read. What the
-      file sets is not handed on, because run_and_time.sh reads the file on each node;
-    - JOB_SECRETS: names of variables that hold secrets.
+    JOB_GIVEN names the variables to hand to the nodes, as the user set them: run_and_time.sh reads the config file
+    again on each node. JOB_SECRETS names those that hold secrets.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
     names_of_job = {name for name in names() if name in before_config}

@@ -21,9 +21,8 @@ class Line(NamedTuple):
 def lines(list_file: Path) -> list[Line]:
     """Return the lines of a list file that are not blank, each with its place, as "train_list.txt:7", for messages.
 
-    Blanks at a line's ends are taken off. A line may hold names that are no UTF-8: they come as `os.fsdecode` has them,
-    by which such a file can be opened. Raises ValueError where every line is blank, or the file is UTF-16 or no text,
-    and OSError where it cannot be read.
+    Names that are no UTF-8 come as `os.fsdecode` has them. Raises ValueError if every line is blank, or the file is no
+    UTF-8 or ASCII text, and OSError if it cannot be read.
     """
     named_files.require_file_if_present(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
@@ -89,13 +88,12 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path that a list names as one relative to the root: `/data/val/1.jpg` below /data -> `val/1.jpg`.
 
-        A path that is not below the root, or is relative already, stays as it is. A list that was written on Windows
-        has backslashes, as in `val\\1.jpg`. They become slashes if nothing has the path as it is, since a name may have
-        backslashes on Linux, and if there is a file at the path with slashes.
+        A path that is not below the root stays as it is. Backslashes of a list written on Windows become slashes, if
+        only that names a file.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)
-        if "\\" in path and self._is_absent(path):
+        if "\\" in path and self._is_absent(path):  # else it is a name with backslashes, as Linux allows
             with_slashes = path.replace("\\", "/")
             if self.has(with_slashes):
                 return with_slashes

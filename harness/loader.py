@@ -40,9 +40,8 @@ class ReaderConfig:
     ) -> "ReaderConfig":
         """Return how a rank reads its images, by the job's settings.
 
-        It reads batches of `batch` images in the workload's format `image`, by DATA_THREADS threads of the CPU; where
-        that is 0, by as many as the rank computes with. Rank n of a node (`local_rank`) decodes on the node's GPU n,
-        where the job has GPUs. `seed` is the run's.
+        `image` is the workload's format of an image, and `batch` the number of images at once. A rank decodes on the
+        GPU of its number on the node (`local_rank`), if the job has GPUs.
         """
         return cls(
             batch=batch,
@@ -79,9 +78,8 @@ class Loader(ABC):
     ) -> None:
         """Build the DALI pipeline that decodes the batches; nothing is read yet.
 
-        `samples` is a part of a data set, and `plan` says which samples are in each batch. `pipeline` is the workload's
-        function that makes a DALI pipeline: it is given `_next_inputs` as the source of its inputs, the device, format,
-        threads and batch size of the `reader`, and the `settings`, which are the workload's own.
+        `plan` says which of the `samples` are in each batch. `pipeline` is the workload's function that makes a DALI
+        pipeline; `settings` are arguments of its own.
         """
         self._samples = samples
         self._plan = plan
@@ -121,10 +119,8 @@ class Loader(ABC):
     def _next_inputs(self) -> tuple[Any, ...]:
         """Return what the pipeline is to decode for the next batch of the plan; DALI calls this.
 
-        Threads read up to PREFETCH_BATCHES batches ahead. This waits for the oldest of them, and notes that its samples
-        are inside the pipeline.
-
-        Raises StopIteration, as DALI wants it, at the end of the plan.
+        Threads read up to PREFETCH_BATCHES batches ahead, and this waits for the oldest of them. Raises StopIteration
+        at the end of the plan, as DALI wants it.
         """
         while len(self._being_read) < PREFETCH_BATCHES:
             planned = next(self._plan, None)
@@ -217,10 +213,8 @@ def resident(batch: Batch, place: Any) -> Batch:
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form that Paddle's executor takes.
 
-    On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch. On a GPU it is a
-    Paddle tensor on that device, to which the output is copied: the tensor `into`, or a new one if that is None. A step
-    that was captured as a CUDA graph needs the first, because it reads at a fixed address. The copy may still be under
-    way when this returns: what is computed on Paddle's stream waits for it.
+    On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch. On a GPU it is
+    the Paddle tensor `into`, or a new one, to which the output is being copied.
     """
     dense = output.as_tensor()
     if device_id is None:
@@ -228,6 +222,7 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
+    # A step that was captured as a CUDA graph reads at a fixed address: it gives the tensor `into`.
     tensor = paddle.base.core.LoDTensor() if into is None else into
     tensor._set_dims(dense.shape())
     # The copy is queued on Paddle's stream, as by DALI's own iterator, so that the step comes after it.

@@ -94,9 +94,7 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each thing that a user should know of a data set's two parts before a run.
 
-    There is one where a part names a file more than once, one where all labels of a part are of one class, and one
-    where both parts name the same files. The last is left out for records: their names are numbers, and the same number
-    is another image in each part.
+    These are files named twice, a part of one class, and files in both parts.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -107,7 +105,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
         if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
             notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
-    if not _are_record_numbers(train.names):
+    if not _are_record_numbers(train.names):  # the same number is another image in each part
         in_both = sorted(set(train_names) & set(eval_names))
         if in_both:
             notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
@@ -140,10 +138,10 @@ def _repeated(names: Sequence[str]) -> list[str]:
 
 
 def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
-    """Return a function `on_progress(done, total)` that shows how many of all files were looked at so far.
+    """Return a function `on_progress(done, total)` that shows, every SHOWN_EVERY_S, how many files were looked at.
 
-    At each call it tells the watchdog that the run is alive. If the last line is over SHOWN_EVERY_S old, it shows the
-    user a new one by `say`, as "looked at 4096 of 50000 training files", in which `what` is "training files".
+    It also tells the watchdog that the run is alive. The line is as "looked at 4096 of 50000 training files", in which
+    `what` is "training files".
     """
     shown_at_s = time.monotonic()
 
@@ -160,9 +158,8 @@ def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
 def passport(contents: Contents) -> schema.Passport:
     """Return the passport of a part of a data set, by which the sets of two runs can be compared.
 
-    It holds the number of files, the sum of their bytes, and a SHA-256 over a line of each file, "name NUL size NUL
-    label". The lines are sorted, so that it does not depend on the order of the files. Where labels are not known they
-    are empty in the lines.
+    Its SHA-256 is over a line for each file, "name NUL size NUL label", sorted. Labels that are not known are empty
+    there.
     """
     labels = contents.labels
     if labels is None:
@@ -185,10 +182,8 @@ def passport(contents: Contents) -> schema.Passport:
 def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnProgress) -> Array:
     """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    To ask the file system for STORED_FROM sizes or more takes minutes, so they are then stored in the file `store` for
-    the next run. Stored sizes are returned if they are of the same paths, and if those of CHECKED files, chosen by
-    chance, are still what the file system says. Only these files are then checked. `on_progress` is called with how
-    many files were asked for so far, and of how many.
+    From STORED_FROM files on they are kept in the file `store`. A later run takes them from there, if CHECKED of them,
+    chosen by chance, are still right.
 
     Raises ValueError for the first file found that is absent, a folder or empty.
     """

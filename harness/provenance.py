@@ -49,9 +49,8 @@ class Checkout(NamedTuple):
 def source(image_commit: str, image_digest: str) -> schema.Source:
     """Return which code runs: its commit, whether files differ from that, its packages' lock, its container image.
 
-    A container image has no git: `image_commit` is what it was built from, "<commit>" or "<commit>-dirty", and
-    `image_digest` its digest. Outside an image both are empty, and git is asked. The lock is told by its SHA-256. What
-    is unknown is None.
+    A container image has no git: `image_commit` and `image_digest` say what it was built from. Both are empty outside
+    an image. What is unknown is None.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name
@@ -118,10 +117,10 @@ def node() -> schema.Node:
 
 
 def clear_caches(asked: bool, *, cleared_by: str) -> schema.CacheState:
-    """Flush this node's page cache where that is `asked`, so that a first epoch reads from the disk.
+    """Flush this node's page cache if that is `asked`, so that a first epoch reads from the disk; only root can.
 
-    Nothing is flushed where a launcher has done it already, which `cleared_by` names; it is empty where none has. Only
-    root can flush. Returns whether the cache was flushed, and by whom, or why it was not.
+    `cleared_by` names the launcher that has done it already, or is empty. Returns whether the cache was flushed, and by
+    whom, or why it was not.
     """
     node_name = socket.gethostname()
     if cleared_by:

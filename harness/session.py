@@ -42,8 +42,8 @@ class Run:
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     """Open the log, write all that is known before the programs are built, connect the ranks, and give the run.
 
-    Every rank must call this. When the context ends the log is closed, as aborted where an error ended it. Raises
-    ValueError where RESUME finds a checkpoint that this run cannot go on from, and RunError where training failed.
+    When the context ends the log is closed, as aborted if an error ended it. Every rank must call this. Raises
+    ValueError for a checkpoint that this run cannot go on from.
     """
     samples = task.dataset.train_samples
     identity = identity_of(job.model, task)

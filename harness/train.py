@@ -22,8 +22,8 @@ from runlog.errors import RunError
 def main(job: Job, origins: Origins) -> None:
     """Run the job on this rank: build the programs, warm them up, open the input, and train or measure.
 
-    Rank 0 writes the log. `origins` tells who set each of the job's values, for the log's header. Raises ValueError for
-    what the job asks and cannot be done, and RunError where the run failed.
+    `origins` tells who set each of the job's values. Raises ValueError if the job asks for what cannot be done, and
+    RunError if the run failed.
     """
     me = ranks.start(job.cluster)
     task = task_of(job, me)  # all of it is checked before a log is begun
@@ -78,9 +78,8 @@ def synthetic_batches(run: session.Run) -> Synthetic:
 def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
     """Build the training and the evaluation program; return the trainer and the evaluator that run them.
 
-    The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. In
-    Paddle's automatic mode the user is shown what the mode chose, too. Nothing is run yet, and the tensors have no
-    values: `warm_up` does that.
+    The log gets a summary of the training program. The programs have not run yet, and their tensors have no values:
+    `warm_up` does that.
     """
     task = run.task
     # Another seed for each rank, so that a missing broadcast of rank 0's weights (`warm_up`) would show.
@@ -116,14 +115,8 @@ def warm_up(
 ) -> None:
     """Run the programs on synthetic batches, then give them the state that the training starts from.
 
-    The first run of a program is slow, because Paddle builds it and cuDNN searches its algorithms. The evaluation
-    program is warmed up only if the run `evaluates`. As the first run changes the state, it is set anew after it:
-
-    1. to what the start-up program gives it, or the weights of the file `pretrained` (a path; empty for none)
-    2. to rank 0's, on all ranks
-    3. to the checkpoint's, if the run resumes from one
-
-    At last a step that is launched as a CUDA graph is captured.
+    The first run of a program is slow and changes the state. `pretrained` is the file of the first weights; empty for
+    none. The evaluation program is warmed up only if the run `evaluates`.
 
     Raises ValueError if a file does not have what the program needs.
     """
@@ -137,9 +130,9 @@ def warm_up(
     build.keep_communicators(training.startup)  # so that its second run does not connect the ranks again
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
-    state.broadcast_parameters(training.main, run.ranks)
-    resume.restore(run.start, training, run.ranks)
-    trainer.step.capture()
+    state.broadcast_parameters(training.main, run.ranks)  # rank 0's
+    resume.restore(run.start, training, run.ranks)  # which also gives each rank its own statistics
+    trainer.step.capture()  # a CUDA graph, if the step is launched as one
 
 
 def inputs(run: session.Run, data: DataSettings, cluster: ClusterSettings) -> tuple[Loader, Loader]:
@@ -210,10 +203,10 @@ def train_to_target(
 ) -> None:
     """Train epoch by epoch until an evaluation reaches the recipe's target.
 
-    The recipe says which epochs are evaluated. A block of the log is the epochs up to an evaluation and the evaluation
-    itself. A checkpoint may be written after each epoch, but none after the one that reached the target.
+    A block of the log is the epochs up to an evaluation and the evaluation itself. Checkpoints may be written after
+    each epoch but the one that reached the target.
 
-    Raises RunError where the target was not reached in the task's epochs.
+    Raises RunError if the target was not reached in the task's epochs.
     """
     task = run.task
     log = run.log

@@ -63,14 +63,15 @@ class Lifeline(threading.Thread):
         self.is_final = False  # another try cannot mend `problem`
 
     def connect(self) -> None:
-        """Try once to connect, and to read the node's hello. Afterwards `problem` is empty if the node has joined.
+        """Try once to connect, to read the node's hello, and to let the node join.
 
-        Otherwise `problem` says why it has not, and `is_final` whether another try is useless.
+        Afterwards `problem` says why the node has not joined; empty if it has. `is_final` says whether another try is
+        useless.
         """
-        at = self.folder
+        # The other node prints its hello, and then passes all that is written here into its lifeline.
+        command_there = f"cat {self.folder}/hello && exec cat >{self.folder}/lifeline"
         process = subprocess.Popen(
-            # Print the node's hello, then pass all that is written here into its lifeline.
-            ["ssh", "-F", str(at / "ssh_config"), self.host, f"cat {at}/hello && exec cat >{at}/lifeline"],
+            ["ssh", "-F", str(self.folder / "ssh_config"), self.host, command_there],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -107,7 +108,7 @@ class Lifeline(threading.Thread):
                 self.is_final = True
 
     def _problem_of(self, facts: dict[str, Any]) -> str:
-        """Return why the node of a hello cannot be in the job: another rank, or other code; empty if it can."""
+        """Return why the node with these `facts` of its hello cannot join: another rank, or other code; else empty."""
         if facts["rank"] != self.rank:
             return f"says NODE_RANK={facts['rank']}, but HOSTS has it as node {self.rank}"
         if facts["code"] != code_sha256():

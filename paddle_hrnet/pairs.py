@@ -64,15 +64,10 @@ class PairList:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the path, size in bytes and label of each image, which the data set's passport is made of.
 
-        The label of an image is a file here, and `Contents` has one name and one size for a sample, the image's. So
-        the label file's path and size in bytes stand for the label, in one text: "PATH BYTES".
+        The label of an image is a file here: the text "PATH BYTES" stands for it. `on_progress` is called twice over,
+        first with the number of files looked at and of all, then with that of pairs.
 
-        All files are looked at: at their sizes in bytes, which may be kept from an earlier run in PART.filesizes, and
-        at their first bytes, which state their kind and their size in pixels. `on_progress` is called with how many
-        files were looked at and how many there are, and in a second round with the same of pairs.
-
-        Raises ValueError for the first file that is absent, a folder, empty or of a kind that is not taken, for an
-        image and a label of different sizes in pixels, and for an evaluation image of another size than the first.
+        Raises ValueError for the first file that a run would fail at.
         """
         images = [image for image, _ in self.pairs]
         labels = [label for _, label in self.pairs]
@@ -84,9 +79,7 @@ class PairList:
         return Contents(names=images, sizes=image_bytes, labels=paths_and_bytes, is_exact=True)
 
     def _check_sizes(self, on_progress: OnProgress) -> None:
-        """Check, by several threads, the sizes in pixels that the first bytes of the images and labels state.
-
-        `on_progress` is called with the number of pairs seen so far and of all.
+        """Check, by several threads, the sizes in pixels that the heads of the images and labels state.
 
         Raises ValueError for the first file whose kind is not taken, for an image and a label of different sizes, and
         for an evaluation image of another size than the first one.
@@ -156,14 +149,12 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 
 
 def find(root: Path, part: str, classes: int) -> PairList:
-    """Return the pairs, an image and its label each, of `part` (train or val) of the segmentation set below `root`.
+    """Return the pairs, an image and its label each, of `part` (train or val) below `root`.
 
-    They are those of the part's list file or, without one, all in Cityscapes' folders. Cityscapes has two label files
-    for an image. One holds train ids, which are classes; the other holds label ids, which are turned into classes when
-    they are read. The second one is taken where the first one is absent. `classes` is the recipe's number of classes.
+    They are those of the part's list file or, if there is none, all in Cityscapes' folders.
 
-    Raises ValueError where the folder or the list is absent or empty, a line has not two paths, or a file is absent.
-    The message names the line.
+    Raises ValueError if the folder or the list is absent or empty, a line has not two paths, or a file is absent. The
+    message names the line.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)

@@ -65,8 +65,8 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError if the size is not stated in it. It is also raised if EXIF says that the picture is stored
-    rotated: the label, a PNG without EXIF, need not be rotated in the same way.
+    Raises ValueError if it does not state its size, or EXIF says that the picture is stored rotated: its label, a PNG,
+    need not be.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -107,16 +107,12 @@ def _is_but_must(depth: int, colour_type: int) -> str:
 
 
 def as_grey(content: bytes) -> bytes:
-    """Return a label's PNG as a greyscale PNG with the same number in each pixel.
+    """Return a label's PNG as a greyscale PNG with the same number in each pixel; the decoder would turn a palette into
+    colours.
 
-    The decoder would turn the numbers of a palette PNG into colours.
+    A greyscale PNG is returned as it is.
 
-    - A PNG without a palette is returned as it is; `label_size` takes only greyscale ones.
-    - A palette PNG of 8 bits a pixel stores its numbers as a greyscale PNG does. So only the colour type in its header
-      is changed, and all chunks but header, pixels and end are left out.
-    - A palette PNG of fewer bits a pixel is decoded and encoded anew.
-
-    Raises ValueError if Pillow cannot decode a palette PNG of fewer bits.
+    Raises ValueError if Pillow cannot decode a palette PNG of fewer than 8 bits.
     """
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
     if colour_type != PALETTE:
@@ -146,12 +142,9 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 
 
 def inflated(content: bytes, rows: int) -> bytes:
-    """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG.
+    """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
 
-    It is for speed: ISA-L decompresses in a third of the time that DALI's zlib takes, and DALI then only copies. The
-    rows keep their PNG filters.
-
-    A JPEG, an interlaced PNG and a damaged PNG are returned as they are. DALI decodes the first two, and says what is
+    A JPEG, an interlaced PNG and a damaged PNG are returned as they are: DALI decodes the first two, and says what is
     wrong with the third.
     """
     if not content.startswith(encoded.PNG_START):

@@ -91,11 +91,10 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:
-    """Return the images and labels in the list of `part` (train or val), whose lines are `path label`.
+    """Return the images and labels in the list PART_list.txt of `part` (train or val), whose lines are `path label`.
 
-    The list is the file PART_list.txt in `root`. A path in it is absolute or relative to `root`, and every file must be
-    there. Raises ValueError where the list is absent or empty, a line has no label or one that is not below `classes`,
-    or a listed file is absent. The message names the line.
+    A path is absolute or relative to `root`. Raises ValueError if the list is absent or empty, a label is wrong, or a
+    file is absent. The message names the line.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):
@@ -125,12 +124,10 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    Folders are numbered from 0 in the order of their names. The result's `notes` tell the user if there are fewer
-    folders than `classes`, the recipe's number of classes, and if files are passed over, as they are no images or lie
-    in no class folder. The latter note is `passed_over` as well, for a tool that shows no other.
+    The result's `notes` tell the user of missing classes and of files passed over.
 
-    Raises ValueError where there are no class folders or more than `classes`, where one has no image, or where those of
-    evaluation are not those of training.
+    Raises ValueError if there are no class folders or more than `classes`, one has no image, or those of evaluation are
+    not those of training.
     """
     listed = class_folders(root, part)
     count = len(listed.names)
@@ -167,8 +164,8 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
 def class_folders(root: Path, part: str) -> ClassFolders:
     """List the images below each class folder of `part` (train or val), with the folder's number as their label.
 
-    Folders are numbered from 0 in the order of their names. Files that are no images, or lie in no class folder, are
-    listed by themselves. Raises ValueError where there is no class folder, or one has no image.
+    Folders are numbered from 0 in the order of their names. Raises ValueError if there is no class folder, or one has
+    no image.
     """
     names = _folder_names(root / part)
     if not names:
@@ -205,10 +202,8 @@ def _file_names(folder: Path) -> list[str]:
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders, as sorted paths relative to `root`.
 
-    A file is an image if its name has the ending of one. A pipe, a socket or a device is none, whatever its name: to
-    open it may wait for ever. Hidden files are left out; links to folders are followed.
-
-    Raises ValueError where a folder may not be read, or a link leads back to itself.
+    Hidden files are left out; links to folders are followed. Raises ValueError if a folder may not be read, or a link
+    leads back to itself.
     """
     images: list[str] = []
     others: list[str] = []

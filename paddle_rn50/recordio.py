@@ -26,21 +26,20 @@ MOST_CLASSES = 1 << 24  # whole numbers that an IRHeader's float holds exactly
 
 FILE = "{}.rec"  # NVIDIA's and MXNet's name
 MAKE = "restore it, or make both by tools.pack"  # MXNet, which reads a file for its index, is not installed
-# A record's first bytes, where it has one part.
+# A record's first bytes, if it has one part. `word` is a flag and the length of what follows it; `further` is how many
+# labels follow the IRHeader: if none, `next_label` is the image's first bytes, and `label` counts.
 HEAD_FIELDS = np.dtype(
     [("magic", "S4"), ("word", "<u4"), ("further", "<u4"), ("label", "<f4"), ("ids", "<u8", 2), ("next_label", "<f4")]
 )
 
 
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
-    """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
+    """Return where the records of the RecordIO file `packed` lie, by the offsets in its index, and number them by
+    offset.
 
-    A line of the index is `key offset`, in any order; the records are numbered by their offsets. They lie one after the
-    other, so each ends where the next one begins, and the last one at the end of the file. `classes` is the number of
-    classes that their labels may have.
+    Each record ends where the next one begins. `classes` is the number of classes that their labels may have.
 
-    Raises ValueError where the index is absent, or cannot be this file's: the first record must begin at 0, and each
-    must have room for its head.
+    Raises ValueError if the index is absent, or cannot be this file's.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
@@ -59,10 +58,8 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    The payload is an IRHeader and the image. A reader looks for the word MAGIC at multiples of 4 to find the start of a
-    record. If the payload itself has MAGIC at such a place, it is cut there into parts, each with a head of its own.
-    The word is dropped, and the reader puts it back. Nearly every image is one part. The record is filled up with zeros
-    to a multiple of 4 bytes.
+    A reader looks for MAGIC at multiples of 4 to find the start of a record. A payload that has MAGIC at such a place
+    is cut there into parts, and the word is dropped.
 
     Raises ValueError if a part is longer than its head can say.
     """
@@ -72,7 +69,7 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
     start = 0
     for position in _magic_positions(payload):
         parts.append(payload[start:position])
-        start = position + len(MAGIC)  # behind the word, which is left out
+        start = position + len(MAGIC)  # the word itself is dropped: the reader puts it back
     parts.append(payload[start:])
 
     record = b""
@@ -113,10 +110,9 @@ def _flag(part: int, parts: int) -> int:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole record.
 
-    The payload is MXNet's IRHeader, which has a label, and the image. The header may count one further label: it then
-    stands between the two and is the one that holds. A label that is no whole number becomes -1, which is no class.
+    A label that is no whole number becomes -1, which is no class.
 
-    Raises ValueError where the record is damaged, has several further labels, or holds no image.
+    Raises ValueError if the record is damaged, has several further labels, or holds no image.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -135,10 +131,7 @@ def parse(record: bytes) -> Parsed:
 def _payload(record: bytes) -> bytes:
     """Return the payload of a record: its parts, with the word MAGIC between them at which they were split.
 
-    A part is MAGIC, a word whose upper 3 bits are a flag and whose lower 29 are a length, that many bytes, and a
-    filling up to a multiple of 4. The flags are WHOLE for an only part, else FIRST, any number of MIDDLE, and LAST.
-
-    Raises ValueError where a part is damaged or out of order, or where more bytes follow the last part.
+    Raises ValueError if a part is damaged or out of order, or more bytes follow the last part.
     """
     parts: list[bytes] = []
     position = 0
@@ -177,18 +170,10 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the sizes in bytes and the labels of all images, from the first bytes of each record.
+    """Return the sizes in bytes and the labels of all images.
 
-    `heads` [records, bytes] uint8 has those bytes, and HEAD_FIELDS names their parts:
-
-    - `magic`: MAGIC
-    - `word`: a flag, and the length of all that follows the word, without the filling up to 4 bytes
-    - `further`: the number of labels that follow the header
-    - `label` and `ids`: the rest of the header
-    - `next_label`: the first of the labels that follow the header, or the image's first bytes if there are none
-
-    The label is `next_label` if there is one further label, else `label`. The head is enough for a record that is one
-    part and whose label is a class, as nearly all are. Any other record is read whole.
+    `heads` [records, bytes] uint8 has the first bytes of each record. They are enough for nearly all records. The
+    others are read whole: those of several parts, and those whose label is no class.
 
     Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.
     """

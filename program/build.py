@@ -177,8 +177,9 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer
     Sets flags of Paddle for the rest of the process. Functions of Paddle are replaced for the call only.
     """
     knobs = plan.knobs
-    # `enable_addto` needs gradients of one variable to be added two at a time. Paddle does so for up to this many, and
-    # adds more by one `sum`. No variable of our networks has as many as 8. Paddle reads the flag in `minimize`.
+    # A variable has as many gradients as readers. Up to this number of them, Paddle adds two at a time, which
+    # `enable_addto` needs. A larger number is added by one `sum`. Our networks have fewer than 8 gradients for each
+    # variable. Paddle reads the flag in `minimize`.
     most_added_in_pairs = 8 if knobs.enable_addto else 0
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
     strategy = fleet.DistributedStrategy()
@@ -188,16 +189,16 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer
         strategy.without_graph_optimization = True  # the program after this call is the program that runs
         strategy.fuse_all_reduce_ops = False  # our own pass makes the buckets
 
-    # NCCL's set-up waits until the other ranks listen on their ports. CPU ranks have no NCCL and do not listen, and
-    # with `ranks_listen` False there are no other ranks.
-    must_not_wait_for_ranks = plan.device == "cpu" or not plan.ranks_listen
+    # NCCL's set-up waits until the other ranks listen on their ports. CPU ranks have no NCCL and never listen. If
+    # `ranks_listen` is False, there are no other ranks.
+    can_wait_for_ranks = plan.device == "gpu" and plan.ranks_listen
     with contextlib.ExitStack() as stack:
         stack.enter_context(precisions.fp32_statistics())
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # fleet would print to the user's screen
         stack.enter_context(in_temporary_folder())  # fleet's sharding writes files into the working directory
         # Else Paddle compares the whole program with that of C++ at each inserted operator, which takes squared time.
         stack.enter_context(replaced(Block, "_insert_op", Block._insert_op_without_sync))
-        if must_not_wait_for_ranks:
+        if not can_wait_for_ranks:
             stack.enter_context(replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None))
         if not knobs.auto:
             stack.enter_context(of_paddle.applying_only_fusions_of(knobs))
@@ -210,28 +211,31 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
     With `gradient_merge` an update is several runs (micro-steps). `main` becomes the last one, and the program of the
     others is returned. Without it, None is returned.
+
+    The order matters: scale the loss before updates are merged; simplify sums and merge gradients before gradients are
+    put into buckets; share buffers last.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
-        precisions.perturb_input(main)
+        precisions.perturb_input(main)  # after `feed_half`: it moves the input in the type that is fed
     if knobs.fuse_elewise_add_act_ops:
-        gradients.simplify_sums(main)  # before any pass renames gradients
+        gradients.simplify_sums(main)  # Paddle's fused add + relu writes one gradient twice
     gradients.spread_mean_gradients(main)  # cheaper gradients of global average poolings
     if not plan.has_dynamic_scale and plan.fixed_scale != 1.0:
-        updates.scale_loss(main, plan.fixed_scale)  # before the updates are merged
+        updates.scale_loss(main, plan.fixed_scale)
     if knobs.merged_lars:
         updates.merge_lars(main)
 
     micro_step = None
-    if knobs.gradient_merge > 1:  # before gradients are put into buckets
+    if knobs.gradient_merge > 1:
         micro_step = updates.merge_gradients(main, startup, steps=knobs.gradient_merge)
-    if not knobs.auto and fleet.worker_num() > 1:
+    if fleet.worker_num() > 1 and not knobs.auto:  # with `auto`, the sums over the ranks stay as fleet made them
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, rate_name=main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
-    if knobs.enable_inplace:  # last, because it looks at each variable's last reader
+    if knobs.enable_inplace:  # decides by the last reader of each variable
         if micro_step is not None:
             of_paddle.share_buffers(micro_step)
         of_paddle.share_buffers(main)

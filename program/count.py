@@ -80,20 +80,23 @@ class Work:
         product = self._product()
         self.flops = product.flops
         self.dtype = product.dtype  # of a product's arithmetic; empty for any other operator
-        # Of transposes inside the kernel; `moved_bytes` has them too.
-        self.transposed_bytes = self._transposed_bytes()
+        self.transposed_bytes = self._transposed_bytes()  # inside the kernel; part of `moved_bytes`
         self.moved_bytes = 0
         if self.is_kernel:
-            self.moved_bytes = self._operand_bytes() + self.transposed_bytes + self._bytes_between_kernels()
+            read_operand_bytes = self._operand_bytes() - self._unread_operand_bytes()
+            self.moved_bytes = read_operand_bytes + self.transposed_bytes + self._bytes_between_kernels()
         # Bytes of each input that is read twice if the chip's cache cannot hold it.
         self.twice_read_sizes = self._sizes_of_twice_read_inputs()
-        self.reread_bytes = self._reread_bytes()  # read by a second kernel of the operator, or added to
+        self.reread_bytes = self._reread_bytes()
 
     @property
     def kernel_class(self) -> str:
         """The class of kernels in which the operator is counted.
 
-        A gradient operator is in the class of its forward operator, except for convolutions and batch norms.
+        - operator of the update: "optimizer".
+        - operator of a type in CLASSES: that class. A gradient operator is in the class of its forward operator, but
+          the gradients of convolutions and of batch norms have classes of their own, as "convolution gradient".
+        - any other operator: "elementwise and others".
         """
         if self.role & ops.OPTIMIZE:
             return "optimizer"
@@ -122,8 +125,8 @@ class Work:
     def _operand_bytes(self) -> int:
         """Return the bytes of all inputs and all outputs of the operator.
 
-        - A variable in several input slots counts once; so does one in several output slots.
-        - A variable that is both an input and an output counts twice: it is read and written.
+        - A variable counts once as an input and once as an output, even if it is in several slots.
+        - A variable that is both an input and an output therefore counts twice: it is read and written.
         - XShape and variables of unknown size count as 0. XShape only remembers a shape and holds no data.
         """
         total = 0
@@ -136,26 +139,37 @@ class Work:
     def _bytes_between_kernels(self) -> int:
         """Return the bytes that kernels inside one `resnet_unit` pass to each other; 0 for any other operator.
 
-        `resnet_unit` computes relu(bn(convX) + bn(convZ)), or relu(bn(convX) + Z) without a shortcut convolution. Its
-        slots ConvX and ConvZ hold the outputs of the convolutions.
+        `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)). ConvX and ConvZ are the outputs of two convolutions. Without
+        a shortcut convolution there is no ConvZ.
 
-        - `resnet_unit`: ConvX + ConvZ. The normalizations read what the convolutions wrote.
-        - `resnet_unit_grad`: 2 ConvX + 2 ConvZ for the gradients at the convolutions' outputs, and 2 ConvZ for the
-          gradient of the sum. One kernel writes each of them and another reads it. The bytes of inputs that no kernel
-          reads are subtracted, because `_operand_bytes` counts them: the output Y, which the relu's bit mask replaces,
-          and an addend Z that has no convolution.
+            operator            tensors passed on                   counted here
+            `resnet_unit`       ConvX, ConvZ                        read (`_operand_bytes` counts the writing)
+            `resnet_unit_grad`  gradients of ConvX and ConvZ        written and read
+            `resnet_unit_grad`  gradient of the addend bn(ConvZ)    written and read
         """
         x_bytes = sum(self._bytes_in("ConvX"))
         z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
         if self.kind == "resnet_unit":
-            return x_bytes + z_bytes  # the writing is counted among the outputs
+            return x_bytes + z_bytes
         if self.kind == "resnet_unit_grad":
-            norm_gradient_bytes = 2 * x_bytes + 2 * z_bytes  # written and read
-            sum_gradient_bytes = 2 * z_bytes
-            has_shortcut_convolution = self._op.attr("has_shortcut")
-            unread_slots = ["Y"] if has_shortcut_convolution else ["Y", "Z"]
-            return norm_gradient_bytes + sum_gradient_bytes - sum(self._bytes_in(*unread_slots))
+            convolution_gradient_bytes = x_bytes + z_bytes
+            addend_gradient_bytes = z_bytes  # another addend's gradient is an output of the operator
+            return 2 * (convolution_gradient_bytes + addend_gradient_bytes)  # written and read
         return 0
+
+    def _unread_operand_bytes(self) -> int:
+        """Return the bytes of inputs that no kernel of a `resnet_unit_grad` reads; 0 for any other operator.
+
+        - The output Y of the forward operator: the kernels read the relu's bit mask instead.
+        - The addend Z if no convolution reads it.
+        """
+        if self.kind != "resnet_unit_grad":
+            return 0
+        unread_bytes = sum(self._bytes_in("Y"))
+        has_shortcut_convolution = self._op.attr("has_shortcut")
+        if not has_shortcut_convolution:
+            unread_bytes += sum(self._bytes_in("Z"))
+        return unread_bytes
 
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each input tensor that a batch normalization reads twice.
@@ -197,26 +211,31 @@ class Work:
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
 
-            forward FLOPs = 2 * output elements * weights / output channels
-
-        Each output value takes one multiply-add for each weight of its channel. A gradient operator takes as many FLOPs
-        for each of the two gradients that it computes, by the input and by the weights.
-
-        An operator without such products has 0 FLOPs and an empty type.
+        - forward operator: the FLOPs of each of its products (`_forward_flops`).
+        - gradient operator: the same FLOPs for each gradient that it computes. There are up to two for each product:
+          by the input and by the weights.
+        - operator without products: 0 FLOPs and an empty type.
         """
         flops = 0
         dtype = ""
-        for slots in ops.FACTORS.get(self._forward, ()):  # one product; `resnet_unit` has the slots of two convolutions
+        products = ops.FACTORS.get(self._forward, ())  # the slots of each: two in a `resnet_unit`, one in any other
+        for slots in products:
             weight_names = ops.operands(self._op, slots.weights)
             if not weight_names:
                 continue  # a `resnet_unit` without a shortcut convolution
             weights = self._op.block.var(weight_names[0])
-            flops += self._forward_flops(slots, weights) * self._times_computed(slots)
+            times_computed = self._times_computed(slots)  # 1 forward, 0 to 2 for gradients
+            flops += self._forward_flops(slots, weights) * times_computed
             dtype = ops.dtype_of(weights)
         return _Product(flops, dtype)
 
     def _forward_flops(self, slots: ops.Factors, weights: Variable) -> int:
-        """Return the FLOPs of the forward pass of one product, whose operands are in these slots."""
+        """Return the FLOPs of the forward pass of one product. `slots` names the slots of its operands.
+
+            FLOPs = 2 * output elements * weights / output channels
+
+        Each output value takes one multiply-add, which counts as two, for each weight of its channel.
+        """
         # A gradient operator may have only the gradient of the output, which has the output's shape.
         output_name = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")[0]
         output_elements = math.prod(self._op.block.var(output_name).shape)
@@ -225,10 +244,10 @@ class Work:
         return int(2 * output_elements * multiply_adds_per_element)
 
     def _times_computed(self, slots: ops.Factors) -> int:
-        """Return how many times this operator spends the forward FLOPs of the product in these slots.
+        """Return how many times this operator spends the forward FLOPs of one product.
 
         - forward operator: 1.
-        - gradient operator: 1 for each gradient that it computes, by the input and by the weights: 0, 1 or 2.
+        - gradient operator: the number of gradients that it computes, by the input and by the weights: 0, 1 or 2.
         """
         is_gradient = self.kind != self._forward
         if not is_gradient:
@@ -236,13 +255,15 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that a gradient operator reads in addition, however large the chip's cache is.
+        """Return the bytes that later kernels of a gradient operator read again, and the bytes that it adds to.
 
-        - `conv2d_grad`: the incoming gradient, if the operator computes the gradients by both the input and the
-          weights. These are two kernels, and each reads it. With the knob `enable_addto`, also the gradient to which
-          the operator adds its result.
-        - `resnet_unit_grad`: the gradient that arrives at each convolution, for the same two kernels.
-        - `sync_batch_norm_grad`: the input and the incoming gradient, which a third kernel reads.
+        These bytes always count as traffic, whatever the size of the chip's cache.
+
+        - `conv2d_grad`: the gradient to which it adds its result (`enable_addto`). If it computes the gradients by the
+          input and by the weights, also the incoming gradient: two kernels read it.
+        - `resnet_unit_grad`: the gradients of the convolutions' outputs, for the same two kernels. These gradients
+          have no slot, but they are as large as the outputs.
+        - `sync_batch_norm_grad`: the input and the incoming gradient. A third kernel reads them.
         - any other operator: 0.
         """
         if self.kind == "conv2d_grad":
@@ -252,10 +273,9 @@ class Work:
                 return addto_bytes + sum(self._bytes_in("Output@GRAD"))
             return addto_bytes
         if self.kind == "resnet_unit_grad":
-            # The gradients at the convolutions have no slot. They are as large as the convolutions' outputs.
             return sum(self._bytes_in("ConvX", "ConvZ"))
         if self.kind == "sync_batch_norm_grad":
-            return sum(self.twice_read_sizes)  # of the input and the incoming gradient
+            return sum(self.twice_read_sizes)  # the sizes of the input and of the incoming gradient
         return 0
 
 
@@ -338,7 +358,7 @@ def layout(main: static.Program) -> str:
 
 
 def _addto_bytes(block: Block) -> int:
-    """Return the bytes of the gradients that convolutions' gradients read to add to them (`enable_addto`)."""
+    """Return the bytes of gradients that convolutions' gradient operators read and add to (`enable_addto`)."""
     total = 0
     for op in block.ops:
         total += sum(ops.size_bytes(block.var(name)) for name in ops.added_to(op))
@@ -348,37 +368,46 @@ def _addto_bytes(block: Block) -> int:
 def counts_of(main: static.Program) -> dict[str, Any]:
     """Count what one run of a built program executes, moves and computes.
 
-    Everything is read off the program: no device is needed and nothing is measured. The keys are those that
-    `tools.inspect --json` prints. The comments in the body say what each one counts.
+    The keys are those that `tools.inspect --json` prints. Everything is read off the program: no device is needed and
+    nothing is measured.
     """
     all_works = works(main)
-    all_buckets = buckets(main)
+    all_buckets = buckets(main)  # a dict for each all-reduce
+
+    # Numbers of operators, by type or by the data type of their convolutions and matrix products.
     count_by_kind = Counter(work.kind for work in all_works)
+    fused = {kind: count for kind, count in count_by_kind.items() if kind.startswith(("fused_", "merged_"))}
+    transposes = sum(count for kind, count in count_by_kind.items() if _is_transpose(kind))
+    product_operators_by_dtype = Counter(work.dtype for work in all_works if work.flops)
+
     bytes_by_kind: Counter[str] = Counter()
     for work in all_works:
         bytes_by_kind[work.kind] += work.moved_bytes
     moved_bytes = bytes_by_kind.total()
+    transposed_bytes = sum(work.transposed_bytes for work in all_works)
+    # Operators that move less than 5 MB would only lengthen the list.
+    listed_gb_by_kind = {kind: size / 1e9 for kind, size in bytes_by_kind.most_common() if size >= 5e6}
 
-    transposes = 0
-    for kind, number in count_by_kind.items():
-        if kind.removesuffix("_grad") in CLASSES["transpose"]:
-            transposes += number
     return {
-        "operators": dict(count_by_kind.most_common()),  # type: number
+        "operators": dict(count_by_kind.most_common()),
         "kernel_operators": sum(work.is_kernel for work in all_works),  # those that move data
         "all_operators": len(all_works),
-        "transposes": transposes,  # operators
-        "hidden_transposes_gb": sum(work.transposed_bytes for work in all_works) / 1e9,  # inside other kernels
+        "transposes": transposes,
+        "hidden_transposes_gb": transposed_bytes / 1e9,  # inside the kernels of other operators
         "casts": count_by_kind["cast"],
-        "products": dict(Counter(work.dtype for work in all_works if work.flops)),  # data type: number of operators
+        "products": dict(product_operators_by_dtype),
         "all_reduces": count_by_kind["c_allreduce_sum"],
         "all_reduce_mib": sum(bucket["mib"] for bucket in all_buckets),
-        "buckets": all_buckets,  # a dict for each all-reduce
-        "fused": {kind: number for kind, number in count_by_kind.items() if kind.startswith(("fused_", "merged_"))},
+        "buckets": all_buckets,
+        "fused": fused,
         "bytes_gib": moved_bytes / 2**30,
-        "bytes_gb": moved_bytes / 1e9,  # the same number in decimal units
-        "addto_reads_gb": _addto_bytes(main.global_block()) / 1e9,  # gradients read to add to them; not in bytes_gb
-        # At least 5 MB: smaller ones would only lengthen the list.
-        "bytes_gb_by_operator": {kind: size / 1e9 for kind, size in bytes_by_kind.most_common() if size >= 5e6},
+        "bytes_gb": moved_bytes / 1e9,  # the same bytes in decimal units
+        "addto_reads_gb": _addto_bytes(main.global_block()) / 1e9,  # not part of bytes_gb
+        "bytes_gb_by_operator": listed_gb_by_kind,
         "flops": sum(work.flops for work in all_works),
     }
+
+
+def _is_transpose(kind: str) -> bool:
+    """Tell whether operators of this type only transpose, as a forward or a gradient operator."""
+    return kind.removesuffix("_grad") in CLASSES["transpose"]

@@ -128,9 +128,11 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
     """
     if not precision.is_half:
         return
-    parameters = main.all_parameters()  # listed once: Paddle would list them anew at each operator, which is slow
+    parameters = main.all_parameters()  # listed once
     with (
+        # Paddle's function refuses a variable with several writers, which an evaluation at several image sizes has.
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
+        # Paddle's function would list the parameters anew at each operator, which is slow.
         replaced(Block, "all_parameters", lambda block: parameters),
     ):
         static.amp.cast_model_to_fp16(main, _operator_lists(precision), use_fp16_guard=True, level=precision.level)
@@ -156,13 +158,16 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    AMP leaves a float32 input `image` and casts it to float16 for the operators that compute in float16. Here
+    AMP leaves `image` float32, and casts it for the operators that compute in float16. Here
 
-    - these casts are removed, and the readers of their outputs read `image` itself;
-    - operators that read the float32 input read `image.fp32`, which a new cast at the program's start makes of `image`.
-      An evaluation at several sizes has such operators, which resize the image.
+        before                                    after
+        cast(image) -> half                       removed
+        operators that read half                  they read image, which is float16 now
+        operators that read image (float32)       they read image.fp32
+                                                  cast(image) -> image.fp32, if any operator reads it
 
-    Nothing changes if the precision is FP32 or the program has no variable `image`.
+    Operators that resize the image, for an evaluation at several sizes, read it in float32. Nothing changes if the
+    precision is FP32 or the program has no variable `image`.
     """
     image = "image"
     fp32_image = "image.fp32"
@@ -179,13 +184,13 @@ def feed_half(main: static.Program, precision: Precision) -> None:
             half_images.update(op.output("Out"))
     remove(main, casts_image_to_half)
 
+    # Rename for the float32 readers first: later the float16 readers read `image` too.
     is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
-    # Before the next loop, which makes other operators readers of `image`.
     for op in block.ops:
-        op.desc._rename_input(image, fp32_image)  # readers of the float32 input
+        op.desc._rename_input(image, fp32_image)  # created below
     for op in block.ops:
         for name in half_images.intersection(op.input_arg_names):
-            op.desc._rename_input(name, image)  # readers of a removed cast's output
+            op.desc._rename_input(name, image)
     block.var(image).desc.set_dtype(paddle.float16)
     if is_read_in_fp32:
         block.create_var(name=fp32_image, shape=block.var(image).shape, dtype="float32", stop_gradient=True)

@@ -160,10 +160,10 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    - A knob that the user turned on or off stays so. Raises ValueError if it is on and a condition of `_conditions` is
-      not met: the `device` (cpu or gpu) lacks the kernels for the images' `layout` and the convolutions' `dtype`, or
-      another knob excludes it.
-    - An undecided knob is turned on if its condition is met.
+    - A knob that the user turned on or off stays as it is. Raises ValueError if it is on and a condition of
+      `_conditions` is not met: the `device` (cpu or gpu) lacks the kernels for the images' `layout` and the
+      convolutions' `dtype`, or another knob excludes it.
+    - An undecided knob of `_conditions` is turned on if all its conditions are met, else off.
     - An undecided `enable_inplace` is turned on for GPUs only. It has no condition: the user may turn it on anywhere.
 
     Knobs that set flags of cuDNN are not changed. On a CPU, raises ValueError if one of them is set.
@@ -173,16 +173,18 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         _refuse_cudnn_flags(strategy)
 
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
-    decided: dict[str, bool] = {}
-    # Only `cuda_graph` has two conditions. It is never None, so the second one cannot undo a decision.
+    can_be_on: dict[str, bool] = {}
     for condition in _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc):
-        users_choice: bool | None = getattr(strategy, condition.knob)
-        if users_choice and not condition.is_met:
+        is_turned_on = bool(getattr(strategy, condition.knob))
+        if is_turned_on and not condition.is_met:
             raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
-        if users_choice is None:
-            decided[condition.knob] = condition.is_met
-        else:
-            decided[condition.knob] = users_choice
+        meets_earlier_conditions = can_be_on.get(condition.knob, True)
+        can_be_on[condition.knob] = meets_earlier_conditions and condition.is_met
+
+    decided: dict[str, bool] = {}
+    for knob, is_possible in can_be_on.items():
+        if getattr(strategy, knob) is None:
+            decided[knob] = is_possible
     if strategy.enable_inplace is None:
         # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
         decided["enable_inplace"] = on_gpu

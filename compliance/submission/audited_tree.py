@@ -92,7 +92,8 @@ def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
 def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool) -> None:
     """Check a log of the tree `root` by the ruleset of its folder, and add the report to `folder.logs`.
 
-    A log of v0.5 or v0.6 has events of a form that is not read. Its name is also added to `folder.other_form`.
+    If the log is of v0.5 or v0.6, its events have a form that is not read: its name is also added to
+    `folder.other_form`.
 
     `is_round_known` is true if the user or a folder's name gave the round. Raises ValueError if neither did and the
     log is of another project: its rules are then unknown. A log of this project belongs to no round and needs none.
@@ -149,7 +150,7 @@ def set_description_or_ask(folder: Folder, descriptions: Mapping[PurePosixPath, 
 
     `descriptions` has all descriptions of the tree by their paths. A text stands for one that cannot be read.
     """
-    is_results_in_tree = len(folder.name.parts) >= 3
+    is_results_in_tree = len(folder.name.parts) >= 3  # results, system and benchmark
     if not descriptions or not is_results_in_tree:
         return None
     *names_above_results, _results, system, _benchmark = folder.name.parts

@@ -161,8 +161,8 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding if a ResNet run trained faster than the described accelerators can at their peak, else nothing.
 
-    The run's speed in images/s is the samples of its epochs, divided by its time. Nothing is returned if it is not
-    known, or if the number of accelerators or their peak is not.
+    The run's speed in images/s is the samples of its epochs, divided by its time. Nothing is returned if the speed, the
+    number of accelerators or their peak is not known.
     """
     if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
@@ -243,8 +243,8 @@ def _is_other_memory(node: Node, description: Description) -> bool:
 def _is_other_processor(node: Node, description: Description) -> bool:
     """Return whether a node's processor differs from the described one.
 
-    They agree if the described name contains the node's name, or if both names have the same model number. False also
-    if the log or the description names no processor.
+    Two processors agree if the described name contains the node's name, or if both names have a model number in common.
+    The result is also False if the log or the description names no processor.
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()

@@ -224,7 +224,7 @@ def contents_of(
     first_run = checked[0].run
     refusals += [Refusal("logs", text) for text in _problems_of_origin(first_run, organisation)]
     manifest = {
-        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,  # may have a blank for `_` in the folder's
+        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,  # blanks are `_` in the folder's name
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,

@@ -64,8 +64,9 @@ def _other_hyperparameters(
 ) -> list[Finding]:
     """Return a finding for each hyperparameter of a run that differs from the reference's at the same global batch.
 
-    `points` are the reference's, at most one for each batch. If none has the run's batch, or the one that does is of
-    another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are skipped.
+    `points` are the reference's, at most one for each batch. If there is no point at the run's batch, or if that point
+    is of another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are
+    skipped.
     """
     batch = run.first_values.get("global_batch_size")
     optimizer = run.first_values.get("opt_name")

@@ -138,7 +138,8 @@ def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
 
     None if no name above `results` gives a single round, or if there are no rules for that round.
     """
-    version = f"{_round_named(root, folder)}.0"
+    number = _round_named(root, folder)
+    version = f"{number}.0"  # no ruleset's if the number is empty
     return version if version in versions() else None
 
 

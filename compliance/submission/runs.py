@@ -133,13 +133,13 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the group of an earlier log:
+    A log joins the first of these groups that there is:
 
-    - that states the same benchmark, division, organisation and platform; case and blanks do not count
-    - else the first in its folder of the same benchmark: one run of five with the organisation `Dell Inc.` instead of
-      `Dell` stays with the others
-
-    Without such an earlier log it begins a group of its own.
+    - the group of an earlier log with the same benchmark, division, organisation and platform; case and blanks do not
+      count
+    - the group of the first log in the same folder with the same benchmark, so that one run of five with the
+      organisation `Dell Inc.` instead of `Dell` stays with the others
+    - a new group
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -223,7 +223,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run, except the first, that ends at the accuracy at which too many of the runs end."""
+    """Yield a breach for each run that ends at the same accuracy as too many others; the first run is spared."""
     value = shared_last_accuracy([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
     for report in members[1:]:
         for last in report.run.evaluations[-1:]:  # none if the run was never evaluated

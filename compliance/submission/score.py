@@ -165,7 +165,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
     runs_of_result = benchmark.runs_of_result
-    by = by or first.by
+    by = by or first.deciding_rules
     _refuse_mixed_batches(checked, by)
     runs, rules_forbidding_score = _judge_runs(checked, ruleset, by)
     kept_minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
@@ -177,7 +177,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     if not problem and by == "strict":
         problem = _problem_of_other_rules(rules_forbidding_score, runs_of_result)
     if not problem and test.status == FAILED:
-        problem = _problem_of_convergence(test, len(runs) >= runs_of_result.runs, by)
+        problem = _problem_of_convergence(test, has_all_runs=len(runs) >= runs_of_result.runs, by=by)
     minutes = None
     if mean.minutes is not None and not problem:
         minutes = _scaled(mean.minutes, test.scaling)
@@ -225,13 +225,13 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _JudgedRuns:
     """Return each run with the broken rules that drop it, and the broken rules that forbid a strict score.
 
-    The verdict `by` decides which errors drop a run, and whose reading of its log gives its minutes:
+    The verdict `by` decides which errors drop a run, and whose minutes it has:
 
     - `official`: the errors and the minutes of mlperf-logging's tools
     - `strict`: all errors, and the minutes of this project
 
-    A strict score is forbidden by each error other than a missed target, because the rules allow to drop a run only for
-    that. An error about all runs together (`rcp-convergence`) neither drops a run nor forbids a score.
+    Each error other than a missed target forbids a strict score, because the rules allow no other reason to drop a run.
+    An error about all runs together (`rcp-convergence`) neither drops a run nor forbids a score.
     """
     is_official = by == "official"
     runs = []
@@ -317,11 +317,12 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
     return "one" if runs_of_result.dropped == 1 else str(runs_of_result.dropped)
 
 
-def _problem_of_convergence(test: ConvergenceTest, has_all_runs: bool, by: str) -> str:
-    """Return why a failed test of convergence forbids a score; empty if it does not.
+def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
+    """Return why a failed test of convergence forbids a score by the verdict `by`; empty if it does not.
 
-    - A test that could not be made, because the runs have different batches, forbids only a strict score.
-    - A test that was made forbids a score if the submission has all of its runs.
+    - The test failed because the runs have different batches, so they were not compared: only a strict score is
+      forbidden.
+    - The runs were compared: a score is forbidden if the submission has all of its runs.
     """
     if test.result is None:
         return f"failed: {test.reason}" if by == "strict" else ""

@@ -53,9 +53,8 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
 
-        `start` is the position from which the training begins. `run` has the facts that the state depends on, such as
-        workload, recipe and number of samples. They are stored in each checkpoint: a run that resumes from it must have
-        equal ones.
+        `run` has the facts that the state depends on. Each checkpoint stores them, and a run that resumes from it must
+        have equal ones.
 
         Raises ValueError if the folder has checkpoints and the run does not go on from them.
         """
@@ -116,12 +115,8 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        One is due if CHECKPOINT_MINUTES have passed; a thread then writes it while the training goes on. One is also
-        due if a signal asked a rank to end the run; then this waits until it is written. Each rank contributes the
-        number of its signal, else DUE or NOT_DUE. The largest wins, and the numbers of signals are above both.
-
-        Every rank must call this after the same step. The first call also begins to catch the signals. If the run
-        writes no checkpoints, this does nothing. `window` is not used; other hooks want it.
+        One is due if CHECKPOINT_MINUTES have passed, or a signal asked a rank to end the run. Every rank must call this
+        after the same step.
 
         Raises RunError if a signal asked for the end, after the checkpoint was written or failed.
         """
@@ -130,6 +125,7 @@ class Keeper(Hook):
         self._report()
         if not self._handlers:  # only now: before there is anything to save, a signal should end the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
+        # The largest counts: a signal's number is above DUE, and DUE above NOT_DUE.
         due_or_signal = self._ranks.comm.allreduce(self._signal or self._due(), op=MPI.MAX)
         if due_or_signal == NOT_DUE:
             return 0.0
@@ -159,8 +155,8 @@ class Keeper(Hook):
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
         """Copy the state to host memory, and start a thread of rank 0 that writes it; every rank must call this.
 
-        `step` is the number of steps done. A run that goes on from here begins in `epoch`, of which `epoch_step` steps
-        are done. If the checkpoint before is still being written, this one is left out, and the log says so.
+        `step` steps are done; a run that goes on from here begins in `epoch` after `epoch_step` of its steps. The
+        checkpoint is left out if the one before is still being written.
         """
         started_s = time.monotonic()
         self._last_checkpoint_s = started_s
@@ -199,11 +195,10 @@ class Keeper(Hook):
         return dict(self._copies)
 
     def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
-        """Write a checkpoint, and remove the oldest ones beyond CHECKPOINT_KEEP; runs in a thread of its own.
+        """Write a checkpoint in a thread of its own, and remove the oldest ones beyond CHECKPOINT_KEEP.
 
-        `blocked_s` is how long the training waited for the copy of its state. The thread must not write the log. So it
-        leaves the outcome in `self._outcome`, and `_report` logs it later: the event of the checkpoint, or an OSError
-        that says why it was not written. A state with an infinite value is not written either.
+        `blocked_s` is how long the training waited for the copy of its state. The thread must not write the log, so it
+        leaves the outcome in `self._outcome` for `_report`.
         """
         started_s = time.monotonic()
         step = metadata["position"]["step"]

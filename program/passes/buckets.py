@@ -141,7 +141,7 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
     gradient.
     """
     by_type: dict[Any, list[str]] = {}
-    # By name, too, because one operator may compute several gradients.
+    # One operator may compute several gradients. These are sorted by name.
     for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
         by_type.setdefault(block.var(name).dtype, []).append(name)
 
@@ -155,18 +155,19 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
 
-    A `depend` of a gradient makes all later readers of the gradient wait for the all-reduce of its bucket. It is
+    A `depend` on a gradient makes all later readers of the gradient wait for the all-reduce of its bucket. It is
     redundant if
 
-    - each of these readers also waits for the same bucket by a later `depend`, as an operator that updates all
-      parameters and reads all gradients of a bucket, or
+    - each of these readers also waits for the same bucket by a later `depend`, or
     - the gradient has no later readers.
+
+    For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
     """
     block = main.global_block()
     readers = ops.readers(block)
     redundant: set[Operator] = set()
     waits: set[tuple[str, int]] = set()  # a bucket, and the index of an operator that waits for it
-    # From the last operator to the first: of equivalent `depend`s the last one stays, next to the readers.
+    # From the last operator to the first, so that `waits` has those of all later `depend`s.
     for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "depend":
             continue

@@ -8,8 +8,8 @@ from paddle.base.framework import Block, Operator
 from program.ops import BACKWARD, EMPTY, operands, readers, writers
 from program.passes.edit import Step, insert_all, rewrite
 
-# `convolve_gradients` gains while channels / side of the image in pixels is below this: 18 channels of 32 x 32 pixels
-# gain, 72 channels of 8 x 8 pixels lose.
+# `convolve_gradients` gains if a convolution has fewer output channels than this number times the side of its image in
+# pixels. 18 channels of 32 x 32 pixels gain (18 < 1.5 * 32), 72 channels of 8 x 8 pixels lose (72 > 1.5 * 8).
 MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 
 
@@ -28,10 +28,11 @@ def simplify_sums(main: static.Program) -> None:
     before another pass renames them.
     """
     block = main.global_block()
-    _stop_writing_sums(block)  # before the next line, which notes the outputs of all operators
+    _stop_writing_sums(block)  # row 2 above
+
+    # First decide for every gradient operator. Only then change the operators, because this changes their indices.
     joined = _JoinedVariables(block)
-    # All joins come before `rewrite`, which changes the operators' indices.
-    gradient_by_operator: dict[Operator, str] = {}  # the name of d; empty if the variables cannot become one
+    gradient_by_operator: dict[Operator, str | None] = {}  # the name of d; None if the variables cannot become one
     for index, op in enumerate(block.ops):
         addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
         has_both_gradients = len(addend_gradients) == 2 and EMPTY not in addend_gradients
@@ -44,15 +45,16 @@ def simplify_sums(main: static.Program) -> None:
 
     def substitute(op: Operator) -> list[Step] | None:
         gradient = gradient_by_operator.get(op)
-        if not gradient:
+        if gradient is None:
             return None  # the operator stays
         if op.type == "elementwise_add_grad":
-            return []  # the operator is removed
+            return []  # the operator is removed (row 1)
+        # The operator is replaced (row 3).
         inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
         return [Step("relu_grad", inputs, {"X@GRAD": [gradient]}, {})]
 
     rewrite(main, substitute)
-    joined.rename()  # in the operators that are left
+    joined.rename()  # carries out the decisions in the operators that are left
     block._sync_with_cpp()
 
 
@@ -82,34 +84,33 @@ class _JoinedVariables:
         self._readers = readers(block)
         self._substitutes: dict[str, str] = {}  # name of a variable: the one that takes its place
 
-    def join(self, index: int, names: list[str]) -> str:
-        """Decide whether these variables can become one, and return the name that stays; empty if they cannot.
+    def join(self, index: int, names: list[str]) -> str | None:
+        """Decide whether these variables can become one. Return the name that stays, or None if they cannot.
 
-        The variables must be equal after the operator at `index` has run. If one of them is written again later, that
-        one stays (gradients are summed up in it). Else the first one stays. The decision is only noted. `rename`
-        carries it out.
+        The variables must be equal after the operator at `index` has run. The decision is only noted. `rename` carries
+        it out. For `names` [dx, dy]:
 
-        They cannot become one if
-
-        - their shapes or types differ,
-        - two of them are written again later, because each would overwrite the other, or
-        - one of them is written again, and another one is read during or after this next write. That reader needs the
-          value from before the write.
+        - their shapes or types differ: None.
+        - both are written after `index`: None, because one would overwrite the other.
+        - only dx is written after `index`, and dy is read at this next write or later: None, because that reader of dy
+          needs the value from before the write.
+        - only one is written after `index`: it stays.
+        - neither is written after `index`: dx stays, the first one.
         """
         names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
         shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
         if len(shapes_and_types) > 1:
-            return ""
+            return None
 
-        written_again = [name for name in names if max(self._writers[name]) > index]
-        if len(written_again) > 1:
-            return ""
-        kept = written_again[0] if written_again else names[0]
+        written_after_index = [name for name in names if max(self._writers[name]) > index]
+        if len(written_after_index) > 1:
+            return None
+        kept = written_after_index[0] if written_after_index else names[0]
         dropped = [name for name in names if name != kept]
-        if written_again:
+        if written_after_index:
             next_write = min(writer for writer in self._writers[kept] if writer > index)
             if any(self._is_read_from(next_write, name) for name in dropped):
-                return ""
+                return None
 
         # Later calls must find under `kept` all writers and readers of the joined variables.
         for name in dropped:
@@ -193,9 +194,11 @@ def convolve_gradients(main: static.Program) -> None:
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
-    It must compute the input gradient of a 3x3 convolution in NCHW, of stride 1, undilated, in one group, and padded
-    to keep the image's size. The image must also be large compared with the number of channels. The weights are turned
-    anew at each step, and on a small image this costs more than it saves.
+    - It must compute the input gradient of a 3x3 convolution in NCHW. The convolution must have stride 1, one group, no
+      dilation, and padding that keeps the image's size.
+    - The convolution must have fewer output channels than MOST_CHANNELS_PER_SIDE_PIXEL times the image's side in
+      pixels. The weights are turned anew at each step. If they are many and the image is small, this costs more than it
+      saves.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
@@ -207,7 +210,7 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
     if kernel != [3, 3] or not is_padded_by_one or has_stride or is_dilated or is_grouped:
         return False
     image_sides = block.var(op.input("Input")[0]).shape[2:]
-    side_pixels = math.sqrt(math.prod(image_sides))  # of a square of the image's area
+    side_pixels = math.sqrt(math.prod(image_sides))  # if it is not a square: the side of a square of equal area
     return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side_pixels)
 
 

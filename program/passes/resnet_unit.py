@@ -46,15 +46,15 @@ class _Side(NamedTuple):
 class _Pattern(NamedTuple):
     """The operators that become one `resnet_unit`."""
 
-    x: _Side
-    z: _Side | None  # a shortcut with a convolution of its own
-    add: Operator | None
+    first: _Side
+    second: _Side | None  # a shortcut with a convolution of its own
+    add: Operator | None  # None: the relu reads the first batch norm
     relu: Operator
 
     @property
     def sides(self) -> list[_Side]:
         """The convolutions with their batch norms."""
-        return [self.x] if self.z is None else [self.x, self.z]
+        return [self.first] if self.second is None else [self.first, self.second]
 
     @property
     def operators(self) -> list[Operator]:
@@ -106,10 +106,10 @@ def fuse(main: static.Program, startup: static.Program | None = None) -> None:
         _insert_unit(block, pattern)
         for side in pattern.sides:  # the one or two convolutions, each with its batch norm
             weights = side.convolution.input("Filter")[0]
-            channel_names = operands(side.norm, "Scale", "Bias", "Mean", "Variance")  # variables of a value a channel
-            _declare_shapes(block, weights, channel_names)
+            per_channel_variables = operands(side.norm, "Scale", "Bias", "Mean", "Variance")
+            _declare_shapes(block, weights, per_channel_variables)
             if startup is not None:
-                _initialize_in_unit_layout(startup.global_block(), weights, channel_names)
+                _initialize_in_unit_layout(startup.global_block(), weights, per_channel_variables)
         matcher.forget(pattern)  # its operators are removed, and later matches must not find them
         for op in pattern.operators:
             block._remove_op(block.ops.index(op), sync=False)
@@ -133,19 +133,25 @@ class _Matcher:
     def match(self, relu: Operator) -> _Pattern | None:
         """Return the pattern that ends with this relu; None if there is none.
 
-        The patterns are relu(bn(conv)), relu(bn(conv) + bn(conv)) and relu(bn(conv) + image). The first addend must be
-        a bn(conv) that `resnet_unit` can compute. If it cannot compute the second addend, that one is taken as an
-        image: `z` of the pattern is None.
+        - relu(bn(conv)): the pattern has no `add`.
+        - relu(bn(conv) + bn(conv)): it has an `add`, and the `second` bn(conv).
+        - relu(bn(conv) + image): it has an `add`, and `second` is None. An image is any other addend, also a bn(conv)
+          that `resnet_unit` cannot compute together with the first one.
+
+        `resnet_unit` must be able to compute the first bn(conv). Else there is no pattern.
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
-        last_before_relu = relu if add is None else add
-        x = self._side(last_before_relu.input("X")[0])
-        if x is None:
+        if add is None:
+            first = self._side(relu.input("X")[0])
+            second = None
+        else:
+            first = self._side(add.input("X")[0])
+            second = self._side(add.input("Y")[0])
+        if first is None:
             return None
-        z = None if add is None else self._side(add.input("Y")[0])
-        if z is not None and list(z.convolution.attr("paddings")) != list(x.convolution.attr("paddings")):
-            z = None  # the kernel of `resnet_unit` pads both images by the same number
-        return _Pattern(x, z, add, relu)
+        if second is not None and _paddings(second) != _paddings(first):
+            second = None  # the kernel of `resnet_unit` pads both images by the same number
+        return _Pattern(first=first, second=second, add=add, relu=relu)
 
     def forget(self, pattern: _Pattern) -> None:
         """Leave the operators of a pattern out of later matches."""
@@ -174,30 +180,34 @@ class _Matcher:
         return _Side(convolution, norm)
 
 
+def _paddings(side: _Side) -> list[int]:
+    """Return the padding of a side's convolution in each direction, in pixels."""
+    return list(side.convolution.attr("paddings"))
+
+
 def _insert_unit(block: Block, pattern: _Pattern) -> None:
     """Insert, before the relu of a matched pattern, the `resnet_unit` operator that computes the same.
 
-    `resnet_unit` computes one of
-
-    - relu(bn(convX) + bn(convZ)): `pattern.z` is the second convolution with its batch norm.
-    - relu(bn(convX) + Z): `pattern.z` is None, and `pattern.add` adds the image Z.
-    - relu(bn(convX)): `pattern.z` and `pattern.add` are None.
+    - relu(bn(conv) + bn(conv)): `pattern.second` is the second convolution with its batch norm.
+    - relu(bn(conv) + image): `pattern.second` is None, and `pattern.add` adds the image.
+    - relu(bn(conv)): `pattern.second` and `pattern.add` are None.
 
     The operator reads and writes the variables of the pattern's operators, which the caller removes. It also writes a
-    new variable, a bit mask of the relu that its gradient reads.
+    new variable: a bit mask of the relu, which the operator's gradient reads.
     """
-    add, relu = pattern.add, pattern.relu
-    mask = block.create_var(name=f"{relu.output('Out')[0]}.mask", dtype="int32", stop_gradient=True)
+    relu = pattern.relu
+    relu_output = relu.output("Out")
+    mask = block.create_var(name=f"{relu_output[0]}.mask", dtype="int32", stop_gradient=True)
     inputs: Slots = {}
-    outputs: Slots = {"Y": relu.output("Out"), "BitMask": [mask.name]}
+    outputs: Slots = {"Y": relu_output, "BitMask": [mask.name]}
     # Slot names end in X for the first convolution and in Z for the second, as `FilterX` and `FilterZ`.
-    for letter, side in (("X", pattern.x), ("Z", pattern.z)):
+    for slot_ending, side in (("X", pattern.first), ("Z", pattern.second)):
         for slot, replaced_slot in _INPUTS.items():
-            inputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)  # empty if the side is None
+            inputs[f"{slot}{slot_ending}"] = _side_operands(side, replaced_slot)  # empty if the side is None
         for slot, replaced_slot in _OUTPUTS.items():
-            outputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)
-    if add is not None and pattern.z is None:
-        inputs["Z"] = add.input("Y")  # the image; X of the add is the first batch norm's output
+            outputs[f"{slot}{slot_ending}"] = _side_operands(side, replaced_slot)
+    if pattern.add is not None and pattern.second is None:  # the second addend is an image
+        inputs["Z"] = pattern.add.input("Y")
 
     # AMP decides by the relu's name scope whether the operator runs in half precision.
     scope = {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
@@ -208,14 +218,14 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
 
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
     """Return the attributes of the `resnet_unit` that replaces a pattern, except its role and name scope."""
-    x, z = pattern.x, pattern.z
-    attrs = {name: x.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
-    attrs["stride"] = x.convolution.attr("strides")[0]
-    attrs["padding"] = x.convolution.attr("paddings")[0]
-    if z is not None:
-        attrs["stride_z"] = z.convolution.attr("strides")[0]
+    first, second = pattern.first, pattern.second
+    attrs = {name: first.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
+    attrs["stride"] = first.convolution.attr("strides")[0]
+    attrs["padding"] = _paddings(first)[0]
+    if second is not None:
+        attrs["stride_z"] = second.convolution.attr("strides")[0]
     attrs["fuse_add"] = pattern.add is not None
-    attrs["has_shortcut"] = z is not None
+    attrs["has_shortcut"] = second is not None
     return attrs | {"data_format": "NHWC", "act_type": "relu"}
 
 
@@ -229,37 +239,37 @@ def _side_operands(side: _Side | None, slot: str) -> list[str]:
     return [*operands(side.convolution, slot), *operands(side.norm, slot)]
 
 
-def _declare_shapes(block: Block, weights: str, channel_names: list[str]) -> None:
+def _declare_shapes(block: Block, weights: str, per_channel_variables: list[str]) -> None:
     """Give variables the shapes that `resnet_unit` takes.
 
-    The variable `weights` changes from [O, I, H, W] to [O, H, W, I], each variable of `channel_names` from [O] to
-    [1, 1, 1, O].
+    - `weights`: from [O, I, H, W] to [O, H, W, I].
+    - each of `per_channel_variables`: from [O] to [1, 1, 1, O].
     """
     out_channels, in_channels, height, width = block.var(weights).shape
     block.var(weights).desc.set_shape([out_channels, height, width, in_channels])
-    for name in channel_names:
+    for name in per_channel_variables:
         block.var(name).desc.set_shape([1, 1, 1, out_channels])
 
 
-def _initialize_in_unit_layout(startup: Block, weights: str, channel_names: list[str]) -> None:
+def _initialize_in_unit_layout(startup: Block, weights: str, per_channel_variables: list[str]) -> None:
     """Change a start-up program to initialize variables in the memory layout of the fused operator `resnet_unit`.
 
     The values stay those of the network without `resnet_unit`.
 
-    - `channel_names`, the scale, bias, mean and variance, start as constants. They are filled in the shape
-      [1, 1, 1, O] instead of [O].
-    - `weights` are still drawn at random as [O, I, H, W], but into a new variable. A new transpose then writes them to
-      `weights` as [O, H, W, I].
+    - `per_channel_variables`: the scale, bias, mean and variance of a batch norm. They are still filled with constants,
+      but in the shape [1, 1, 1, O] instead of [O].
+    - `weights`: they are still drawn at random as [O, I, H, W], but into a new variable. A new transpose then writes
+      them to `weights` as [O, H, W, I].
     """
     oihw_shape = list(startup.var(weights).shape)  # read before `_declare_shapes` changes it
     out_channels = oihw_shape[0]
-    _declare_shapes(startup, weights, channel_names)
+    _declare_shapes(startup, weights, per_channel_variables)
     for op in startup.ops:
-        fills_channel_variable = bool(set(op.output_arg_names) & set(channel_names))
-        if fills_channel_variable:
+        fills_per_channel_variable = bool(set(op.output_arg_names) & set(per_channel_variables))
+        if fills_per_channel_variable:
             op.desc._set_attr("shape", [1, 1, 1, out_channels])
 
-    drawing_index = writers(startup)[weights][0]  # of the operator that draws the weights
+    drawing_index = writers(startup)[weights][0]  # index of the one operator that writes the weights
     oihw_weights = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=oihw_shape)
     startup.ops[drawing_index].desc._rename_output(weights, oihw_weights.name)
     unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32")  # transpose2 demands it

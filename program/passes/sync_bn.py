@@ -110,7 +110,7 @@ class _CpuEquivalent:
         self.channels = shape[1] if op.attr("data_layout") == "NCHW" else shape[-1]
         self.count = ranks * math.prod(shape) // self.channels  # number of values of a channel over all ranks
         assert self.count > 0, "the batch must be static"
-        # SavedVariance holds the variance itself, not 1 / sqrt: only `backward`, which this class writes too, reads it.
+        # In the slot SavedVariance Paddle stores 1 / sqrt(variance). Here it is the variance, which `backward` reads.
         self.mean, self.variance = operands(op, "SavedMean", "SavedVariance")
 
     def forward(self, weight_name: str) -> list[Step]:
@@ -125,11 +125,12 @@ class _CpuEquivalent:
         scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
 
-        # 1. Paddle's batch norm is the fastest way to a rank's mean and 1 / sqrt(variance + epsilon), here with an
-        # epsilon of 0. It leaves the running statistics as they are. Step 3 overwrites what it writes to `out`.
+        # 1. Paddle's batch norm is the fastest way to a rank's mean and variance. Its slot SavedVariance gets
+        # 1 / sqrt(variance + epsilon), here with an epsilon of 0. `_batch_norm` does not change the running statistics.
+        # Step 3 overwrites what it writes to `out`.
         saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
-        self._append("pow", self.variance, to=self.variance, factor=-2.0)  # 1 / sqrt(variance) -> variance
+        self._append("pow", self.variance, to=self.variance, factor=-2.0)  # from 1 / sqrt(variance) to variance
 
         self._join_statistics()  # 2.
         self._normalize(scale, bias, out)  # 3.
@@ -165,8 +166,8 @@ class _CpuEquivalent:
 
         - The first term would be the whole gradient if mean and variance were constants. Paddle's operator computes it
           together with d_gamma and d_bias.
-        - The second term is there because mean and variance depend on the batch. It has the form x_hat * a + b, with
-          one a and one b for each channel. It is therefore computed as a batch normalization with scale a and bias b.
+        - The second term is there because mean and variance depend on the batch. It equals x_hat * a + b, with numbers
+          a and b for each channel. So a batch normalization with scale a and bias b computes it.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
@@ -174,19 +175,20 @@ class _CpuEquivalent:
         second_term = self._var("correction", *shape)
         self._gradient_at_fixed_statistics({"X@GRAD": [first_term], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]})
 
-        # a and b are the two sums, [2, C], times f / m = gamma / sqrt(m^2 variance + m^2 epsilon).
-        sums = self._sum_over_ranks(d_gamma, d_bias)
-        factor = self._var("factor", self.channels)
+        # f / m = gamma / sqrt(m^2 variance + m^2 epsilon). The variable `factor` holds one part after the other.
         m_squared = self.count**2
         offset = m_squared * self.op.attr("epsilon")
+        sums = self._sum_over_ranks(d_gamma, d_bias)  # [2, C]
+        factor = self._var("factor", self.channels)
         self._append("scale", self.variance, to=factor, scale=m_squared, bias=offset)  # m^2 variance + m^2 epsilon
-        self._append("rsqrt", factor, to=factor)
-        self._append("elementwise_mul", factor, gamma, to=factor, axis=-1)
-        self._append("elementwise_mul", sums, factor, to=sums, axis=-1)
+        self._append("rsqrt", factor, to=factor)  # 1 / sqrt(m^2 variance + m^2 epsilon)
+        self._append("elementwise_mul", factor, gamma, to=factor, axis=-1)  # f / m
+        a_and_b = sums  # the variable of the sums is overwritten
+        self._append("elementwise_mul", sums, factor, to=a_and_b, axis=-1)  # a = f / m * sum_ranks(d_gamma), b likewise
 
         a = self._var("sum_scale", self.channels)
         b = self._var("sum_bias", self.channels)
-        self._unstack(sums, a, b)
+        self._unstack(a_and_b, a, b)
         self._normalize(a, b, second_term)  # x_hat * a + b
         self._append("elementwise_sub", first_term, second_term, to=d_x, axis=-1)
         return self.steps

@@ -128,19 +128,20 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selected_type(op: Operator, declared: SlotTypes) -> str:
     """Return the type, as `float16`, of the kernel that Paddle selects; empty for an operator without tensors.
 
-    It is the type of the first tensor in
+    `declared` maps each slot to its tensors and their types. The kernel has the type of the first tensor in
 
-    - the outputs, for operators of _TYPED_BY_OUTPUT;
-    - the operands by which Paddle selects (_SELECTORS), else any slot, for other operators.
+    - operators of _TYPED_BY_OUTPUT: the output slots.
+    - other operators: the slots of _SELECTORS, in this order. If these hold no tensor: any slot.
     """
     if op.type in _TYPED_BY_OUTPUT:
         slots = list(op.output_names)
     else:
-        selectors = [slot for slot in _SELECTORS if slot in op.input_names]
-        slots = [*selectors, *declared]
+        slots = [slot for slot in _SELECTORS if slot in op.input_names]
+        slots += declared  # all other slots come after these
     for slot in slots:
-        for dtype in declared.get(slot, {}).values():
-            return dtype
+        types = list(declared.get(slot, {}).values())
+        if types:
+            return types[0]  # the slot's first tensor
     return ""
 
 
@@ -160,13 +161,14 @@ def _check_declared_types(op: Operator, types_by_slot: SlotTypes, kernel_type: s
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    `declared` is the type in which the tensor is declared, and `kernel_type` that of the selected kernel.
+    `declared` is the type in which the tensor is declared. `kernel_type` is the type of the selected kernel, which is
+    that of one of the operator's tensors.
 
     - parameters and statistics of normalizations, optimizer state, loss scale: float32 in every kernel.
     - `cast` and `fill_constant`: the type in an attribute of the operator.
     - inputs of `coalesce_tensor`: `declared`, because the kernel reads only their sizes and accepts any type.
-    - indices, masks and counts: `declared`, because they may have any type.
-    - other floating-point tensors: `kernel_type`.
+    - one of the two types is of integers or bools: `declared`. Indices, masks and counts may have any type.
+    - both types are of floating-point numbers: `kernel_type`.
     """
     # `ScaleX`, `VarZ`, `VarianceOut` and `Bias@GRAD` -> `Scale`, `Var`, `Variance` and `Bias`
     base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")
@@ -177,8 +179,8 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
     is_only_measured = op.type == "coalesce_tensor" and slot == "Input"
-    are_floats = declared in _FLOATS and kernel_type in _FLOATS  # else one of them is of indices, masks or counts
-    if is_only_measured or not are_floats:
+    both_types_are_floats = declared in _FLOATS and kernel_type in _FLOATS
+    if is_only_measured or not both_types_are_floats:
         return declared
     return kernel_type
 

@@ -15,11 +15,11 @@ from runlog.digits import six_digits
 
 
 class _Fusion(NamedTuple):
-    """A knob, what its pass makes and what its pass replaces, in words for a message."""
+    """A knob, and two nouns for messages: what its pass makes, and what its pass replaces."""
 
     knob: str
-    result: str  # for most passes, the type of the operator that the pass makes
-    pattern: str  # what the pass replaces; empty if it is not counted
+    made_noun: str  # for most passes, the type of the operator that the pass makes
+    left_noun: str  # what a program still has if the pass left it unchanged; empty if it is not counted
 
 
 _FUSIONS = (
@@ -35,16 +35,15 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove that the knobs of STRATEGY changed a built program as they should:
+    """Prove that the knobs of STRATEGY changed a built program as they should.
 
-    - Fusions and merged updates: a knob that is on left nothing to change, and one that is off changed nothing. A knob
-      that the user turned on must have changed something. One that is on by default need not.
+    `asked` has the knobs as the user set them, with None for an open one. In `decided` each of these is on or off.
+
+    - fusions and merged updates: see `_check_fusions`.
     - cuDNN's flags: Paddle has the values that the user gave.
-    - `perturb_input`: it moved an input if it is on.
-    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. On one rank, which has no buckets, a
-      value other than the default is refused.
-
-    `asked` holds the knobs as the user set them, None for those left open. In `decided` every knob is on or off.
+    - `perturb_input`: if it is on, an input is moved.
+    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. With one rank there are no
+      buckets, so any value except the default is refused.
 
     Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
     rule that does not hold.
@@ -56,9 +55,10 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         moved = _moved_inputs(block)
         prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
         proved.append(f"perturb_input moved {', '.join(moved)} by one rounding")
+    default_size_mib = Strategy().fuse_grad_size_in_MB
     if ranks > 1:
         proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
-    elif asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:  # the default
+    elif asked.fuse_grad_size_in_MB != default_size_mib:
         raise Refused(
             "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
             "above 1"
@@ -76,33 +76,33 @@ def _moved_inputs(block: Block) -> list[str]:
 
 
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
-    """Prove that each knob of `_FUSIONS` that is on changed everything that it can, and that others changed nothing.
+    """Prove that the pass of each knob of `_FUSIONS` did all its work if the knob is on, and nothing if it is off.
 
-    Raises Refused for the first knob that
+    In `decided` each knob is on or off. In `asked` a knob is on only if the user turned it on.
 
-    - is off, although the program has something that its pass makes;
-    - is on, although the program still has something that its pass would replace;
-    - was turned on by the user, although its pass made nothing.
+    - off: the program must have nothing that the pass makes.
+    - on: the program must have nothing left that the pass would replace.
+    - on, and turned on by the user: the pass must also have made something.
 
-    In `decided` each knob is on or off. In `asked` only knobs are on that the user turned on.
-
-    Returns in words what each pass made, and how many sums of gradients `enable_addto` left.
+    Returns in words what each pass made, and how many sums of gradients `enable_addto` left. Raises Refused for the
+    first knob that breaks a rule.
     """
     made_by_knob = _count_made(block)
     left_by_knob = _count_left(block)
     proved = []
-    for knob, result, pattern in _FUSIONS:
-        made = made_by_knob[knob]
+    for knob, made_noun, left_noun in _FUSIONS:
+        made_count = made_by_knob[knob]
         is_on = getattr(decided, knob)
         if not is_on:
-            prove(not made, f"STRATEGY: {knob} is off and the program has {made} {result}")
+            prove(made_count == 0, f"STRATEGY: {knob} is off and the program has {made_count} {made_noun}")
             continue
-        left = left_by_knob[knob]
-        prove(not left, f"STRATEGY: {knob} is on and the program has {left} {pattern}: set {knob}=0")
-        is_asked_in_vain = getattr(asked, knob) and not made
-        prove(not is_asked_in_vain, f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
-        if made:
-            proved.append(f"{knob} made {made} {result}")
+        left_count = left_by_knob[knob]
+        prove(left_count == 0, f"STRATEGY: {knob} is on and the program has {left_count} {left_noun}: set {knob}=0")
+        is_asked = bool(getattr(asked, knob))
+        if is_asked:
+            prove(made_count > 0, f"STRATEGY: {knob} is on and the program has no {made_noun}: leave it out")
+        if made_count > 0:
+            proved.append(f"{knob} made {made_count} {made_noun}")
         else:
             proved.append(f"{knob} found nothing to change")
 
@@ -115,15 +115,16 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
 def _count_made(block: Block) -> dict[str, int]:
     """Count what each pass made in a program, by the knob that turns on the pass.
 
-    Most passes make operators of their own type. These are counted, with three exceptions:
+    Most passes make operators of a type that nothing else makes. These operators are counted. There are three
+    exceptions:
 
-    - `enable_addto`: counts the gradients to which a convolution's gradient operator adds its result.
-    - `enable_inplace`: counts the `share_buffer` operators that touch none of these gradients. The pass of
-      `enable_addto` made the others.
-    - `merged_lars`: counts LARS updates of several parameters. Updates of one parameter have the same type of operator.
+    - `enable_addto`: the gradients to which a convolution's gradient operator adds its result.
+    - `enable_inplace`: the `share_buffer` operators, except those on a gradient that is added to. The pass of
+      `enable_addto` makes such operators too.
+    - `merged_lars`: the `lars_momentum` operators that update several parameters.
     """
     count_by_type = Counter(op.type for op in block.ops)
-    made = {fusion.knob: count_by_type[fusion.result] for fusion in _FUSIONS}
+    made = {fusion.knob: count_by_type[fusion.made_noun] for fusion in _FUSIONS}
 
     gradients_added_to: list[str] = []
     for op in block.ops:
@@ -135,8 +136,8 @@ def _count_made(block: Block) -> dict[str, int]:
     for op in block.ops:
         if op.type == "share_buffer":
             shared = {*op.input("X"), *op.output("Out")}
-            is_of_addto = bool(shared.intersection(gradients_added_to))
-            if not is_of_addto:
+            is_from_addto = bool(shared.intersection(gradients_added_to))
+            if not is_from_addto:
                 made["enable_inplace"] += 1
         elif op.type == "lars_momentum" and len(op.input("Param")) > 1:
             made["merged_lars"] += 1
@@ -146,8 +147,8 @@ def _count_made(block: Block) -> dict[str, int]:
 def _count_left(block: Block) -> Counter[str]:
     """Count the places of a program that each pass would still change, by the knob that turns on the pass.
 
-    A place is an operator at which the pattern of the pass begins. One operator may be a place for several passes. The
-    comments in the body name the patterns.
+    A place is an operator that is part of the pattern that the pass replaces. One operator may be a place for several
+    passes. The comments in the body name the patterns.
     """
     reads = _Reads(block)
     places: Counter[str] = Counter()
@@ -174,10 +175,12 @@ def _count_left(block: Block) -> Counter[str]:
 
 
 def _could_be_added_by_convolution(op: Operator, last_writer: dict[str, Operator]) -> bool:
-    """Tell whether an operator sums gradients that a convolution's gradient operator could have added itself.
+    """Tell whether `op` sums gradients that a convolution's gradient operator could have added itself.
 
-    `last_writer` maps each variable to the last operator before `op` that wrote it. One of them must be a convolution's
-    gradient operator that does not add its result to another gradient yet.
+    The last writer of one of the inputs of `op` must be a convolution's gradient operator. This writer must not add its
+    result to another gradient already.
+
+    `last_writer` maps each variable to the last operator before `op` that wrote it.
     """
     if op.type not in ("sum", "grad_add"):
         return False
@@ -256,12 +259,11 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
 
     A bucket is a buffer that `coalesce_tensor` makes of gradients. Raises Refused if
 
-    - an all-reduce sums something else than a bucket;
-    - a bucket of several gradients has more than `limit_mib` MiB. A single gradient may have any size;
-    - a bucket is closed although the next gradient of its type would have fitted. The first, the last but one and the
-      last bucket of a type may be so.
+    - an all-reduce sums anything but a bucket;
+    - a bucket of several gradients has more than `limit_mib` MiB. A bucket of one gradient may have any size;
+    - a bucket is closed although the next gradient of its type would have fitted (`_check_full`).
 
-    Whether every gradient is in an all-reduce is proved by `verify.check_gradients`.
+    `verify.check_gradients` proves that every gradient is in an all-reduce.
 
     Returns the number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 7".
     """
@@ -271,7 +273,7 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
     for name in all_reduced:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    # By data type, because a bucket has one: for each bucket, the MiB of each of its gradients.
+    # data type: a list for each of its buckets, with the MiB of each gradient in the bucket
     buckets_by_type: dict[str, list[list[float]]] = {}
     for op in coalescing:
         gradients = op.output("Output")

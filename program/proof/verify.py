@@ -96,8 +96,8 @@ class _Follower:
         self._scale = scale
         self._read_by_optimizer: dict[str, GradientHistory] = {}  # parameter: its gradient as the optimizer reads it
         self._histories: dict[str, GradientHistory] = {}  # variable: the history of the gradient in it
-        self._gradients_in: dict[str, list[str]] = {}  # buffer: the gradients that lie in it
-        self._summed: set[str] = set()  # gradients that were summed over the ranks
+        self._gradients_by_buffer: dict[str, list[str]] = {}  # buffer: the gradients that lie in it
+        self._ever_summed: set[str] = set()  # variables whose gradient was summed over the ranks, in any program so far
         self._runs = 0  # how many times an update runs the program that is being followed
         self._dynamic_scales: set[str] = set()  # variables by which AMP multiplies the loss
         for op in update[-1].global_block().ops:
@@ -107,38 +107,43 @@ class _Follower:
     def follow_to_optimizer(self) -> dict[str, GradientHistory]:
         """Return, by parameter, the history of the gradient that the optimizer reads; to be called once.
 
-        A program that an update runs several times is followed once. Its gradients then count as those of all its runs.
+        A program that an update runs several times is followed once. Each of its gradients then counts as the sum of as
+        many micro-steps.
+
         Raises Refused if `_note` refuses an operator, or if an accumulator still holds a gradient after the update.
         """
-        for program in dict.fromkeys(self._update):
-            self._runs = list(self._update).count(program)
-            self._histories = self._accumulators()  # the next program starts with the accumulators alone
+        for program in dict.fromkeys(self._update):  # each program once
+            self._runs = list(self._update).count(program)  # `_start_at_loss` begins with this many micro-steps
+            self._histories = self._histories_of_accumulators()  # all other variables lose their gradients
             for op in program.global_block().ops:
                 self._note(op)
-        not_cleared = sorted(self._accumulators())
+        not_cleared = sorted(self._histories_of_accumulators())
         if not_cleared:
             raise Refused(f"{not_cleared[0]} is not cleared after the update")
         return self._read_by_optimizer
 
-    def _accumulators(self) -> dict[str, GradientHistory]:
-        """Return the histories of the gradients that are in accumulators (gradient accumulation), by variable."""
+    def _histories_of_accumulators(self) -> dict[str, GradientHistory]:
+        """Return those of `self._histories` that belong to accumulators (gradient accumulation), by variable."""
         return {name: history for name, history in self._histories.items() if name.endswith(ops.MERGED)}
 
     def _note(self, op: Operator) -> None:
         """Update the histories of gradients by what one operator does; to be called in the order of the program.
 
-        `self._histories` maps each variable that holds a gradient to the history of this gradient. The history says how
-        many micro-steps are added up in it, how often it was summed over the ranks, and which factor and loss scale are
-        on it. Operators of the forward pass change nothing.
+        `self._histories` maps each variable that holds a gradient to the history of this gradient.
 
-        Raises Refused if an operator cannot be part of data-parallel training. For example, it sums a gradient onto one
-        rank only.
+        - Operators that start, merge, sum, unscale or use gradients have a case of their own.
+        - Any other operator of the backward pass or the optimizer hands the history on (`_propagate`).
+        - Any other operator of the forward pass changes nothing.
+
+        Raises Refused if an operator cannot be part of data-parallel training.
         """
-        # The first case that fits decides. The last one is for the many operators without a case of their own.
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
+        is_in_backward = bool(role & ops.BACKWARD)
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
+        # It leaves the ranks with different sums. Outside the backward pass it carries no gradient.
+        is_one_sided = op.type in ("c_reduce_sum", "c_broadcast") and is_in_backward
         if op.type == "coalesce_tensor":  # gradients become slices of a buffer
-            self._gradients_in[op.output("FusedOutput")[0]] = op.output("Output")
+            self._gradients_by_buffer[op.output("FusedOutput")[0]] = op.output("Output")
         elif is_start_of_backward:
             self._start_at_loss(op)
         elif ops.is_merge(op):
@@ -147,17 +152,13 @@ class _Follower:
             self._histories.pop(op.output("Out")[0], None)
         elif op.type == "c_allreduce_sum":
             self._note_all_reduce(op.input("X")[0])
-        elif op.type in ("c_reduce_sum", "c_broadcast") and role & ops.BACKWARD:
+        elif is_one_sided:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
         elif op.type in ops.ALL_UPDATES:
             self._note_update(op)
-        elif op.type == "check_finite_and_unscale":
-            for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-                self._histories[name] = self._without_loss_scale(source)
-        elif op.type == "update_loss_scaling":  # sets gradients to zero at an infinity, else leaves them as they are
-            for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-                self._histories[name] = self._histories[source]
-        elif role & (ops.BACKWARD | ops.OPTIMIZE):
+        elif op.type in ("check_finite_and_unscale", "update_loss_scaling"):
+            self._note_loss_scaling(op)
+        elif is_in_backward or ops.is_optimizer(op):
             self._propagate(op)
 
     def _start_at_loss(self, op: Operator) -> None:
@@ -170,19 +171,37 @@ class _Follower:
         self._histories[op.output_arg_names[0]] = GradientHistory(factor=value, micro_steps=self._runs)
 
     def _note_all_reduce(self, name: str) -> None:
-        """Count an all-reduce of the variable `name` as a sum over the ranks.
+        """Record an all-reduce of the variable `name`: the `sums` in the history of each gradient in it rises by 1.
 
-        - buffer: all gradients in it are summed. Raises Refused if one of them is not computed yet.
-        - gradient by itself: it is summed.
-        - any other variable: nothing is counted.
+        - buffer: it holds several gradients. Raises Refused if one of them is not computed yet.
+        - variable of a single gradient: it holds this one.
+        - any other variable: it holds none, and nothing changes.
         """
-        for gradient in self._gradients_in.get(name, []):
-            prove(gradient in self._histories, f"{gradient} is summed over the ranks before it is computed")
-        for gradient in self._gradients_in.get(name, [name]):
-            if gradient in self._histories:
-                history = self._histories[gradient]
-                self._histories[gradient] = replace(history, sums=history.sums + 1)
-                self._summed.add(gradient)
+        if name in self._gradients_by_buffer:
+            gradients = self._gradients_by_buffer[name]
+            for gradient in gradients:
+                prove(gradient in self._histories, f"{gradient} is summed over the ranks before it is computed")
+        elif name in self._histories:
+            gradients = [name]
+        else:
+            gradients = []
+        for gradient in gradients:
+            history = self._histories[gradient]
+            self._histories[gradient] = replace(history, sums=history.sums + 1)
+            self._ever_summed.add(gradient)
+
+    def _note_loss_scaling(self, op: Operator) -> None:
+        """Update histories by one of the two operators of AMP that work on all gradients before the update.
+
+        - `check_finite_and_unscale`: takes the dynamic loss scale off each gradient.
+        - `update_loss_scaling`: sets the gradients to zero if one is infinite, else leaves them as they are. Their
+          histories stay the same.
+        """
+        for source, name in zip(op.input("X"), op.output("Out"), strict=True):
+            if op.type == "check_finite_and_unscale":
+                self._histories[name] = self._without_loss_scale(source)
+            else:
+                self._histories[name] = self._histories[source]
 
     def _without_loss_scale(self, source: str) -> GradientHistory:
         """Return the history of the gradient in `source` after the dynamic loss scale is taken off once.
@@ -201,15 +220,14 @@ class _Follower:
     def _propagate(self, op: Operator) -> None:
         """Give each output of an operator the history of the gradient that the operator reads.
 
-        The history of a gradient says how it was summed and scaled so far. All operators that come here are linear in
-        the gradient. So the outputs have the same history, except for a factor or a loss scale (`_with_factor_of`). An
-        operator that reads no gradient changes nothing.
+        Every operator that comes here is linear in the gradient. So its outputs have the same history, except for a
+        factor or a loss scale (`_after_scaling_by`). An operator that reads no gradient changes nothing.
 
         Raises Refused if the operator
 
         - joins gradients of different histories, or
-        - writes to a gradient that was already summed over the ranks. Only `depend`, `scale` and operators of the
-          optimizer may do so.
+        - writes to a variable whose gradient was already summed over the ranks. Only `depend`, `scale` and operators of
+          the optimizer may do so.
         """
         # The other input of a `depend` is the buffer that it waits for.
         inputs = op.input("X") if op.type == "depend" else op.input_arg_names
@@ -219,21 +237,25 @@ class _Follower:
         histories = {self._histories[name] for name in gradients_read}
         are_alike = len(histories) == 1
         prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
-        history_of_outputs = self._with_factor_of(op, histories.pop(), gradients_read[0])
+        (history_read,) = histories
+        history_of_outputs = self._after_scaling_by(op, history_read, gradient=gradients_read[0])
 
         may_write_after_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
-            is_summed = name in self._summed
+            is_summed = name in self._ever_summed
             prove(may_write_after_sum or not is_summed, f"{name} is written by {op.type} after its sum over the ranks")
             is_computed = name != ops.EMPTY
             if is_computed:
                 self._histories[name] = history_of_outputs
 
-    def _with_factor_of(self, op: Operator, history: GradientHistory, gradient: str) -> GradientHistory:
-        """Return the history of `gradient` after an operator, which may multiply it by a factor or a loss scale.
+    def _after_scaling_by(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
+        """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
 
-        - `scale`: the factor is multiplied by its constant. Raises Refused if it adds a bias or scales by a variable.
-        - gradient of AMP's multiplication of the loss by the loss scale: the scale's power rises by 1.
+        `history` is the history before the operator, and `gradient` the name for the message.
+
+        - `scale`: `factor` is multiplied by the operator's constant. Raises Refused if the operator adds a bias or
+          scales by a variable.
+        - gradient of AMP's multiplication of the loss by the loss scale: `scale_power` rises by 1.
         - any other operator: the history stays the same.
         """
         if op.type == "scale":
@@ -316,9 +338,9 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
 
 
 def _check_decays(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator applies the recipe's weight decay to each of its parameters that decays.
+    """Prove that an update operator has the weight decay of `config` for each of its parameters.
 
-    Raises Refused for the first parameter with another decay.
+    It is 0 for parameters that do not decay. Raises Refused for the first parameter with another weight decay.
     """
     for index, name in enumerate(op.input("Param")):
         decay = _decay(op, index)

@@ -15,34 +15,35 @@ from typing import Any, NamedTuple
 
 from runlog import stats
 from runlog.json_types import JsonObject
-from scoring.published.table import Published, by_devices
+from scoring.published.table import Published, systems_by_devices
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingLoss:
     """The throughput lost to communication between nodes: `loss` in the formula of this module."""
 
-    mean: float
-    spread: float  # standard deviation of a figure's logarithm about the model at twice the nodes
-    tables: int  # how many tables it is fitted to: figures of one table are not independent of each other
+    loss: float  # log(linear scaling / throughput), by the share of the all-reduce's traffic that leaves a node
+    spread: float  # standard deviation of log(throughput) from the model, after one doubling of the nodes
+    tables: int  # how many published tables both are fitted to: figures of one table depend on each other
 
     def throughput_ratio(self, base_nodes: int, nodes: int) -> float:
         """Return the throughput on `nodes` nodes as a multiple of the throughput on `base_nodes` nodes."""
-        return nodes / base_nodes * math.exp(-self.mean * (1 / base_nodes - 1 / nodes))
+        return nodes / base_nodes * math.exp(-self.loss * (1 / base_nodes - 1 / nodes))
 
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        The interval combines two errors:
+        The error is that of log(throughput). Its variance is the sum of three:
 
-        - the scatter of the published figures, whose variance grows with each doubling from `base_nodes` to `nodes`
-        - `relative_error`: the standard error of the throughput measured on `base_nodes`, as a share of it
+        - scatter of single figures from the model: spread² for each doubling from `base_nodes` to `nodes`
+        - error of the fitted loss: spread² / tables for each doubling, assumed to grow in the same way
+        - `relative_error`²: the standard error of the throughput measured on `base_nodes`, as a share of it
 
-        Without either error both factors are 1.
+        If all three are 0, both factors are 1.
         """
         doublings = abs(math.log2(nodes / base_nodes))
-        scatter = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))  # 1 / tables: the error of `mean` itself
-        half_width = stats.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
+        model_error = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
+        half_width = stats.t_quantile(self.tables - 1) * math.hypot(model_error, relative_error)
         return math.exp(-half_width), math.exp(half_width)
 
 
@@ -58,15 +59,18 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return a table for each published system that was measured on at least two numbers of nodes.
 
-    All figures of a table have the same number of devices on each node, so that only the number of nodes differs. This
-    is the number of devices per node in the system's largest measurement. Its other figures are left out.
+    All figures of a table have the same number of devices on each node: that of the system's largest measurement. So
+    only the number of nodes differs. The system's other figures are left out, and so are rows that do not say their
+    nodes.
     """
+    rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
-    for figures in by_devices(row for row in rows if row.nodes):  # a list for each system, by ascending devices
+    for figures in systems_by_devices(rows_with_nodes):  # figures of one system, by ascending devices
         largest = figures[-1]
         images_per_s: dict[int, float] = {}  # by nodes
         for figure in figures:
-            if figure.nodes and figure.devices_per_node == largest.devices_per_node:
+            assert figure.nodes, "rows without it are left out above"
+            if figure.devices_per_node == largest.devices_per_node:
                 images_per_s[figure.nodes] = figure.value
         if len(images_per_s) > 1:
             name = _table_name(largest)
@@ -97,14 +101,16 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
     The model for M nodes, compared with the fewest nodes M0 of the same table, is
 
-        log(linear scaling / published figure) = mean * (1 / M0 - 1 / M)
+        log(linear scaling / published figure) = loss * (1 / M0 - 1 / M)
 
-    Linear scaling is M / M0 times the throughput on M0 nodes. 1 - 1 / M is the share of a ring all-reduce's traffic
-    that leaves its node on M nodes, and 1 / M0 - 1 / M is how much that share grows.
+    Linear scaling is M / M0 times the throughput on M0 nodes. On M nodes, 1 - 1 / M of a ring all-reduce's traffic
+    leaves its node, so 1 / M0 - 1 / M is how much that share grows from M0 to M nodes.
 
-    Each figure on more than M0 nodes gives one value of `mean`, and the result has their average. `spread` is the
-    standard deviation of log(figure) from the model when the nodes double. The variance is assumed to be proportional
-    to the number of doublings. The tables must hold at least two figures on more than their fewest nodes.
+    - `loss`: each figure on more than M0 nodes gives one value, and the result is their mean.
+    - `spread`: the standard deviation of log(figure) from the model after one doubling of the nodes. The variance is
+      assumed to be proportional to the number of doublings.
+
+    The tables must hold at least two figures on more than their fewest nodes.
     """
     figures = []
     for table in tables:
@@ -117,13 +123,13 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
                     doublings=math.log2(nodes / fewest_nodes),
                 )
             )
-    mean = statistics.fmean(figure.log_loss / figure.added_traffic_share for figure in figures)
-    squares_per_doubling = []
+    loss = statistics.fmean(figure.log_loss / figure.added_traffic_share for figure in figures)
+    squares_per_doubling = []  # each is the variance of one doubling, estimated from one figure
     for figure in figures:
-        deviation = figure.log_loss - mean * figure.added_traffic_share
+        deviation = figure.log_loss - loss * figure.added_traffic_share
         squares_per_doubling.append(deviation**2 / figure.doublings)
-    spread = math.sqrt(math.fsum(squares_per_doubling) / (len(figures) - 1))
-    return ScalingLoss(mean=mean, spread=spread, tables=len(tables))
+    variance_of_doubling = math.fsum(squares_per_doubling) / (len(figures) - 1)  # less one: the loss is fitted
+    return ScalingLoss(loss=loss, spread=math.sqrt(variance_of_doubling), tables=len(tables))
 
 
 def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
@@ -185,14 +191,13 @@ def _median_error(results: Sequence[Mapping[str, Any]], column: str, factor: flo
 def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
     """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors.
 
-    A figure outside the 95 % interval of its prediction is marked. `tested` has three keys:
+    The heading says how each figure is predicted: from the fewest nodes of its table, with a scaling loss that is
+    fitted to the other reports. A figure outside the 95 % interval of its prediction is marked.
 
-    - `results`: what `back_test` returned
-    - `covered`: how many of the figures are inside their intervals
-    - `median_errors`: what `median_errors` returned
+    `tested` has the keys `results` and `median_errors`, which hold what the functions `back_test` and `median_errors`
+    returned, and `covered`: how many of the figures are inside their intervals.
     """
     results = tested["results"]
-    # Each is predicted from its table's fewest nodes, with the scaling loss of the other reports.
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
     line_format = (
         "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "

@@ -23,7 +23,7 @@ class Point:
     nodes: int
     devices_per_node: int
     images_per_s: float
-    relative_error: float | None  # standard error, as a share
+    relative_error: float | None  # standard error, as a share; None if the throughput has no interval
 
     @property
     def devices(self) -> int:
@@ -49,14 +49,8 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured and return the throughput of each shape: a number of nodes and of devices per node.
 
-    Logs of one shape are repeats of one run. They are scored together under the protocol. The standard error of their
-    throughput comes from its 95 % interval.
-
-    The result has warnings for:
-
-    - logs that differ in math mode or software
-    - a shape with one log, or without an interval. The interval of one run is that of its windows. It is used, but it
-      does not contain the spread between runs.
+    Logs of one shape are repeats of one run. They are scored together under the protocol. The result has warnings for
+    logs that differ in math mode or software, and for each shape with a single log or without a 95 % interval.
 
     Raises InputError for a protocol that does not measure throughput, for logs without devices or batch, and for logs
     of different work. The errors of `score` are raised too, such as TooFewRunsError.
@@ -64,17 +58,14 @@ def measure(args: argparse.Namespace) -> Measured:
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {args.protocol} measures no throughput, of which the model is")
-    records_by_shape: dict[Shape, list[Record]] = {}
-    for log in args.measured:
-        record = read_record(log, batch_per_device=args.batch)
-        shape = _shape(record, log, args.devices_per_node)
-        records_by_shape.setdefault(shape, []).append(record)
+    records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
     warnings = _warnings_of_mixture(records)
 
     points = []
     for shape, repeats in sorted(records_by_shape.items()):
         result = score(repeats, protocol, skip=args.skip)
+        # A single run has an interval too, over its windows. It is used, but other runs may lie outside it.
         spread_of_runs_is_unknown = result.interval_95 is None or len(repeats) == 1
         if spread_of_runs_is_unknown:
             doubt = "the spread of runs is unknown, and not in the prediction's interval"
@@ -90,18 +81,34 @@ def measure(args: argparse.Namespace) -> Measured:
     return Measured(records, points, warnings)
 
 
-def _shape(record: Record, log: str, devices_per_node: int | None) -> Shape:
+def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
+    """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
+
+    Raises InputError if a log does not say its devices or batch, or for the same reason as `_shape`.
+    """
+    records_by_shape: dict[Shape, list[Record]] = {}
+    for log in args.measured:
+        record = read_record(log, batch_per_device=args.batch)
+        if record.devices is None or record.batch_per_device is None:
+            raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
+        shape = _shape(log, record.devices, record.nodes, args.devices_per_node or 8)
+        records_by_shape.setdefault(shape, []).append(record)
+    return records_by_shape
+
+
+def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int) -> Shape:
     """Return the number of nodes of a run and of devices on each.
 
-    If the log does not say its nodes, each is assumed to have `devices_per_node` devices, or 8 if that is None. Raises
-    InputError if the log does not say its devices or batch, or if the devices do not divide equally among the nodes.
+    If `nodes` is None, because the log does not say it, the run is assumed to have the fewest nodes with at most
+    `most_devices_per_node` devices each: 12 devices at 8 a node -> 2 nodes with 6 each.
+
+    Raises InputError, which names the `log`, if the devices do not divide equally among the nodes.
     """
-    if record.devices is None or record.batch_per_device is None:
-        raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
-    nodes = record.nodes or math.ceil(record.devices / (devices_per_node or 8))
-    if record.devices % nodes:
-        raise InputError(f"{log}: {record.devices} devices on {nodes} nodes; give --devices-per-node")
-    return Shape(nodes, record.devices // nodes)
+    if not nodes:
+        nodes = math.ceil(devices / most_devices_per_node)
+    if devices % nodes:
+        raise InputError(f"{log}: {devices} devices on {nodes} nodes; give --devices-per-node")
+    return Shape(nodes, devices // nodes)
 
 
 def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:

@@ -64,12 +64,13 @@ def predict(
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
     The throughput of the measured point `base` is scaled to `nodes` with `scaling_loss`, the throughput lost between
-    nodes. `input_limit` is the images/s that the input pipeline of one node can deliver. Above it the step waits for
-    its input: `input_wait_s`.
+    nodes. `input_limit` is the images/s that the input pipeline of one node can deliver. It caps the throughput, and
+    the step then waits for its input: `input_wait_s`.
 
-    - `interval_95` of the throughput is None only if `nodes` equals the base's nodes and the base has no error.
-    - `time_to_train_95_min` is None unless `nodes` equals the base's nodes. On other numbers of nodes the published
-      times were outside such intervals.
+    - `interval_95`: of the throughput. None if `nodes` equals the base's nodes and the base has no error. The interval
+      is relative to the capped throughput, and is not capped itself.
+    - `time_to_train_95_min`: None without `interval_95`, without a time to train, or if `nodes` differs from the base's
+      nodes. Published times on other numbers of nodes were outside such intervals, so the interval is not shown there.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -220,28 +221,36 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     assert batch, "`measure` has refused logs without it"
     points = _points_by_nodes(measured, args.devices_per_node)
     scaling_loss = fit_scaling_loss(published_tables(read_published()))
-    training, assumptions = _assumed_training(args, records, points[min(points)])  # the fewest nodes lose the least
+    fewest_nodes = min(points)  # their throughput per device has lost the least between nodes
+    training, assumptions = _assumed_training(args, records, points[fewest_nodes])
     unmeasured_nodes = set(args.nodes) - set(points)
     if unmeasured_nodes:
-        # M nodes do exp(-mean * (1 - 1 / M)) of linear scaling from one node. This is its limit for many nodes.
-        share_of_linear = format(math.exp(-scaling_loss.mean), ".1%")
-        sources = f"{scaling_loss.tables} published tables of up to 8 nodes"
-        assumptions.append(f"many nodes do {share_of_linear} of as many times one node, as {sources} have it")
+        assumptions.append(_assumed_scaling_in_words(scaling_loss))
 
+    limit = args.input_images_per_s or math.inf
     predictions = []
     for nodes in args.nodes:
         base = points[_base_nodes(points, nodes)]
-        limit = args.input_images_per_s or math.inf
         row = predict(base, scaling_loss, training, nodes=nodes, batch_per_device=batch, input_limit=limit)
         row["measured_images_per_s"] = base.images_per_s if base.nodes == nodes else None
         predictions.append(row)
     return {
-        "model": {"loss": scaling_loss.mean, "loss_spread": scaling_loss.spread, "tables": scaling_loss.tables},
+        "model": {"loss": scaling_loss.loss, "loss_spread": scaling_loss.spread, "tables": scaling_loss.tables},
         "measured": [asdict(point) | {"devices": point.devices} for point in measured],
         "predictions": predictions,
         "assumptions": assumptions,
         "warnings": warnings,
     }
+
+
+def _assumed_scaling_in_words(scaling_loss: ScalingLoss) -> str:
+    """Return the text of what is assumed for unmeasured nodes: what share of linear scaling a large cluster reaches.
+
+    On M nodes the share is exp(-loss * (1 - 1 / M)), compared with one node. For large M it tends to exp(-loss).
+    """
+    share_of_linear = format(math.exp(-scaling_loss.loss), ".1%")
+    sources = f"{scaling_loss.tables} published tables of up to 8 nodes"
+    return f"many nodes do {share_of_linear} of as many times one node, as {sources} have it"
 
 
 def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) -> dict[int, Point]:
@@ -268,31 +277,30 @@ def _base_nodes(measured: Iterable[int], nodes: int) -> int:
 
 
 class Assumed(NamedTuple):
-    """The inputs of the time to train, and in words those of them that are assumed."""
+    """The inputs of the time to train, and a text for each that is assumed."""
 
     training: Training
     assumptions: list[str]
 
 
 def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
-    """Return what the time to train is computed from, and a text for each value that is assumed.
+    """Return the inputs of the time to train, and a text for each that is assumed.
 
-    - Epochs: those of --epochs. Without them they stay None, and `epochs_to_target` looks them up for each global
-      batch. It knows them only for ResNet-50 on ImageNet.
-    - Images to train on and to evaluate: by the data set.
-    - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`.
+    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes the reference points of MLPerf. They hold only
+      for ResNet-50 on ImageNet, and then have a text.
+    - Images to train on and to evaluate: the size of the logs' data set. They do not have a text.
+    - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`. It
+      is always assumed, and has a text.
     """
-    workload = workloads.of_family(records[0].model)
-    size = _dataset_size(records)
-    is_resnet = workload is not None and workload.benchmark == "resnet"
-    is_resnet_on_imagenet = is_resnet and size.train == IMAGENET.train
-    eval_images_per_s_device = EVALUATION_SPEEDUP * base.images_per_s / base.devices
-
     assumptions = []
+    size = _dataset_size(records)
+    is_resnet_on_imagenet = _is_resnet(records[0]) and size.train == IMAGENET.train  # no other set has this size
     if args.epochs is None and is_resnet_on_imagenet:
         assumptions.append(
             "epochs to the target are MLPerf reference convergence points at the global batch (--epochs)"
         )
+
+    eval_images_per_s_device = EVALUATION_SPEEDUP * base.images_per_s / base.devices
     evaluation_rate = f"{format(eval_images_per_s_device, '.0f')} images/s a device"
     assumptions.append(f"evaluation does {evaluation_rate}, {EVALUATION_SPEEDUP} x training")
     training = Training(
@@ -303,6 +311,12 @@ def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base:
         is_resnet_on_imagenet=is_resnet_on_imagenet,
     )
     return Assumed(training, assumptions)
+
+
+def _is_resnet(record: Record) -> bool:
+    """Return whether a run is of the MLPerf benchmark `resnet`, by its model."""
+    workload = workloads.of_family(record.model)
+    return workload is not None and workload.benchmark == "resnet"
 
 
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:

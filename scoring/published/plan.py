@@ -138,36 +138,38 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
 
 def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | None) -> Campaign:
-    """Make the campaign `name` of the fields of its file and the published figures of the table `name`.
+    """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
 
-    - Each job's variable WARMUP_STEPS is the protocol's warm-up, in steps. A run then marks just those steps as warm-up
-      in its log that the protocol drops.
-    - With `shrink`, SHRUNK_EXPORTS replaces the variables of the same names, and the protocol is cut to match it.
-    - `repeats` is the number of runs, of a shrunk campaign too. None stands for the protocol's number.
+    - The variable WARMUP_STEPS is set so that a run's log marks as warm-up exactly the steps that the protocol drops.
+    - With `shrink`, SHRUNK_EXPORTS replaces variables, WARMUP_STEPS too, and the protocol is cut to match it.
+    - `repeats` is the number of runs, also of a shrunk campaign. None stands for the protocol's number.
 
-    Removes `protocol` and `environment` from `fields`; what is left are fields of Campaign. Raises KeyError, TypeError,
-    AttributeError or ValueError for a missing or wrong field, or for a table without throughput of the first framework.
+    Removes `protocol` and `environment` from `fields`. Raises KeyError, TypeError, AttributeError or ValueError for a
+    missing or wrong field, or if the table does not have a throughput of the first framework.
     """
     protocol = protocols.find(fields.pop("protocol"))
     environment = {key: str(value) for key, value in fields.pop("environment").items()}
+    other_fields = fields  # workload, frameworks and note: Campaign has fields of these names
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
     if shrink:
-        environment |= SHRUNK_EXPORTS
+        environment |= SHRUNK_EXPORTS  # with another WARMUP_STEPS, which the shrunk protocol drops
         protocol = _shrunk_protocol(protocol)
+    if repeats:
+        protocol = protocol.asking(repeats)
 
     published = select(read_published(), table=name)
-    own_framework = fields["frameworks"][0]
-    cells = [row for row in select(published, metric="throughput") if row.framework.startswith(own_framework)]
+    first_framework = other_fields["frameworks"][0]
+    cells = [row for row in select(published, metric="throughput") if row.framework.startswith(first_framework)]
     if not cells:
-        raise ValueError(f"published.csv has no throughput of {own_framework}")
+        raise ValueError(f"published.csv has no throughput of {first_framework}")
     return Campaign(
         name=name,
-        protocol=protocol.asking(repeats) if repeats else protocol,
+        protocol=protocol,
         environment=environment,
         cells=cells,
         published=published,
         shrunk=shrink,
-        **fields,
+        **other_fields,
     )
 
 

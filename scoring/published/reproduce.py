@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +23,10 @@ from scoring.figure import protocols
 from scoring.figure.rates import devices_in_rate
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
+from scoring.published.log_rules import LOGS_CSV, Rule, find_rule, published_of
 from scoring.published.table import Published, read_published, read_rows, select
 from scoring.record import InputError, Record, TooFewRunsError
 
-LOGS_CSV = Path(__file__).with_name("published_logs.csv")
 BORNE_OUT = "borne out"
 NOT_BORNE_OUT = "not borne out"
 NOT_DECIDED = "not decided"  # the publisher does not say its rule, and the one of its other logs gives another figure
@@ -39,32 +38,6 @@ _IS_BORNE_OUT = {BORNE_OUT: True, NOT_BORNE_OUT: False}
 TOLERANCE = 0.0005
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """How the publisher made a figure from a log (or from several: the five runs of an MLPerf submission)."""
-
-    names: tuple[str, ...]  # ends of the logs' paths, as shell patterns
-    sha256: tuple[str, ...]  # of the logs, where they are known
-    table: str
-    metric: str
-    framework: str
-    accelerator: str
-    precision: str | None
-    devices: int
-    protocol: str
-    skip: int | None
-    devices_unsaid: int | None  # stands in where the log does not say its devices
-    batch_unsaid: int | None  # stands in where the log does not say its batch of one device
-    factor: float | None  # that the publisher applied to the score
-    rule: str  # "published", or "assumed": as in the publisher's other logs, because it does not say
-    line: int
-
-    @property
-    def is_assumed(self) -> bool:
-        """Return whether the publisher does not say its rule, so that the one of its other logs is taken."""
-        return self.rule == "assumed"
-
-
 class Judgement(NamedTuple):
     """A published figure against what its logs give."""
 
@@ -73,13 +46,20 @@ class Judgement(NamedTuple):
     notes: list[str]
 
 
+class LogsFigure(NamedTuple):
+    """The figure that is compared with the published one, and whether it is from the closing line of a log."""
+
+    value: float
+    is_closing_figure: bool  # False: it is the score of the logs
+
+
 class Recomputation(NamedTuple):
     """The figure that the logs behind a published one give, with the verdict on the published one."""
 
     verdict: str
-    figure: float | None  # None where the logs cannot be scored
+    figure: float | None  # None if the logs cannot be scored
     notes: list[str]
-    footnotes: list[str]  # those that stand beside an MLPerf figure
+    footnotes: list[str]  # that the rules of MLPerf demand beside an MLPerf figure; empty for any other figure
 
 
 class Reproduction(NamedTuple):
@@ -89,44 +69,15 @@ class Reproduction(NamedTuple):
     unknown: list[str]
 
 
-def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
-    """Return the rule by which a log's publisher scored it; None if no rule knows the log.
-
-    1. A rule that lists the log's SHA-256 is taken.
-    2. Else a rule is taken if the log's path ends in one of its names. If several match, the name with the most folders
-       wins: `8gpu/log.txt` before `log.txt`.
-    """
-    for rule in rules:
-        if sha256 in rule.sha256:
-            return rule
-
-    rule_by_name: Rule | None = None
-    most_folders = -1  # fewer than any name has
-    for rule in rules:
-        for name in rule.names:
-            folders = name.count("/")
-            if path.match(name) and folders > most_folders:
-                rule_by_name = rule
-                most_folders = folders
-    return rule_by_name
-
-
-def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
-    """Return the published figure that a rule's logs belong to. Raises InputError unless there is exactly one."""
-    conditions = {name: getattr(rule, name) for name in ("table", "metric", "devices", "accelerator", "precision")}
-    figures = [row for row in select(rows, **conditions) if row.framework.startswith(rule.framework)]
-    if len(figures) != 1:
-        raise InputError(f"table of logs, line {rule.line}: {len(figures)} published figures match, want one")
-    return figures[0]
-
-
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
-    - `verdict`: see `_judge`
-    - `recomputed`: the figure that the logs give; None if they cannot be scored, and then `notes` say why
-    - `difference`: of the two figures, as a share of the published one
-    - `as_recorded`: whether the logs were scored and published.csv already notes that they give another figure
+    - `verdict`: BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored
+    - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
+    - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
+    - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
+    - `as_recorded`: whether published.csv has a note that the logs give another figure; False for NOT_RECOMPUTED
+    - `footnotes`: what the rules of MLPerf demand beside an MLPerf figure
     """
     notes: list[str] = []
     if rule.is_assumed:
@@ -134,10 +85,10 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     recomputed = _recompute(rule, paths, published)
     notes += recomputed.notes
     difference: float | None = None
-    is_mismatch_noted = False
+    as_recorded = False
     if recomputed.figure is not None:
         difference = recomputed.figure / published.value - 1
-        is_mismatch_noted = published.log_note is not None
+        as_recorded = published.log_note is not None
 
     return {
         "logs": [str(path) for path in paths],
@@ -151,7 +102,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "recomputed": recomputed.figure,
         "difference": difference,
         "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
-        "as_recorded": is_mismatch_noted,
+        "as_recorded": as_recorded,
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
     }
@@ -160,13 +111,17 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
     """Score logs by their publisher's rule, and return their figure with the verdict on the published one.
 
-    If the logs cannot be scored, there is no figure, the verdict is NOT_RECOMPUTED, and a note says why.
+    - `notes` say how the figure was made and where it differs from the published one.
+    - `footnotes` are what the rules of MLPerf demand beside an MLPerf figure. They say more if the figure stands
+      next to one that MLCommons verified.
+
+    If the logs cannot be scored, there is no figure, the verdict is NOT_RECOMPUTED, and the only note says why.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        is_verified = published.metric == "time_to_train"  # these figures are results that MLCommons verified
-        footnotes = result.notes(next_to_verified=is_verified)
+        published_is_verified = published.metric == "time_to_train"  # all of these are MLPerf results
+        footnotes = result.notes(next_to_verified=published_is_verified)
         judged = _judge(rule, result, records, published)
     except (InputError, TooFewRunsError) as error:
         return Recomputation(NOT_RECOMPUTED, figure=None, notes=[str(error)], footnotes=[])
@@ -176,41 +131,55 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
     """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
 
-    The logs' figure is `result`, their score by the publisher's rule. If that is not within TOLERANCE of the published
-    figure, but the log itself closes with the published figure, the closing figure is taken instead.
+    `result` is the score of the logs by the publisher's rule. `_figure_of_logs` says which figure is compared.
 
-    - BORNE_OUT: the logs ran under the report's conditions, and the figures are within TOLERANCE or equal at the
-      printed digits.
-    - NOT_DECIDED: the conditions agree, the figures do not, and the report does not say its rule (it is assumed).
-    - NOT_BORNE_OUT: any other case.
+    - The logs ran under other conditions than the report states: NOT_BORNE_OUT.
+    - The figures are equal at the printed digits, or within TOLERANCE of each other: BORNE_OUT.
+    - They are not, and the rule is an assumption: NOT_DECIDED. With a stated rule: NOT_BORNE_OUT.
 
     No other rule is tried: among many rules, one would match almost any wrong figure.
     """
-    notes = []
-    recomputed = result.value * (rule.factor or 1.0)
-    agrees_in_all_digits = _rounds_to_published(recomputed, published)
-    is_within_tolerance = abs(recomputed / published.value - 1) <= TOLERANCE
-    if not is_within_tolerance:
-        closing_figure = _closing_figure_if_published(records, published)
-        if closing_figure is not None:
-            recomputed = closing_figure
-            agrees_in_all_digits = True
-            notes.append("the log's own closing line")
-
-    notes += _notes_on_score(rule, result, records)
+    logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
+    agrees_in_all_digits = _rounds_to_published(logs_figure.value, published)
+    is_within_tolerance = _is_within_tolerance(logs_figure.value, published)
+    if differing_conditions:
+        verdict = NOT_BORNE_OUT
+    elif agrees_in_all_digits or is_within_tolerance:
+        verdict = BORNE_OUT
+    else:
+        verdict = NOT_DECIDED if rule.is_assumed else NOT_BORNE_OUT
+
+    notes = []
+    if logs_figure.is_closing_figure:
+        notes.append("the log's own closing line")
+    notes += _notes_on_score(rule, result, records)
     notes += differing_conditions
-    figures_agree = agrees_in_all_digits or is_within_tolerance
-    if figures_agree and not agrees_in_all_digits and not differing_conditions:
+    if verdict == BORNE_OUT and not agrees_in_all_digits:
         notes.append(f"within {percent(TOLERANCE, decimals=2)}, not to all digits")
     if published.log_note:
         notes.append(f"known: {published.log_note}")
+    return Judgement(verdict, logs_figure.value, notes)
 
-    if differing_conditions:
-        return Judgement(NOT_BORNE_OUT, recomputed, notes)
-    if figures_agree:
-        return Judgement(BORNE_OUT, recomputed, notes)
-    return Judgement(NOT_DECIDED if rule.is_assumed else NOT_BORNE_OUT, recomputed, notes)
+
+def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
+    """Return the figure of the logs that is compared with the published one.
+
+    - The score `result`, times the publisher's factor, is within TOLERANCE of the published figure: that product.
+    - Else, the log's closing line has the published figure: the figure of the closing line.
+    - Else: the product.
+    """
+    scored_figure = result.value * (rule.factor or 1.0)
+    if not _is_within_tolerance(scored_figure, published):
+        closing_figure = _closing_figure_if_published(records, published)
+        if closing_figure is not None:
+            return LogsFigure(closing_figure, is_closing_figure=True)
+    return LogsFigure(scored_figure, is_closing_figure=False)
+
+
+def _is_within_tolerance(value: float, published: Published) -> bool:
+    """Return whether a figure differs from the published one by at most TOLERANCE, as a share of the published one."""
+    return abs(value / published.value - 1) <= TOLERANCE
 
 
 def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:

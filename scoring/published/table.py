@@ -18,7 +18,7 @@ from compliance.rules import peaks
 from runlog.json_types import JsonObject
 from scoring.record import InputError
 
-NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
+MEMORY_TOLERANCE_GIB = 1.5  # the driver reports a little less than a card's name says: 39.4 to 40 GiB for 40 GB
 # Models in published tables that leave their version open: the version that each is taken for, and what is noted.
 UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
 
@@ -184,7 +184,7 @@ class _System(NamedTuple):
     model: str
 
 
-def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
+def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     """Return a list for each published system: its throughput rows by ascending number of devices.
 
     Rows are of one system if they agree in the columns of `_System`, so that only the number of devices differs. Left
@@ -266,19 +266,21 @@ def read_cards() -> list[Card]:
 
 
 def card_of(name: str | None, memory_gib: float | None) -> Card | None:
-    """Return the card of cards.csv that a GPU is, by its name and memory; None if there is no such card.
+    """Return the card of cards.csv for a GPU; None if the table does not have it, or if name or memory is not known.
 
-    `name` is what NVIDIA's driver calls the GPU, such as `NVIDIA A100-SXM4-40GB`. The memory may differ by NAMED_GIB,
-    because the driver keeps some of it. If the name or the memory is not known, None is returned. GPUs with PCIe links
-    are slower and not in the table, and neither is V100S, which has a name of its own.
+    `name` is what NVIDIA's driver calls the GPU. A card fits if its name is a whole word of `name`, and the memory
+    differs by at most MEMORY_TOLERANCE_GIB:
+
+    - `NVIDIA A100-SXM4-40GB` with 39.4 GiB -> the card A100 of 40 GiB
+    - `Tesla V100S-...` -> None: V100S is another word than V100
+    - `NVIDIA A100-PCIE-40GB` -> None: cards with PCIe links are slower, and the table does not have them
     """
     words = re.split(r"\W", (name or "").upper())
-    if "PCIE" in words:
+    if "PCIE" in words or memory_gib is None:
         return None
     for card in read_cards():
-        is_named = card.name in words
-        has_its_memory = memory_gib is not None and abs(card.memory_gib - memory_gib) <= NAMED_GIB
-        if is_named and has_its_memory:
+        memory_fits = abs(card.memory_gib - memory_gib) <= MEMORY_TOLERANCE_GIB
+        if card.name in words and memory_fits:
             return card
     return None
 
@@ -286,11 +288,11 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs of a model with Paddle on this card at this precision.
 
-    Rows that leave something open are included:
+    A row that does not say something is included, because it may be of the same thing:
 
     - the memory of the card
-    - the level of AMP: `amp` suits amp_o1 and amp_o2
-    - the version of the model, if UNVERSIONED says that it is this model
+    - the level of AMP: a row of `amp` counts as amp_o1 and as amp_o2
+    - the version of the model, by UNVERSIONED: a row of `resnet50` counts as resnet50_v1.5
     """
     precisions = {precision}
     if precision in ("amp_o1", "amp_o2"):
@@ -298,8 +300,8 @@ def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):
         is_of_paddle = row.framework.startswith("Paddle")
-        is_of_model = model in (row.model, _model_with_version(row.model))
-        is_of_memory = row.accelerator_memory_gib in (None, card.memory_gib)
+        is_of_model = row.model == model or _model_with_version(row.model) == model
+        is_of_memory = row.accelerator_memory_gib is None or row.accelerator_memory_gib == card.memory_gib
         if is_of_paddle and is_of_model and is_of_memory and row.precision in precisions:
             figures.append(row)
     return figures

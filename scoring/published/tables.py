@@ -82,59 +82,67 @@ def published_figure_by_framework(campaign: Campaign, cell: Published, metric: s
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
-    A row has a speedup only if the row of one device comes before it, as it does in reports. `_values_of_row` says what
-    the columns hold.
+    `_row_of_cell` says what the columns hold. A speedup compares our figure with our figure on one device.
+
+    In a shrunk campaign several cells share one tiny run. So the figure on one device is looked up by the run that the
+    report asks for, which differs from cell to cell.
     """
-    figure_by_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
-    value_by_reported_run: dict[Run, float | None] = {}  # our values; see below
+    ours_by_scored_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
+    our_value_by_reported_run: dict[Run, float] = {}
+    for cell in campaign.cells:
+        ours = ours_by_scored_run[run_of_cell(cell, shrink=campaign.shrunk)]
+        if isinstance(ours, Score):
+            our_value_by_reported_run[run_of_cell(cell, shrink=False)] = ours.value
+
     rows = []
     for cell in campaign.cells:
-        scored_run = run_of_cell(cell, shrink=campaign.shrunk)
-        ours = figure_by_run[scored_run]
-        # Speedups go by the runs that the report asks for, because cells of 2 and of 8 devices share one shrunk run.
-        reported_run = run_of_cell(cell, shrink=False)
-        value_by_reported_run[reported_run] = ours.value if isinstance(ours, Score) else None
-        same_on_one_device = replace(reported_run, nodes=1, devices=1)
-        rows.append(_values_of_row(campaign, cell, scored_run, ours, value_by_reported_run.get(same_on_one_device)))
+        ours = ours_by_scored_run[run_of_cell(cell, shrink=campaign.shrunk)]
+        run_on_one_device = replace(run_of_cell(cell, shrink=False), nodes=1, devices=1)
+        value_on_one_device = our_value_by_reported_run.get(run_on_one_device)  # None: the campaign has no figure of it
+        rows.append(_row_of_cell(campaign, cell, ours, value_on_one_device))
     return rows
 
 
-def _values_of_row(
-    campaign: Campaign, cell: Published, scored_run: Run, ours: Score | str, our_value_on_one_device: float | None
+def _row_of_cell(
+    campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the row of one cell of the report's tables, as plain values by the names of their columns.
+    """Return the row of one cell of the report's tables, as plain values by these names of columns.
 
-    `ours` is our score of the cell, or a text that says why there is none. `scored_run` is the run that was scored,
-    which is not the run of the report if the campaign is shrunk. The columns are:
+    - `table`: accelerator, precision and strategy in words
+    - `nodes`, `devices`, `batch_per_device`, `precision`, `strategy`: of the run that the report asks for
+    - the columns of our throughput and its ratios: see `_our_columns` and `_ratio_columns`
+    - `published`: {framework: published throughput}, and `log_value`: {framework: what its own log gives instead}
+    - `speedup`, `speedup_published`, only if the report has speedups
+    - `gpu_memory_mib`, `gpu_memory_mib_published`, only if the report has them; of the first framework alone
+    - `ran_as`: the run that was scored, a tiny one in a shrunk campaign; `notes` on all figures; `logs`: our log files
 
-    - the conditions of the run that the report asks for
-    - our figure; the published ones by framework; in `log_value` what the publishers' logs give instead
-    - the ratio of our figure to the published one, or to that of the publisher's log if it differs
-    - speedup and GPU memory, if the report has such figures. Our speedup is None without a figure on one device.
-    - the run that was scored, notes on all these figures, and our logs
+    `ours` is our score, or a text that says why there is none.
     """
-    value: float | None = None
-    records: Sequence[Record] = ()
-    if isinstance(ours, Score):
-        value = ours.value
-        records = ours.records
+    reported_run = run_of_cell(cell, shrink=False)
+    scored_run = run_of_cell(cell, shrink=campaign.shrunk)
+    records: Sequence[Record] = ours.records if isinstance(ours, Score) else ()
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
 
-    reported_run = run_of_cell(cell, shrink=False)
     title = (cell.accelerator, reported_run.precision, reported_run.strategy)
-    row: JsonObject = {"table": " ".join(part for part in title if part)}
-    row |= vars(reported_run)
-    row |= _our_columns(ours, unit_by_metric["throughput"])
-    row["published"] = published_figure_by_framework(campaign, cell, "throughput")
-    row["log_value"] = _log_value_by_framework(campaign, cell)
-    row |= _ratio_columns(ours, cell.log_value or cell.value)  # log_value is None unless the log gives another value
+    row: JsonObject = {
+        "table": " ".join(part for part in title if part),
+        "nodes": reported_run.nodes,
+        "devices": reported_run.devices,
+        "batch_per_device": reported_run.batch_per_device,
+        "precision": reported_run.precision,
+        "strategy": reported_run.strategy,
+        **_our_columns(ours, unit_by_metric["throughput"]),
+        "published": published_figure_by_framework(campaign, cell, "throughput"),
+        "log_value": _log_value_by_framework(campaign, cell),
+        **_ratio_columns(ours, cell),
+    }
     if "speedup" in unit_by_metric:
-        row["speedup"] = value / our_value_on_one_device if value and our_value_on_one_device else None
+        row["speedup"] = _our_speedup(ours, our_value_on_one_device)
         row["speedup_published"] = published_figure_by_framework(campaign, cell, "speedup")
     if "gpu_memory" in unit_by_metric:
-        own_framework = campaign.frameworks[0]
+        first_framework = campaign.frameworks[0]
         row["gpu_memory_mib"] = _most_memory_mib(records)
-        row["gpu_memory_mib_published"] = published_figure_by_framework(campaign, cell, "gpu_memory")[own_framework]
+        row["gpu_memory_mib_published"] = published_figure_by_framework(campaign, cell, "gpu_memory")[first_framework]
 
     row["ran_as"] = scored_run.name
     row["notes"] = [*_notes_on_ours(ours), *_notes_on_published(campaign, cell)]
@@ -142,8 +150,15 @@ def _values_of_row(
     return row
 
 
+def _our_speedup(ours: Score | str, our_value_on_one_device: float | None) -> float | None:
+    """Return our throughput as a multiple of ours on one device; None if one of the two is missing or 0."""
+    if not isinstance(ours, Score) or not ours.value or not our_value_on_one_device:
+        return None
+    return ours.value / our_value_on_one_device
+
+
 def _our_columns(ours: Score | str, unit: str) -> JsonObject:
-    """Return the columns of our figure: value, unit, interval, and number of runs.
+    """Return the columns of our throughput: `ours`, `unit`, `interval_95`, `interval_method`, and `runs`, their number.
 
     Without a figure the value and the interval are None, there are 0 runs, and the unit is `unit`.
     """
@@ -158,8 +173,12 @@ def _our_columns(ours: Score | str, unit: str) -> JsonObject:
     return {"ours": None, "unit": unit, "interval_95": None, "interval_method": None, "runs": 0}
 
 
-def _ratio_columns(ours: Score | str, published: float) -> JsonObject:
-    """Return our figure and the ends of its interval as multiples of the published one; None for what we lack."""
+def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
+    """Return the columns `ratio` and `ratio_95`: our throughput and its interval as multiples of the published one.
+
+    If the publisher's own log gives another throughput, they are multiples of that. None stands for what we lack.
+    """
+    published = cell.log_value or cell.value  # log_value is None unless the log gives another value
     ratios: JsonObject = {"ratio": None, "ratio_95": None}
     if isinstance(ours, Score):
         if ours.value:
@@ -187,9 +206,13 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return a note for each published figure of a cell that its publisher's own log does not confirm.
+    """Return notes on the published figures that belong to a cell but are not confirmed by their publisher's own log.
 
-    If such a log gives another throughput for the cell itself, a last note says that our ratio is to that value.
+    A cell is one throughput of the first framework. To it belong the figures of all frameworks and metrics, such as
+    speedup, under the same conditions. The throughput of the cell itself is one of them.
+
+    - For each such figure: "published speedup 7.59: its own log gives 7.5: ...".
+    - Last, if the log of the cell's own throughput gives another value: a note that our ratio is to that value.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
@@ -197,10 +220,10 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
         for row in published_row_by_framework(campaign, cell, metric).values():
             if row is None or row.log_note is None:
                 continue
-            logged_value = ""
+            what_log_gives = ""
             if row.log_value is not None:
-                logged_value = f"its own log gives {six_digits(row.log_value)}: "
-            notes.append(f"{_head_of_note(metric, row.printed)} {logged_value}{row.log_note}")
+                what_log_gives = f"its own log gives {six_digits(row.log_value)}: "
+            notes.append(f"{_head_of_note(metric, row.printed)} {what_log_gives}{row.log_note}")
     if cell.log_note and cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
@@ -281,20 +304,27 @@ def _published_cell(
     """Return the text of the published throughput of `framework` in a row of `table_rows`.
 
     - No published figure: `not published`.
-    - A note of the row is about the figure: `2450 (log: 2390.5) [3]` with the value of the publisher's log and the
-      note's number, or `2450 [3]` if the log gives no value.
-    - Else: `2450`.
+    - No note of the row is about the figure: `2450`.
+    - A note is about it, and the publisher's log does not give a value: `2450 [3]`, with the note's number.
+    - A note is about it, and the publisher's log gives another value: `2450 (log: 2390.5) [3]`.
     """
     if figure is None:
         return "not published"
+    note = _note_on_throughput(figure, row["notes"])
+    if note is None:
+        return figure.printed
     log_value = row["log_value"][framework]
-    for note in row["notes"]:
+    if log_value is None:
+        return f"{figure.printed} [{note_numbers[note]}]"
+    return f"{figure.printed} (log: {six_digits(log_value)}) [{note_numbers[note]}]"
+
+
+def _note_on_throughput(figure: Figure, notes: Sequence[str]) -> str | None:
+    """Return the note on a published throughput, which begins with `_head_of_note`; None if there is none."""
+    for note in notes:
         if note.startswith(_head_of_note("throughput", figure.printed)):
-            logged_value = ""
-            if log_value is not None:
-                logged_value = f" (log: {six_digits(log_value)})"
-            return f"{figure.printed}{logged_value} [{note_numbers[note]}]"
-    return figure.printed
+            return note
+    return None
 
 
 def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from scoring.figure import protocols
-from scoring.published import reproduce
+from scoring.published import log_rules, reproduce
 from scoring.published.table import Figure, Published, nearest, read_published, read_rows, select
 from scoring.record import InputError
 from tests import jobs
@@ -23,7 +23,7 @@ from tests.jobs import printed
 from tests.scoring.samples import scoring
 
 ROWS = read_published()
-RULES = read_rows(reproduce.LOGS_CSV, reproduce.Rule)
+RULES = read_rows(log_rules.LOGS_CSV, log_rules.Rule)
 
 
 def dlperf(text: str) -> dict[tuple, str]:
@@ -278,9 +278,9 @@ def test_a_log_that_was_changed_is_not_borne_out(published_logs: Path, tmp_path:
 @pytest.mark.parametrize("log", ["ngc_tensorflow_v100_gpu8_amp_bs256.log", "mmseg_v100_gpu8_fp32_bs8.log"])
 def test_a_figure_that_is_wrong_by_up_to_1_percent_is_named(published_logs: Path, kind: str, log: str) -> None:
     path = published_logs / log
-    rule = reproduce.find_rule(RULES, path, "")
+    rule = log_rules.find_rule(RULES, path, "")
     assert rule
-    right = reproduce.published_of(rule, ROWS)
+    right = log_rules.published_of(rule, ROWS)
     # What another number of dropped windows gives is no acquittal of a report that drops this one.
     other = reproduce.reproduction_of(dataclasses.replace(rule, skip=(rule.skip or 0) + 9), [path], right)["recomputed"]
     for value in (other, *(right.value * (1 + share) for share in (-0.003, 0.001, 0.01))):
@@ -294,11 +294,11 @@ def test_a_figure_that_is_wrong_by_up_to_1_percent_is_named(published_logs: Path
 
 def test_a_figure_that_is_the_logs_own_closing_line_is_borne_out(published_logs: Path) -> None:
     path = published_logs / "ngc_tensorflow_v100_gpu8_amp_bs256.log"
-    rule = reproduce.find_rule(RULES, path, "")
+    rule = log_rules.find_rule(RULES, path, "")
     assert rule
     closing = re.search(r"train_throughput : ([\d.]+)", path.read_text())
     assert closing
-    stated = dataclasses.replace(reproduce.published_of(rule, ROWS), value=Figure(f"{float(closing[1]):.2f}"))
+    stated = dataclasses.replace(log_rules.published_of(rule, ROWS), value=Figure(f"{float(closing[1]):.2f}"))
     found = reproduce.reproduction_of(rule, [path], stated)
     assert found["verdict"] == "borne out" and "the log's own closing line" in found["notes"]
     assert round(found["recomputed"], 2) == stated.value
@@ -310,7 +310,7 @@ def test_a_figure_of_an_unsaid_rule_is_not_accused(published_logs: Path, tmp_pat
     text = (published_logs / log).read_text(encoding="utf-8", errors="replace")
     (tmp_path / log).write_text(text.replace("ips: 3", "ips: 2"), encoding="utf-8")
     rules = tmp_path / "map.csv"
-    stated = reproduce.LOGS_CSV.read_text().splitlines(keepends=True)
+    stated = log_rules.LOGS_CSV.read_text().splitlines(keepends=True)
     rules.write_text(stated[0] + next(line.replace(",published", ",assumed") for line in stated if log in line))
     done = command(tmp_path / log, "--map", rules, "--json")
     assert done.returncode == 2  # a file is no folder
@@ -347,16 +347,16 @@ def test_an_unknown_log_is_listed_and_nothing_is_guessed_from_its_name(published
 
 def test_names_of_two_folders_are_told_apart() -> None:
     name = "PaddleClas_ResNet50_bs256_fp32_DP_N1C8_log"
-    v100 = reproduce.find_rule(RULES, Path("x/V100-LOG") / name, "")
-    a100 = reproduce.find_rule(RULES, Path("x/A100-LOG") / name, "")
+    v100 = log_rules.find_rule(RULES, Path("x/V100-LOG") / name, "")
+    a100 = log_rules.find_rule(RULES, Path("x/A100-LOG") / name, "")
     assert v100 and a100 and (v100.accelerator, a100.accelerator) == ("V100", "A100")
-    assert reproduce.find_rule(RULES, Path(name), "") is None
+    assert log_rules.find_rule(RULES, Path(name), "") is None
     short, long = (dataclasses.replace(RULES[0], names=(name,), sha256=()) for name in ("x.log", "A/x.log"))
-    assert reproduce.find_rule([short, long], Path("B/A/x.log"), "") is long
+    assert log_rules.find_rule([short, long], Path("B/A/x.log"), "") is long
 
 
 def test_every_rule_stands_behind_one_published_figure_and_a_known_protocol() -> None:
-    figures = [reproduce.published_of(rule, ROWS) for rule in RULES]
+    figures = [log_rules.published_of(rule, ROWS) for rule in RULES]
     assert len({row.line for row in figures}) == len(figures)
     assert {rule.protocol for rule in RULES} <= set(protocols.load())
     # A log that is published under a protocol was published so in the table of figures, too.
@@ -369,12 +369,12 @@ def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and text in done.stderr
     broken = tmp_path / "map.csv"
     for change in ((",fp32,1,", ",fp32,one,"), (",perf,10,", ",,10,")):
-        broken.write_text(reproduce.LOGS_CSV.read_text().replace(*change, 1))
+        broken.write_text(log_rules.LOGS_CSV.read_text().replace(*change, 1))
         with pytest.raises(InputError, match=r"map\.csv:2: "):
-            read_rows(broken, reproduce.Rule)
+            read_rows(broken, log_rules.Rule)
     broken.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"map\.csv:1: want the columns"):
-        read_rows(broken, reproduce.Rule)
+        read_rows(broken, log_rules.Rule)
 
 
 # ---- `tests/fetch_logs.sh` from a mirror on this disk, and what a run of the tests says of those it skipped

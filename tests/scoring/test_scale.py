@@ -22,7 +22,7 @@ TABLES = scale.published_tables(ROWS)
 
 
 def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
-    loss = ScalingLoss(mean=0.08, spread=0.03, tables=10)
+    loss = ScalingLoss(loss=0.08, spread=0.03, tables=10)
     widths = []
     for nodes in (1, 2, 8, 64, 1024):
         low, high = loss.relative_interval_95(1, nodes)
@@ -34,7 +34,7 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
     assert math.log(widths[1]) / 2 == pytest.approx(2.262 * 0.03 * math.sqrt(1.1), rel=1e-3)
     assert loss.relative_interval_95(4, 4, 0.01)[1] == pytest.approx(math.exp(0.02262), rel=1e-4)
     learnt = scale.fit_scaling_loss(TABLES)  # as docs/scale-model.md has it
-    assert (round(learnt.mean, 3), round(learnt.spread, 4), learnt.tables) == (0.081, 0.0343, 23)
+    assert (round(learnt.loss, 3), round(learnt.spread, 4), learnt.tables) == (0.081, 0.0343, 23)
 
 
 # ----------------------------------------------------------------------------------------------- back-test

@@ -1,0 +1,67 @@
+"""The rules of `published_logs.csv`: which published figure a log stands behind, and how its publisher scored it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scoring.published.table import Published, select
+from scoring.record import InputError
+
+LOGS_CSV = Path(__file__).with_name("published_logs.csv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How the publisher made a figure from a log (or from several: the five runs of an MLPerf submission)."""
+
+    names: tuple[str, ...]  # ends of the logs' paths, as shell patterns
+    sha256: tuple[str, ...]  # of the logs, if they are known
+    table: str
+    metric: str
+    framework: str
+    accelerator: str
+    precision: str | None
+    devices: int
+    protocol: str
+    skip: int | None
+    devices_unsaid: int | None  # stands in if the log does not say its devices
+    batch_unsaid: int | None  # stands in if the log does not say its batch per device
+    factor: float | None  # that the publisher applied to the score
+    rule: str  # "published", or "assumed": as in the publisher's other logs, because it does not say
+    line: int
+
+    @property
+    def is_assumed(self) -> bool:
+        """Return whether the publisher does not say its rule, so that the one of its other logs is taken."""
+        return self.rule == "assumed"
+
+
+def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
+    """Return the rule by which a log's publisher scored it; None if no rule knows the log.
+
+    1. A rule that lists the log's SHA-256 is taken.
+    2. Else a rule is taken if the log's path ends in one of its names. If several match, the name with the most folders
+       wins: `8gpu/log.txt` before `log.txt`.
+    """
+    for rule in rules:
+        if sha256 in rule.sha256:
+            return rule
+
+    rule_by_name: Rule | None = None
+    most_folders = -1  # fewer than any name has
+    for rule in rules:
+        for name in rule.names:
+            folders = name.count("/")
+            if path.match(name) and folders > most_folders:
+                rule_by_name = rule
+                most_folders = folders
+    return rule_by_name
+
+
+def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
+    """Return the published figure that a rule's logs belong to. Raises InputError unless there is exactly one."""
+    conditions = {name: getattr(rule, name) for name in ("table", "metric", "devices", "accelerator", "precision")}
+    figures = [row for row in select(rows, **conditions) if row.framework.startswith(rule.framework)]
+    if len(figures) != 1:
+        raise InputError(f"table of logs, line {rule.line}: {len(figures)} published figures match, want one")
+    return figures[0]
