@@ -32,8 +32,8 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs, and `rates` the rates of each run's windows. `hosts` names the host of each
-    run; None if not known. A run that did not converge (infinite) is counted in `not_converged` alone.
+    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
+    not known. A run that did not converge (infinite) counts only in `not_converged`.
     """
     window_level = _level_of_windows(rates)
     indices_of_converged = [index for index, value in enumerate(values) if not math.isinf(value)]

@@ -18,8 +18,8 @@ def devices_in_rate(record: Record) -> int | None:
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """Return the images/s of all devices in a window or an epoch; None if its row says too little.
 
-    `printed` takes the rate that the row prints before the one measured by its images and seconds. If the number of
-    devices is not known, the result is the rate of one device.
+    `printed` takes the rate that the row prints before the measured one, images over seconds. If the number of devices
+    is not known, the result is that of one device.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -130,10 +130,9 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 
 
 def _work_at_printed_speed(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
-    """Return images and seconds of each window that make the speed its row prints. All rows are read in the same way.
+    """Return images and seconds of each window that make the speed its row prints, read in the same way from all rows.
 
-    For example, a printed rate of 500 images/s is 1 image in 1/500 s on each device. Raises InputError if a row has no
-    rate, or if the batch is needed but not known.
+    A printed rate of 500 images/s is 1 image in 1/500 s on each device. Raises InputError if a row's rate is not known.
     """
     windows = len(chosen)
     rates = _values_if_in_all(chosen, "printed_rate")

@@ -34,8 +34,8 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the figure of one run under a protocol, with the rows of the log that it is made of.
 
-    `skip` is how many windows (or epochs) to drop at the start; None takes the protocol's own number. Raises InputError
-    if the log lacks what the protocol needs, or contradicts itself about its throughput.
+    `skip` is how many windows (or epochs) to drop at the start; None takes the protocol's number. Raises InputError if
+    the log lacks what the protocol needs, or contradicts itself.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -150,9 +150,9 @@ class StampedRow(NamedTuple):
 def _figure_between_stamps(record: Record, protocol: Protocol, start_row: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows: steps * batch / seconds between them.
 
-    With `start_row` 3, the clock starts at the third stamped row. None: it starts where the protocol's warm-up ends.
+    With `start_row` 3, the clock starts at the third stamped row; with None, where the protocol's warm-up ends.
 
-    Raises InputError if there are no two such rows, if the clock was set between them, or if the batch is not known.
+    Raises InputError if there are no such rows, if the clock was set between them, or without a batch.
     """
     stamped = _stamped_rows(record, protocol)
     if start_row == 0:

@@ -191,8 +191,8 @@ def score(
 
     `skip` drops so many windows of each run, not the protocol's number. `system` names the machine.
 
-    Raises InputError if the runs are not repeats, or lack what the protocol needs. Raises TooFewRunsError if they are
-    too few; its `partial` is their score, if they have one.
+    Raises InputError if the runs are not repeats or lack something, and TooFewRunsError for too few runs. Its `partial`
+    is their score, if they have one.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -224,7 +224,7 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequenc
     """
     times_whole_runs = protocol.figure == "run_time"
     has_surplus_runs = len(records) > protocol.runs
-    rule_applies = protocol.runs >= 3  # MLPerf's rule is for three runs or more
+    rule_applies = protocol.runs >= 3  # the rule is for three runs or more
     if not (times_whole_runs and has_surplus_runs and rule_applies):
         return records, ""
 

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON. Returns 1 if there are too few runs, else 0.
 
-    Raises NothingMeasuredError if the warm-up leaves nothing to measure. But runs that were resumed near their end and
-    then finished have a score without a figure, unless --skip is given.
+    Raises NothingMeasuredError if the warm-up leaves nothing to measure. Runs that were resumed near their end have a
+    score without a figure instead, unless --skip is given.
     """
     protocol = protocol_of(args)
     records = read_records(args)

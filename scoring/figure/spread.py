@@ -348,8 +348,8 @@ def single_run_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
-    `relative_sd` and its degrees of freedom `freedom` are of other runs, because a single run shows no spread. `counts`
-    are the numbers of runs of the two means.
+    `relative_sd`, with `freedom` degrees of freedom, is that of other runs: a single run shows none. `counts` are the
+    numbers of runs of the two means.
     """
     runs, other_runs = counts
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
@@ -394,9 +394,9 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
-    """Return how many rankings of m and n values have each Mann-Whitney U; the index of the list is U, 0 to m * n.
+    """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
 
-    U is the number of pairs in which the value of the first set is the greater one. For m = 1 and n = 2: [1, 1, 1].
+    U is the number of pairs in which the first set has the greater value. For m = 1 and n = 2: [1, 1, 1].
     """
     # The counts are the coefficients of the Gaussian binomial, a polynomial in q. It is the product of
     # (1 - q**(n + k)) / (1 - q**k) for k from 1 to m. Here they are by power of q, at first of the polynomial 1.

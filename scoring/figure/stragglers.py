@@ -66,13 +66,14 @@ def slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
 def _most_chance_of_slowest(count: int, windows: int, ranks: int) -> float:
     """Return an upper bound of the chance that any of `ranks` equal ranks is the slowest in `count` of `windows`.
 
-    For one rank it is Chernoff's bound, exp(-n D). D is the Kullback-Leibler divergence of its share of windows from
-    1 / ranks, and n the number of independent windows. For any of the ranks, it is `ranks` times that.
+    For one rank it is Chernoff's bound exp(-n D), for n independent windows. For any of the ranks it is `ranks` times
+    that.
     """
     share = count / windows
     expected_share = 1 / ranks
     if share <= expected_share:
         return 1.0
+    # D, the Kullback-Leibler divergence of the share from the expected one
     divergence = share * math.log(share / expected_share)
     if share < 1:  # at 1 this part is 0, but log(0) is not defined
         divergence += (1 - share) * math.log((1 - share) / (1 - expected_share))
