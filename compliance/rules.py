@@ -174,7 +174,7 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule of a row of strict.yaml. The row's special `fields` are taken out; the others are kept.
+    """Return the strict rule of a row of strict.yaml, from the row's `fields`, which are changed.
 
     - A row of class `form` is a warning by default. It is in force in each ruleset.
     - A row of class `rule` or `plausibility` is an error by default. It names the text that it was read in, and the
@@ -191,9 +191,8 @@ def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
         assert text and since, f"{name}: it must name the text that it was read in, and the first ruleset in force"
         source += f"; read in: {texts[text]}; in force from ruleset {since} on"
-    is_in_force = (
-        version >= since
-    )  # by text: the numbers of a version have one digit, and an empty `since` is the least
+    # Versions compare as texts, because each of their numbers has one digit. An empty `since` is below all of them.
+    is_in_force = version >= since
     return StrictRule(
         name=name, kind=kind, severity=severity, source=source, since=since, in_force=is_in_force, **fields
     )

@@ -128,7 +128,7 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
     """
     if not precision.is_half:
         return
-    parameters = main.all_parameters()
+    parameters = main.all_parameters()  # listed once
     with (
         # Paddle's function refuses a variable with several writers, which an evaluation at several image sizes has.
         replaced(fp16_utils, "find_true_prev_op", _last_writer),

@@ -45,8 +45,8 @@ class Judge:
         The first file is common.yaml. The code of its rules enqueues further files, depending on the events' values:
         the file of the division, such as closed_common.yaml, which enqueues the file of the benchmark.
 
-        If several files have a rule for a key, only the failures by the last of these files are reported. Three kinds
-        of findings count in every file, and `_AppliedFile.apply` reports them.
+        If several files have a rule for a key, failures and wrong counts are reported by the last of these files only.
+        Other findings count in every file: `_AppliedFile.apply` reports them at once.
         """
         names_to_apply = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
@@ -172,9 +172,9 @@ class _AppliedFile:
 
             sorted(s['initialized_tensors']) == [...]  # the listed names, and the wanted ones
 
-        `check.other_key` is the key of the events that name the tensors. A log without these events is passed over,
-        because another finding reports that. The finding has the first three names that are missing, and the first
-        three that are unknown or listed twice.
+        `check.other_key` is the key of the events that name the tensors. Nothing is checked in a log without these
+        events, because another finding reports that. The finding has the first three names that are missing, and the
+        first three that are unknown or listed twice.
         """
         result_of_naming_key = self.result_by_key[check.other_key]
         if not result_of_naming_key.event_count:
@@ -239,13 +239,12 @@ class _KeyResult:
         self._listed_failures: list[Finding] = []  # dropped if a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """Count the next event of the key, and apply the rule's checks to it.
+        """Count the next event of the key, and apply the rule to it in this order:
 
-        - The checks of each event, then the rule's code. For the keys submission_... only the first event is checked.
-        - `first_check`, if the event is the first one.
-        - `any_check`, which at least one event must meet.
-
-        The line and the value of the first event are kept, and whether a later event has another value.
+        1. Keep the line and the value of the first event, and whether a later event has another value.
+        2. Apply the checks of each event, then run the rule's code. For keys submission_..., only for the first event.
+        3. Apply `first_check` if the event is the first one.
+        4. Note whether the event meets `any_check`, which at least one event must meet.
         """
         self.event_count += 1
         is_first = self.event_count == 1

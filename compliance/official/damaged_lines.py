@@ -26,7 +26,7 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
     - A finding of ours is official if it is an error about an unreadable line, or if the second judgement finds a
       breach of the same rule.
-    - If no error of ours is about an unreadable line, a finding about the first unreadable line is added.
+    - If there are unreadable lines, but no error of ours is about one, a finding about the first of them is added.
     - The findings of rules that only the second judgement finds broken are added.
     """
     is_only_damage_found = all(_is_about_damage(finding) for finding in ours)
@@ -40,9 +40,9 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
     is_unreadable_line_named = any(_is_damage_error_at(finding, second.unreadable_lines) for finding in ours)
     if second.unreadable_lines and not is_unreadable_line_named:
-        first_damage = next(finding for finding in marked if _is_about_damage(finding))
         first_unreadable = min(second.unreadable_lines)
-        marked.append(replace(first_damage, severity="error", line=first_unreadable, official=True))
+        model = next(finding for finding in marked if _is_about_damage(finding))  # for its rule and its words
+        marked.append(replace(model, severity="error", line=first_unreadable, official=True))
 
     rules_of_ours = {finding.rule for finding in ours}
     marked += [finding for finding in second.findings if finding.rule not in rules_of_ours]

@@ -60,8 +60,9 @@ def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    Nothing is reported if the run has no evaluations, or if it started 4 epochs before each of them: some runs evaluate
-    after 4, 8 and 12 epochs, but number these evaluations 3, 6 and 10. Otherwise the stated numbers decide. A breach is
+    Nothing is reported if the run has no evaluations, or if it started 4 epochs from each evaluation to the next. Some
+    such runs state other numbers, such as epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs. Otherwise
+    the stated numbers decide. A breach is
 
     - a first evaluation after epoch 4,
     - more than 4 epochs from one evaluation to the next; if `exact` is true, also fewer than 4,

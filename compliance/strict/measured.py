@@ -130,9 +130,11 @@ class Measured:
         self._stated_times_of_open_epoch.clear()
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Keep faults of a run that ended with success, at `line`: losses that are not numbers, or a missing step.
+        """Check the losses and the last step of a run that ended with success at `line`, the line of its run_stop.
 
-        The last step is known only for a run that only measures throughput.
+        - A loss that is not a number is a fault.
+        - Another last step than the planned one is a fault, if the run only measures throughput. The plan of any other
+          run has no last step.
         """
         losses = self._run.losses
         lost = losses.count(None)

@@ -123,10 +123,10 @@ class Policy:
                 self._add_breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
 
     def _check_caches(self) -> None:
-        """Report each cache_clear event that denies that the cache was cleared, and caches that were cleared too late.
+        """Report each cache_clear event that says that the cache was not cleared, and a clearing that came too late.
 
-        The earliest clearing may come up to `late_ms` after run_start, a bound of the rule. One is enough, because each
-        node may log its own by its own clock. A log without any cache_clear breaks another rule.
+        The earliest clearing may come up to `late_ms`, a bound of the rule, after run_start. The others may be later,
+        because each node may log its clearing by its own clock. A log without any cache_clear breaks another rule.
         """
         cleared: list[Event] = []
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:

@@ -267,9 +267,10 @@ class ProjectLog:
 
         The header's section `program` has the number of its operators by their kind.
 
-        - Convolutions are `...conv2d...` and `resnet_unit`, one that is fused with what follows it.
-        - Those of the backward pass, `..._grad`, do not count.
-        - Half of the model's convolutions must be left, because passes may fuse the others into operators of any name.
+        - An operator counts if its kind contains `conv2d`. So does `resnet_unit`, which is a convolution fused with
+          what follows it. Operators of the backward pass, `..._grad`, do not count.
+        - At least half of the model's convolutions must be there. Passes of the compiler may fuse the others into
+          operators of any name.
 
         Nothing is yielded for a benchmark without a known number, and for STRATEGY=auto: Paddle makes that program.
         """

@@ -266,7 +266,7 @@ class RunOrder:
 
         Report a breach if the previous evaluation has no accuracy, or if `number` is not the epoch to evaluate now.
         """
-        # A previous evaluation that never stopped was reported by `_start_part`: its accuracy is not asked for, too.
+        # `_start_part` has reported a previous evaluation that never stopped. It is not reported again here.
         is_previous_still_open = "eval" in self._open_parts
         if self._evaluation_without_accuracy is not None and not is_previous_still_open:
             self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")

@@ -8,7 +8,8 @@ from runlog.digits import percent, percent_above, significant, six_digits
 from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
 from scoring.figure.spread import outlier
-from scoring.importers.checks import CLOCKS_AGREE_WITHIN, EPOCHS_AND_RUN, MAX_PLAUSIBLE_RATIO, seconds_of_row
+from scoring.importers.checks import CLOCKS_AGREE_WITHIN, EPOCHS_AND_RUN, MAX_PLAUSIBLE_RATIO
+from scoring.importers.gaps import seconds_of_row
 from scoring.importers.run_time import run_rate
 from scoring.record import Record
 
