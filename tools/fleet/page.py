@@ -106,7 +106,7 @@ def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
 
-def _row_of_bad(verdict: Verdict) -> tuple[str, ...]:
+def _row_of_bad(verdict: Verdict) -> list[str]:
     """Return the cells of a bad node or link: its name, the check, how much slower, the interval, median and status.
 
     A verdict on stalls, on the arithmetic or by the doctor has no median. Its status is followed by what was found.
@@ -121,7 +121,7 @@ def _row_of_bad(verdict: Verdict) -> tuple[str, ...]:
     interval = ""
     if figures.get("interval_95"):  # None if there were too few turns
         interval = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
-    return (verdict.where, verdict.check, _slower(verdict, missing=""), interval, median, status)
+    return [verdict.where, verdict.check, _slower(verdict, missing=""), interval, median, status]
 
 
 def _table_of_nodes(judged: Judged) -> Table:
