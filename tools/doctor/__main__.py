@@ -28,11 +28,8 @@ TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hand
 def over_mpi(job: env.Job) -> list[Verdict] | None:
     """Look at every node of the job. Returns the verdicts on rank 0, and None on every other rank.
 
-    Every rank must call this, because all of them exchange messages:
-
-    - The first rank of each node, its leader, looks at the node.
-    - Rank 0 gathers what the leaders saw, and asks each leader for its clock.
-    - Rank 0 judges.
+    Every rank must call this, because all of them exchange messages. The first rank of each node, its leader, looks at
+    the node. Rank 0 judges what the leaders saw.
     """
     from mpi4py import MPI
 

@@ -35,14 +35,8 @@ LEAST_REPEATS = 3
 def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the strategies that are worth trying, print a table, and write the config file of the fastest.
 
-    1. Every candidate is run in several turns, beside the base and the control.
-    2. The best may be faster only by luck, so they are measured again, in runs of their own.
-    3. The fastest of these goes into the config file; the base, if none is faster.
-
-    With --dry-run the commands are printed and nothing runs. Returns the exit status, 0.
-
-    Raises ValueError, before anything runs, if the config file exists or cannot be written, or --only has a wrong name.
-    Raises RunError if the base or the control does not run.
+    Returns the exit status, 0. Raises ValueError if the config file cannot be created or --only has a wrong name, and
+    RunError if the base does not run.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -95,10 +89,9 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 def _new_config_file(folder: Path, name: str) -> Path:
     """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
 
-    Call this before anything runs, so that hours of measuring do not end with an error. The file is not created.
+    Call this before anything runs, so that hours of measuring do not end with an error.
 
-    Raises ValueError if the file exists, or if nothing can be written to the folder. To find out, a temporary file is
-    created there and removed.
+    Raises ValueError if the file exists, or if nothing can be written to the folder.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
@@ -129,11 +122,8 @@ def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """Return the text of `config_<name>.sh`, which sets the winner's variables and sources the system's own file.
 
-    A variable is set only for the workload and the precision that were measured. For STRATEGY of rn50 in amp_o2:
-
-        export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
-
-    A value that the user has set stays. `evidence` are lines of text for comments at the beginning of the file.
+    A variable is set only for the measured workload and precision, and a user's own value stays. `evidence` are lines
+    for comments at the beginning.
     """
     system = job.cluster.dgxsystem
     prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
@@ -182,8 +172,7 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
-    Each size is run --repeats times. If a size fails, its row has the reason. With --dry-run the commands are printed
-    and nothing runs. Returns the exit status: 1 if every size failed, else 0.
+    With --dry-run the commands are printed and nothing runs. Returns 1 if every size failed, else 0.
 
     Raises ValueError if an entry of --batches is not a whole number above 0.
     """
@@ -243,10 +232,8 @@ def _refuse_wrong_names(job: env.Job) -> None:
 def main() -> int:
     """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
 
-    Returns the exit status of `tune` or `sweep`.
-
-    Raises ValueError, before anything runs, if --repeats is too small, the environment does not describe a job that can
-    be trained, or the job has several nodes.
+    Returns the exit status of `tune` or `sweep`. Raises ValueError if --repeats is too small, or the job cannot be
+    trained on this node alone.
     """
     args = _parse()
     named_files.check_options(args)
