@@ -81,18 +81,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
     first_base_losses = losses(base_runs[:1])  # [1, windows]
     excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
     excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
-    if excess > 1:
-        status = FATAL
-        outcome = f"refused: its losses differ by {significant(excess, digits=3)} times what is allowed"
-    elif low > 1:
-        status = OK
-        outcome = "faster"
-    elif high < 1:
-        status = WARNING
-        outcome = "slower"
-    else:
-        status = UNKNOWN
-        outcome = "no difference shown"
+    status, outcome = _status_and_outcome(excess, low, high)
     speed = f"{mean_and_range(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base"
     return Verdict(
         check=name,
@@ -100,6 +89,21 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
         found=f"{speed}; loss {excess:.2g}: {outcome}",
         figures={"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess},
     )
+
+
+def _status_and_outcome(loss_excess: float, low: float, high: float) -> tuple[str, str]:
+    """Return a candidate's status, and the same in words.
+
+    `loss_excess` is its largest difference of a loss divided by the allowed one. `low` to `high` is the 95 % interval
+    of its speed over the base's.
+    """
+    if loss_excess > 1:
+        return FATAL, f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
+    if low > 1:
+        return OK, "faster"
+    if high < 1:
+        return WARNING, "slower"
+    return UNKNOWN, "no difference shown"
 
 
 def mean_and_range(images_per_s: Sequence[float]) -> str:
