@@ -33,8 +33,8 @@ def _median_and_range(
 ) -> str:
     """Return the median and the range of a value of several runs: "74.2 s (median of 3; 73.9 s to 74.8 s)".
 
-    `values` has a value for each record; None if a log lacks it. Then the text is "no <absent_thing> in run_1.txt".
-    `template` formats one value, such as "{:.1f} s".
+    `values` has a value for each record. `template` formats one value, such as "{:.1f} s". If a log lacks it (None),
+    the text is "no <absent_thing> in run_1.txt".
     """
     known = []
     logs_without = []
@@ -132,7 +132,7 @@ def _print_errors(report: Report) -> None:
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     """Score and check the logs of a job's runs, write a report beside the first, and print a table.
 
-    Only throughput runs are not checked. Returns 1 if a log fails its check, else 0.
+    With `throughput_only` nothing is checked. Returns 1 if a log fails its check, else 0.
 
     Raises ValueError if a log measured nothing, or if the logs are not of one system.
     """

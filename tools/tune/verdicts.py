@@ -76,19 +76,31 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
     ratio = math.exp(statistics.fmean(log_ratios))
     low = math.exp(log_interval[0])
     high = math.exp(log_interval[1])
-
-    # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
-    first_base_losses = losses(base_runs[:1])  # [1, windows]
-    excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
-    excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
+    excess = _loss_excess(runs, base_runs, allowed)
     status, outcome = _status_and_outcome(excess, low, high)
     speed = f"{mean_and_range(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base"
     return Verdict(
         check=name,
         status=status,
         found=f"{speed}; loss {excess:.2g}: {outcome}",
-        figures={"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess},
+        figures={
+            "images_per_s": rates,  # of each turn
+            "ratio": ratio,  # of the base's images/s, as the geometric mean over the turns
+            "interval_95": (low, high),  # of the ratio
+            "loss_excess": excess,
+        },
     )
+
+
+def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> float:
+    """Return the largest difference of a loss from the base's, divided by the allowed one; infinity if a loss is NaN.
+
+    `allowed` has a figure for each window of steps.
+    """
+    # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
+    first_base_losses = losses(base_runs[:1])  # [1, windows]
+    excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
+    return math.inf if np.isnan(excesses).any() else float(excesses.max())
 
 
 def _status_and_outcome(loss_excess: float, low: float, high: float) -> tuple[str, str]:
