@@ -167,8 +167,8 @@ class Trial:
     def _make_folder_of_segments(self) -> str:
         """Make a folder in /dev/shm for the memory segments through which the ranks talk. Return its path.
 
-        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if
-        there is no such folder.
+        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if no
+        folder is made.
         """
         if self.args.nodes > 1:  # their segments go with their containers
             return ""
