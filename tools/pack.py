@@ -275,7 +275,7 @@ def _write_sizes(file: Path, *, largest: folder.Size, images: int, more: JsonObj
 def find_sizes(source: Path, part: str) -> str:
     """Find the image of a part with the most pixels, and write its size to `<part>.sizes.json` in `source`.
 
-    Returns the file's name and content as text. If the file exists, its other entries are kept.
+    Returns the file's name and content as text. Other entries of an existing file are kept.
 
     Raises ValueError if the existing file is damaged, or the images cannot be found or read.
     """

@@ -149,8 +149,8 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 def _evidence(facts: Facts) -> dict[str, str]:
     """Return what NVML and the system show that may explain a fault of CUDA, as texts by name.
 
-    The texts fill the placeholders of faults.yaml, such as "{driver}". The last four are signs of a fault. They are empty if
-    there is no such sign.
+    The texts fill the placeholders of faults.yaml, such as "{driver}". The last four are signs of a fault, which
+    are empty if there is no such sign.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
