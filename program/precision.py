@@ -69,7 +69,7 @@ def fp32_statistics() -> Iterator[None]:
 
     Two functions of Paddle's AMP are replaced while the context lasts.
     """
-    # They decide whether an operator's input or output slot stays in FP32.
+    # These two functions decide whether an operator's input or output slot stays in FP32.
     paddles_keep_input = fp16_utils._keep_fp32_input
     paddles_keep_output = fp16_utils._keep_fp32_output
 
