@@ -215,7 +215,7 @@ class _Follower:
         (history_read,) = histories
         history_of_outputs = self._after_scaling_by(op, history_read, gradient=gradients_read[0])
 
-        # These change a summed gradient only as the sum allows: they wait for it, scale it or apply it.
+        # These operators wait for the summed gradient, scale it or apply it. Any other would change the sum.
         may_write_after_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
             is_summed = name in self._ever_summed
