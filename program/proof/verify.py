@@ -140,7 +140,7 @@ class _Follower:
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
-        # It leaves the ranks with different sums. Outside the backward pass it carries no gradient.
+        # These operators sum to or send from one rank only. Outside the backward pass they carry no gradients.
         is_one_sided = op.type in ("c_reduce_sum", "c_broadcast") and is_in_backward
         if op.type == "coalesce_tensor":  # gradients become slices of a buffer
             self._gradients_by_buffer[op.output("FusedOutput")[0]] = op.output("Output")

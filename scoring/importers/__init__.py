@@ -206,8 +206,8 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
     """Return the first and the last line of the run that `segment` picks, counted from 1, or of the only run.
 
-    `runs` are the spans of all runs. The last run has the last line None, which means to the end of the log: messages
-    show `lines`, the number of lines in the log, for it. Raises InputError if there is no such run, or if there are
+    `runs` are the spans of all runs. The last line of the last run is None, which means the end of the log. Messages
+    then show `lines`, the number of lines in the log. Raises InputError if there is no such run, or if there are
     several and `segment` is None.
     """
     in_words = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
@@ -295,10 +295,11 @@ def _complete_windows(record: Record) -> None:
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set the steps and the seconds of the first row if the second row shows that the run began with the first.
+    """Set the number of steps of the first row if the row covers all steps since the run began.
 
-    It shows that if there are as many steps up to the first row as between the two rows. Example: rows at steps 10 and
-    20, counted from 1, have 10 steps each. The seconds are step time x steps, if the printed step time stands for all
+    It does if as many steps lead to the first row as lie between it and the second row. Example: rows at steps 10 and
+    20, counted from 1, have 10 steps each. With rows at steps 510 and 520, nothing is set, because rows before the
+    first one may be missing. The seconds are also set, to step time x steps, if the printed step time stands for all
     steps of a row.
     """
     first, second = record.windows[:2]

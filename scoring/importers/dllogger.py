@@ -100,7 +100,7 @@ class PyTorch(EpochFormatReader):
         super().read_after_first_row(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the name of each parameter that states one.
+        """Return a dict from each parameter that states the number of devices to that number and its line.
 
         The parameters are `world_size`, a number, and `gpus`, a list such as `[0, 1]`. The number is None if it is
         garbled or 0.
@@ -232,7 +232,7 @@ class MXNet(PyTorch):
         return ClosingTable(devices=self._table_devices[0], batch_per_device=self._table_batch)
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the name of each place in the log that states one.
+        """Return a dict from each place in the log that states the number of devices to that number and its line.
 
         Besides the parameters, two places may state it:
 

@@ -83,8 +83,8 @@ def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
 
         clock_s > PAUSE_RATIO * usual_ratio * row_s + 2 * last_digit_s
 
-    `usual_ratio` is that of a gap's clock_s to its row_s, but at least 1: a gap no longer than its row is no pause. The
-    last term is the error of the two time stamps: the last digit of each stands for `last_digit_s` seconds.
+    `usual_ratio` is the usual clock_s / row_s, but at least 1: a gap no longer than its row is no pause. The last term
+    is the error of the two time stamps. The last digit of each stands for `last_digit_s` seconds.
     """
     usual_ratio = max(1.0, _usual_ratio(gaps, last_digit_s))
     kept = []

@@ -66,15 +66,15 @@ class Lines:
         """Note that a run may begin on line `number` if its text is one that a tool prints as it starts.
 
         A tool prints several such texts as it starts, and the first of them is where the run begins. Some are printed
-        exactly once per start. If one of these comes again, the tool was started again: the earlier start failed, and
-        the run begins on line `number`.
+        exactly once per start. If one of these comes again before any row, the earlier start failed, and the run begins
+        on line `number`.
         """
         word = _start_word(text)
         if word is None:
             return
 
         is_second_start = word in _ONCE_PER_START and word in self._words_of_start
-        # This empties `_words_of_start` if the run begins here: after a row, or at a second start.
+        # After a row, any of the texts begins a new run. The next call empties `_words_of_start` if a run begins here.
         self.note_possible_start(number, drop_earlier_start=is_second_start)
         self._words_of_start.add(word)
 
@@ -100,10 +100,10 @@ class Lines:
 
         A run begins on one of these lines:
 
-        - The first line that was read, if rows follow before a tool prints that it starts.
-        - A line on which a tool prints that it starts, if rows follow.
+        - The first line that was read, if a row follows.
+        - A line after a row on which a tool prints that it starts, if another row follows.
         - A row at which the step counter goes back. `restarts` has pairs of lines: of the row before, and of this row.
-          It does not count if a start that a tool prints lies between the two rows.
+          Such a row does not count if a start that a tool prints lies between the two.
 
         The last line of the last run is that of the span that was read: None for a span to the end of the log. If the
         log has no run, the span itself is returned.
@@ -124,7 +124,8 @@ class Lines:
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without colours and NUL bytes. mpirun's prefixes stay in it.
 
-        Of a line longer than MAX_LINE_BYTES only the start is kept. A text whose end is missing ends with _CUT.
+        A line longer than MAX_LINE_BYTES is cut to its start. A text ends with _CUT if it is cut, or if the last line
+        lacks its newline.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             rest = raw
@@ -145,8 +146,8 @@ class Lines:
             [1,1]<stdout>: saved to /x  ->  saved to /x
 
         A row is a line that holds the text `marker`, such as `loss`. Lines that a tool prints as it starts are also
-        repeated by each rank. Those of other ranks are left out from the first block of lines with a row on. Any other
-        line is yielded, whatever its rank.
+        left out for the other ranks. Any other line is yielded, whatever its rank. All lines are yielded before the
+        first block of lines with a row, because only that shows which ranks print rows.
         """
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
         for block in self._blocks_of_lines():

@@ -49,9 +49,9 @@ class Launch(FormatReader):
     def _device_counts(self) -> dict[str, Fact]:
         """Return a dict from each place in the log that states the number of devices to that number and its line.
 
-        A launcher on several nodes prints `replicas`, the processes of one node. Each has a device, so the number of
-        devices is replicas x nnodes. If that is 0, it contradicts any other place. In the other places a 0 states
-        nothing: the number is None.
+        - `replicas x nnodes`: the launcher's `replicas` are the processes of one node, each with a device. A product of
+          0 is kept, and contradicts any other place.
+        - The other places state the number itself. A 0 becomes None, which states nothing.
         """
         counts: dict[str, Fact] = {}
         replicas = self.facts_by_name.get("replicas")

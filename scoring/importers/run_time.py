@@ -65,9 +65,10 @@ def run_rate(record: Record) -> RunRate | None:
 def training_rate_by_clock(record: Record, rows: Sequence[Window], rate_by_durations: float) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, without evaluations.
 
-    Normally the time runs from the first epoch to the last one. If the epochs' stamps are wrong, it runs from run_start
-    to run_stop. Wrong stamps show by `rate_by_durations`, the images/s by the epochs' own durations: it is above
-    MAX_RATIO_BY_STARTUP x the images/s over the run, more than the start and the end of a run explain.
+    - Normally, the time runs from the first epoch to the last one.
+    - If the epochs' stamps are wrong, it runs from run_start to run_stop. They are taken to be wrong if
+      `rate_by_durations`, the images/s by the epochs' own durations, is above MAX_RATIO_BY_STARTUP x the images/s over
+      the run. The start and the end of a run do not explain so large a ratio.
 
     Returns None if no positive time is left, because the clock was set.
     """
@@ -127,8 +128,11 @@ def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
 
 def _is_within_a_row(moment_s: float, rows: Sequence[Window], ends_s: Sequence[float]) -> bool:
     """Return whether a moment lies within the own time of one of the rows. `ends_s` are their ends, in order."""
-    first_ending_later = bisect.bisect(ends_s, moment_s)
-    return first_ending_later < len(rows) and _begin_s(rows[first_ending_later]) < moment_s
+    rows_ended = bisect.bisect(ends_s, moment_s)
+    if rows_ended == len(rows):
+        return False
+    first_row_not_ended = rows[rows_ended]
+    return _begin_s(first_row_not_ended) < moment_s
 
 
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:

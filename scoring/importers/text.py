@@ -80,7 +80,7 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
         6: another process     ->  line 6, no values
         7: 0.5, time: 0.1      ->  line 5, values of `iter: 10, loss: 0.5, time: 0.1`
     """
-    # A row that a line breaks off. It is kept until its second half comes, another row begins, or it is too far back.
+    # The first half of a broken row. Kept until its second half comes, or a line with a row, or it is too far back.
     first_half: Row | None = None
     for number, line in lines.without_repeated_rows(row_marker):
         if row_marker in line:

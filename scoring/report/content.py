@@ -94,7 +94,7 @@ class ReportedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The parts of the time of one step, in seconds; None where a part is not known."""
+    """The parts of the time of one step, in seconds; None for a part that is not known."""
 
     total_s: float
     data_wait_s: float | None
