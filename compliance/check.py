@@ -24,7 +24,7 @@ from runlog.reader import Entry, Event, Header, Problem, read_log
 from runlog.text import as_json, printable, visible
 
 SECTIONS_KEPT = 100
-MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses; a log with as many is judged by its damage alone
+MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses, until reading is given up
 _DAMAGED = "line-damaged"
 _FORM = "log-form"
 _READABLE_PROBLEMS = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
@@ -65,8 +65,8 @@ class Report:
         return printable(str(self.path), 4096)
 
     @property
-    def by(self) -> str:
-        """The verdict that counts: official or strict."""
+    def deciding_rules(self) -> str:
+        """The rules by which the log passes or fails: official or strict."""
         return self.asked or ("strict" if self.run.is_project_log else "official")
 
     @property
@@ -84,8 +84,8 @@ class Report:
         return not any(map(self.fails, self.findings))
 
     def fails(self, finding: Finding) -> bool:
-        """Whether a finding fails the verdict that counts."""
-        return finding.official if self.by == "official" else finding.severity == "error"
+        """Whether a finding makes the log fail by the deciding rules."""
+        return finding.official if self.deciding_rules == "official" else finding.severity == "error"
 
     def with_findings(self, findings: Iterable[Finding]) -> "Report":
         """Return a copy of the report with further findings after its own."""
@@ -102,7 +102,7 @@ class Report:
             "sha256": self.sha256,
             "official": verdict(self.passes_official),
             "strict": verdict(self.passes_strict),
-            "by": self.by,
+            "by": self.deciding_rules,
             "verdict": verdict(self.passed),
             "findings": [finding.as_dict() for finding in self.findings],
         }
@@ -125,28 +125,34 @@ class Checker:
         self._tool_reader = ToolReader(ruleset.version)
         self._has_no_events = True
         self._refused_line_count = 0  # of the lines that the official parser refuses
-        self.may_be_read_otherwise = False  # whether the official parser may read a line in another way
+        self.parsers_may_differ = False  # whether the official parser may read a line differently from our reader
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take the entries of the log in their order.
+        """Take the events, damaged lines and header sections of the log in their order.
 
-        After MOST_REFUSED_LINES lines that the official parser refuses, reading is given up at the next entry that is
-        not an event.
+        A log with too many damaged lines is not read to its end. This is only looked at between events, because nearly
+        all entries of a log are events.
         """
         for entry in entries:
             if type(entry) is Event:
                 self._take_event(entry)
-            elif self._refused_line_count >= MOST_REFUSED_LINES:
+                continue
+            if self._has_too_many_refused_lines:
                 return
-            elif type(entry) is Problem:
+            if type(entry) is Problem:
                 self._take_problem(entry)
             elif type(entry) is Header:
                 self._take_header(entry)
 
+    @property
+    def _has_too_many_refused_lines(self) -> bool:
+        """Whether so many lines are damaged that reading is given up, and the log is judged by its damage alone."""
+        return self._refused_line_count >= MOST_REFUSED_LINES
+
     def _take_problem(self, problem: Problem) -> None:
         """Report a damaged line. A problem that leaves the event readable only breaks the form of a log."""
         if problem.kind != "event-type":
-            self.may_be_read_otherwise = True
+            self.parsers_may_differ = True
         if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
             self._refused_line_count += 1
         actual = printable(problem.message)
@@ -171,12 +177,13 @@ class Checker:
             self._collector.add_breach("run-mode", line, f"{section} names a null GPU, which computes nothing")
 
     def _take_event(self, event: Event) -> None:
-        """Pass an event on to every check, and report it if a rank other than 0 logged it.
+        """Pass an event on to the checks. The facts of the run and the type checks take only the known keys.
 
-        Each rank may log the start of its initialisation and the clearing of its cache.
+        Report a breach if a rank other than 0 logged the event. Each rank may log the start of its initialisation and
+        the clearing of its cache.
         """
         self._has_no_events = False
-        if event.time_ms % 1000:
+        if event.time_ms % 1000:  # then the log's clock counts milliseconds, not only seconds
             self._run.tick_ms = 1
         rank = event.rank or event.metadata.get("rank")
         if rank and event.key not in _KEYS_OF_EVERY_RANK:
@@ -234,8 +241,7 @@ class Checker:
         if unknown_benchmark is not None:
             return (unknown_benchmark,), run
         findings = self._collector.sorted_findings()
-        was_reading_given_up = self._refused_line_count >= MOST_REFUSED_LINES
-        if was_reading_given_up:  # what other findings miss may be in the part that was not read
+        if self._has_too_many_refused_lines:  # what other findings miss may be in the part that was not read
             findings = tuple(finding for finding in findings if finding.rule == _DAMAGED)
         return findings, run
 
@@ -272,8 +278,8 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     reported as the first finding.
 
     Our reader and mlperf-logging's parser read some damaged lines differently. The official verdict on such a log comes
-    from a second reading, in the way of mlperf-logging's parser. If the log is of another project and of none of our
-    benchmarks, an error that only our reader sees in a damaged line is not counted.
+    from a second reading, in the way of mlperf-logging's parser. Logs of other projects need only be readable for that
+    parser, unless they are of one of our benchmarks: errors that only our reader finds in them are excused.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """
@@ -282,10 +288,11 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     findings, run = checker.finish(benchmark)
 
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
-    if checker.may_be_read_otherwise and has_damaged_lines:  # such as a line with text after its event
+    if checker.parsers_may_differ and has_damaged_lines:  # such as a line with text after its event
         findings = official_findings(path, findings, ruleset)
         is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-        if not is_benchmark_of_ours and not run.is_project_log:
+        is_foreign_log = not run.is_project_log and not is_benchmark_of_ours
+        if is_foreign_log:
             findings = _excuse_errors_of_our_reader(findings)
 
     is_link_elsewhere = path.is_symlink() and path.resolve().parent != path.parent.resolve()
@@ -296,21 +303,21 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 
 
 def _excuse_errors_of_our_reader(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of a log with damaged lines, without the errors that only our reader sees.
+    """Excuse the errors in a log with damaged lines that come only from our reader, which is stricter.
 
-    `Finding.official` says that the official checker reports the error, too. For an error that it does not report:
+    Of the errors that the official checker does not report (`official` is False),
 
-    - A damaged line becomes a warning, because the official parser can read it.
-    - A breach of an official rule is dropped: it was found only because our reader skipped a damaged line.
-    - A breach of any other rule is kept.
+    - a damaged line becomes a warning, because the official parser can read it, and
+    - a breach of the rule of a key is dropped: it was found only because our reader skipped a damaged line.
+
+    All other findings are returned as they are.
     """
     kept = []
     for finding in findings:
         is_error_of_ours_only = finding.severity == "error" and not finding.official
-        is_about_official_rule = "." in finding.rule  # such as seed.count; a strict rule's name has no dot
         if is_error_of_ours_only and finding.rule == _DAMAGED:
             kept.append(replace(finding, severity="warning"))
-        elif is_error_of_ours_only and is_about_official_rule:
+        elif is_error_of_ours_only and finding.is_about_key:
             continue
         else:
             kept.append(finding)

@@ -41,19 +41,22 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report: both verdicts, the findings, the notes, and the answer of mlperf-logging.
+    """Return the lines of one report, in this order:
 
-    Notes without a line are put together by their text, so that it is shown once for several rules. Those on rules that
-    were not applied share one line.
+    1. the result, and both verdicts
+    2. the findings
+    3. the notes that are not about a line; notes of the same text become one line, which names their rules
+    4. the verdict and the messages of mlperf-logging's own checker, if it was run
     """
     errors = sum(map(report.fails, report.findings))
     plural = "" if errors == 1 else "s"
-    result = f"FAIL, {errors} error{plural} by the {report.by} rules" if errors else "PASS"
-    both = f"official {verdict(report.passes_official)}, strict {verdict(report.passes_strict)}"
-    lines = [f"{report.file}: {result}", f"  {both}; {report.by} counts"]
+    result = f"FAIL, {errors} error{plural} by the {report.deciding_rules} rules" if errors else "PASS"
+    both_verdicts = f"official {verdict(report.passes_official)}, strict {verdict(report.passes_strict)}"
+    lines = [f"{report.file}: {result}", f"  {both_verdicts}; {report.deciding_rules} counts"]
     rules_by_note: dict[str, list[str]] = {}
     for finding in report.findings:
-        if finding.severity == "info" and finding.line is None:
+        is_note_without_line = finding.severity == "info" and finding.line is None
+        if is_note_without_line:
             rules_by_note.setdefault(finding.actual, []).append(finding.rule)
         else:
             lines += _lines_of_finding(finding)
@@ -65,7 +68,7 @@ def _lines_of(report: Report) -> list[str]:
 
 
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a line for each note with its rules, then one line for all rules that were not applied."""
+    """Return a line for each note, which names its rules, then one line for all notes that a rule was not applied."""
     lines = []
     not_applied = []
     for note, rules in rules_by_note.items():
@@ -136,7 +139,8 @@ def as_junit(reports: Iterable[Report]) -> str:
 def _junit_suite(report: Report) -> list[str]:
     """Return the lines of a report's test suite: a test case for the verdict, and one for each finding.
 
-    A finding that fails the verdict is a failure. These come first. The text of any other is output.
+    A finding that fails the verdict is a test case with a failure, and these come first. Any other finding is a test
+    case with output.
     """
     name = escape(report.file)
     body_of_verdict = "" if report.passed else '<failure message="fail"/>'
@@ -167,7 +171,7 @@ def explain(name: str, ruleset: Ruleset) -> str:
     - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text has
       all rules about events of that key
 
-    Raises ValueError for any other name. The message has names that are like it.
+    Raises ValueError for any other name. Its message has similar names.
     """
     known_keys = keys(ruleset.version)
     if name == "all":

@@ -14,7 +14,7 @@ from typing import Any
 from compliance.logged_run import LoggedRun, is_number
 from compliance.official import rounds
 from compliance.official.rounds import SubmissionRuns
-from compliance.passports import Distributed, PartBytes, bytes_of_parts, differences
+from compliance.passports import PartBytes, PublishedSizes, bytes_of_parts, differences
 from compliance.rules import read_rules
 from runlog import schema
 from runlog.digits import six_digits
@@ -85,9 +85,9 @@ class Standing:
     def name(self) -> str:
         """Return the name of the result as it must stand in a table or a footnote.
 
-        - not an MLPerf result: this, and why
-        - benchmark or division not stated: that it is not known, and which facts are missing
-        - otherwise: such as "Unverified MLPerf(R) v4.0 Training Closed ResNet"
+        - It is not an MLPerf result: a text that says so, and why.
+        - The benchmark or the division is not stated: a text that says that it is not known, and what is missing.
+        - Otherwise: a name such as "Unverified MLPerf(R) v4.0 Training Closed ResNet".
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
@@ -221,13 +221,15 @@ def is_mlperf_benchmark(benchmark: str) -> bool:
 def standing(facts: ResultFacts) -> Standing:
     """Decide whether the result with these facts is an MLPerf result.
 
+    `is_mlperf` of the answer is
+
     - False if a fact contradicts it: a benchmark that the round does not have, another data set, a closed run to a
       lower quality target, or a run that only measured throughput.
     - None if nothing contradicts it, but the benchmark, the division or the round is not stated.
     - True otherwise.
 
-    The data set can be compared only if this project knows the benchmark's numbers of samples, as for ResNet. For other
-    benchmarks it is listed among what is not stated.
+    The data set can be compared only if this project knows the benchmark's numbers of samples, such as those of ResNet.
+    For other benchmarks `unknown` has the data set.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:
@@ -244,11 +246,13 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs.
 
+    `is_mlperf` of the answer is
+
     - False if a fact of any run contradicts it.
-    - None if nothing contradicts it, but it is not known of one of the runs.
+    - None if nothing contradicts it, but `is_mlperf` of a run is None.
     - True otherwise.
 
-    The result has the contradictions and the unknown facts of all runs, each once. Its other facts are those of the
+    The answer has the contradictions and the unknown facts of all runs, each once. Its other facts are those of the
     first run. There must be at least one run.
     """
     assert standings, "a figure is made of one run at least"
@@ -310,10 +314,9 @@ def dataset_name(section: JsonObject) -> str | None:
 
 
 def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
-    """Yield why the benchmark or the division is not one of MLPerf. Nothing if no benchmark is stated.
+    """Yield why the benchmark or the division is not one of MLPerf. Nothing is yielded if no benchmark is stated.
 
-    - MLPerf has no such benchmark.
-    - The round has no such benchmark.
+    - MLPerf has no such benchmark, or the round has no such benchmark.
     - The division is neither closed nor open.
     """
     if facts.benchmark is None:
@@ -330,32 +333,31 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
     """Yield how the data set differs from the one of the benchmark.
 
     - It is synthetic. This is a difference for any benchmark, and nothing else is then compared.
+    - Nothing is compared if this project does not know the benchmark's data set, or if MLPerf has no such benchmark.
     - It has another number of training samples. Logs of other projects may round this number.
-    - It has another number of evaluation samples. Only this project's logs are compared, because other logs may count
-      batches or padding.
-    - Its files have too few or too many bytes. They are compared only if both numbers of samples are right.
-
-    Except for synthetic data, nothing is compared if this project does not know the data set of the benchmark, or if
-    the benchmark is not one of MLPerf.
+    - It has another number of evaluation samples. This is compared only in logs of this project, because others may
+      count batches or padding.
+    - Its files have too few or too many bytes. This is compared only if both numbers are exactly the benchmark's.
     """
     if facts.synthetic is True:
         yield "synthetic data"
         return
-    expected = _row_of_benchmark(facts)
-    if expected is None or not is_mlperf_benchmark(facts.benchmark or ""):
+    row = _row_of_benchmark(facts)
+    if row is None or not is_mlperf_benchmark(facts.benchmark or ""):
         return
     prefix = f"data set {facts.dataset}: " if facts.dataset else ""
     is_exact = facts.has_exact_counts
-    wanted_train = expected["train_samples"]
-    wanted_eval = expected["eval_samples"]
+    wanted_train = row["train_samples"]
+    wanted_eval = row["eval_samples"]
     if facts.train_samples is not None and not _can_be_count(facts.train_samples, wanted_train, exact=is_exact):
         yield f"{prefix}{facts.train_samples} training samples, the benchmark's data set has {wanted_train}"
     if is_exact and facts.eval_samples is not None and facts.eval_samples != wanted_eval:
         yield f"{prefix}{facts.eval_samples} evaluation samples, the benchmark's data set has {wanted_eval}"
 
-    has_right_counts = facts.train_samples == wanted_train and facts.eval_samples == wanted_eval
-    if has_right_counts and "distributed" in expected:
-        for difference in differences(facts.bytes_of_parts, Distributed(**expected["distributed"])):
+    has_exactly_right_counts = facts.train_samples == wanted_train and facts.eval_samples == wanted_eval
+    published_sizes = row.get("published_sizes")  # the fields of PublishedSizes; None if they are not known
+    if has_exactly_right_counts and published_sizes is not None:
+        for difference in differences(facts.bytes_of_parts, PublishedSizes(**published_sizes)):
             yield f"{prefix}{difference}"
 
 

@@ -23,7 +23,7 @@ class PartBytes(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distributed:
+class PublishedSizes:
     """A data set as its publisher distributes it: the least and the most bytes that the files of a part have in all."""
 
     name: str
@@ -43,23 +43,23 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
     return tuple(parts)
 
 
-def differences(parts: tuple[PartBytes, ...], distributed: Distributed) -> Iterator[str]:
+def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
     """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
 
-    `parts` are the training and evaluation data as a log states them. `distributed` has the least and the most bytes of
+    `parts` are the training and evaluation data as a log states them. `published` has the least and the most bytes of
     the publisher's files. Records (`is_exact` is False) may have more bytes than these.
     """
     for part in parts:
         if part.part == _EVALUATION:
-            least = distributed.eval_least_bytes
-            most = distributed.eval_most_bytes
+            least = published.eval_least_bytes
+            most = published.eval_most_bytes
         else:
-            least = distributed.train_least_bytes
-            most = distributed.train_most_bytes
+            least = published.train_least_bytes
+            most = published.train_most_bytes
         is_too_small = part.total_bytes < least
         is_too_large = part.is_exact and part.total_bytes > most
         if is_too_small or is_too_large:
             yield (
-                f"not {distributed.name} as distributed: {part.total_bytes:,} bytes of {part.part} data, "
+                f"not {published.name} as distributed: {part.total_bytes:,} bytes of {part.part} data, "
                 f"its files have {least:,} to {most:,}"
             )

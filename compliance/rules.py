@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from compliance.official.rule_files import RULES, WORKLOAD_RULESET, versions
-from compliance.passports import Distributed
+from compliance.passports import PublishedSizes
 from runlog import workloads
 from runlog.json_types import JsonObject
 
@@ -30,7 +30,7 @@ class Benchmark:
     targets: Mapping[str, float]
     runs: int
     convolutions: int | None = None
-    distributed: Distributed | None = None
+    published_sizes: PublishedSizes | None = None
     reference_points: str | None = None
 
 
@@ -56,7 +56,8 @@ class StrictRule:
     def why_not_applied(self, benchmark: str | None, division: str) -> str:
         """Return why the rule does not apply to a run of this benchmark and division; empty if it applies.
 
-        None is a benchmark that this project has no rules for. Only rules that hold for all benchmarks apply to it.
+        A `benchmark` of None is one that this project has no rules for in this round. Only rules that hold for all
+        benchmarks apply to it.
         """
         if self.benchmarks and benchmark not in self.benchmarks:
             return f"it holds for {' and '.join(self.benchmarks)}"
@@ -108,8 +109,8 @@ def load(version: str) -> Ruleset:
     The rules are read from compliance/rules:
 
     - benchmarks.yaml and the workloads of this project give the benchmarks.
-    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. In a rule
-      for the benchmarks "ours", that word is replaced by the names of this project's benchmarks.
+    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. If a rule
+      is for the benchmarks "ours", it gets the names of this project's benchmarks instead.
     - written.yaml gives the checks from the written rules of MLPerf.
 
     Raises ValueError if the version is not known.
@@ -142,8 +143,8 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
             continue
         if version in versions_without_points:
             del fields["reference_points"]
-        if "distributed" in fields:
-            fields["distributed"] = Distributed(**fields["distributed"])
+        if "published_sizes" in fields:
+            fields["published_sizes"] = PublishedSizes(**fields["published_sizes"])
         benchmarks[name] = Benchmark(name=name, **fields)
     for workload in workloads.WORKLOADS:
         if version == WORKLOAD_RULESET and workload.benchmark not in benchmarks:
@@ -173,23 +174,28 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule of a row of strict.yaml. Its `fields` are changed.
+    """Return the strict rule of a row of strict.yaml, from the row's `fields`, which are changed.
 
-    A row of class `form` only warns by default. A row of class `rule` or `plausibility` is an error by default, and
-    names the text that it was read in and the first ruleset in force. `texts` has the titles of these texts.
+    - A row of class `form` is a warning by default. It is in force in each ruleset.
+    - A row of class `rule` or `plausibility` is an error by default. It names the text that it was read in, and the
+      first ruleset in force (`since`); its source is lengthened by both. `texts` has the titles of the texts.
     """
     kind = fields.pop("class")
-    since = fields.get("since", "")
-    assert kind in ("rule", "form", "plausibility"), name
-    has_text = "text" in fields
-    needs_text = kind != "form"
-    assert has_text == bool(since) == needs_text, name
-
-    default_severity = "warning" if kind == "form" else "error"
-    severity = fields.pop("severity", default_severity)
-    if since:
-        fields["source"] += f"; read in: {texts[fields.pop('text')]}; in force from ruleset {since} on"
-    return StrictRule(name=name, kind=kind, severity=severity, in_force=version >= since, **fields)
+    text = fields.pop("text", "")
+    since = fields.pop("since", "")
+    source = fields.pop("source")
+    severity = fields.pop("severity", "warning" if kind == "form" else "error")
+    if kind == "form":
+        assert not text and not since, f"{name}: a rule of form has no text, and is always in force"
+    else:
+        assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
+        assert text and since, f"{name}: it must name the text that it was read in, and the first ruleset in force"
+        source += f"; read in: {texts[text]}; in force from ruleset {since} on"
+    # Versions compare as texts, because each of their numbers has one digit. An empty `since` is below all of them.
+    is_in_force = version >= since
+    return StrictRule(
+        name=name, kind=kind, severity=severity, source=source, since=since, in_force=is_in_force, **fields
+    )
 
 
 # --- what a check finds ---
@@ -211,6 +217,11 @@ class Finding:
     kind: str = "rule"
     source: str
     official: bool = False
+
+    @property
+    def is_about_key(self) -> bool:
+        """Whether the rule is that of a key of events, such as seed.count. The name of a strict rule has no dot."""
+        return "." in self.rule
 
     def as_dict(self) -> JsonObject:
         """Return the finding as JSON has it."""
@@ -272,7 +283,7 @@ class FindingCollector:
     def drop_inapplicable_rules(self, benchmark: str | None, division: str) -> None:
         """Drop the findings of rules that do not apply to this benchmark and division, and note each such rule.
 
-        None is a benchmark that this project has no rules for.
+        A `benchmark` of None is one that this project has no rules for in this round.
         """
         for rule in self.strict_rules.values():
             reason = rule.why_not_applied(benchmark, division)
@@ -322,12 +333,12 @@ def peaks() -> dict[str, float]:
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
     """Return the highest training rate of ResNet-50, in images/s, that a machine can reach; None if it is not known.
 
-    - With GPUs, whose names are `cards`: 60 % of their peaks together, twice what any published run takes. None if a
-      card is not in peaks.yaml.
-    - With CPU `cores` alone: the cores times CORE_FLOP_PER_S, which is more than any real core computes.
-    - With neither: None.
+    - A machine with GPUs (`cards` has their names): 60 % of the sum of their peaks. No published run uses more than
+      half of this. None if a card is not in peaks.yaml.
+    - A machine with CPU `cores` only: the cores times CORE_FLOP_PER_S, which is more than any real core computes.
+    - Neither cards nor cores: None.
 
-    The work of an image grows with its area, so it grows with the square of its height, `pixels`.
+    The work per image grows with the square of the image's height, `pixels`.
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"

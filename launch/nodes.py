@@ -47,8 +47,7 @@ SIGNAL_S = 1.0  # a signal that ended another node, and is for this node too, co
 def user_name() -> str:
     """Return the login name of this process's user. A user without a name is given one, because ssh and sshd refuse it.
 
-    A name can only be given in the image, and only to a user id of 500 or above, because libnss-extrausers takes no
-    other. Ends this process with status 2 if no name can be given.
+    Ends this process with status 2 if no name can be given.
     """
     uid, gid = os.getuid(), os.getgid()
     name = known_name(uid)
@@ -63,6 +62,7 @@ def user_name() -> str:
     (folder / "group").write_text(f"job:x:{gid}:\n")
     name = known_name(uid)
     if not name:
+        # libnss-extrausers takes only user ids from 500 on.
         fail(f"user id {uid} has no name and is below 500, so the image cannot give it one: use another --user", 2)
     return name
 
@@ -84,8 +84,7 @@ def forget_user_name() -> None:
 def copy_key(key: Path, folder: Path, user: str) -> str:
     """Copy the job's private key to the file `key` in a folder. Return its public half, as "ssh-ed25519 AAAA...".
 
-    `user` is the name of this process's user, for a message. Ends this process with status 2 if the key cannot be read,
-    or if it is not a private key without a passphrase.
+    Ends this process with status 2 if the key cannot be read, or if it is not a private key without a passphrase.
     """
     try:
         named_files.require_file_if_present(key)
@@ -106,13 +105,11 @@ def copy_key(key: Path, folder: Path, user: str) -> str:
 def job_folder(job: env.Job) -> Iterator[Path]:
     """Make a folder with this node's files of the job, and give its path; remove it at the end of the context.
 
-    It holds the key, the configuration of ssh and sshd, and the pipe that is this node's end of the lifeline. Its path
-    is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
-
-    Ends this process if the user has no name and can be given none, if the folder is somebody else's, if another job on
-    this node uses the same SSH_PORT, or if the job's key is of no use.
+    Ends this process if the folder is somebody else's, if another job here uses the same SSH_PORT, or if the job's key
+    is of no use.
     """
     user = user_name()
+    # The same path on every node: mpirun's daemons start each other with the first node's ssh command.
     folder = Path(f"/tmp/nodes-{os.getuid()}-{job.cluster.ssh_port}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
@@ -143,8 +140,7 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
 def write_files(job: env.Job, folder: Path, user: str) -> None:
     """Write the files that ssh, sshd and the lifeline need into the job's folder of this node, for its `user`.
 
-    Only the job's key is trusted. sshd lets in who has it, and ssh expects it as the host key of every node. Ends this
-    process if the key is of no use.
+    Only the job's key is trusted. Ends this process if the key is of no use.
     """
     public = copy_key(Path(job.cluster.job_key), folder, user)
     (folder / "authorized_keys").write_text(f"restrict {public}\n")
@@ -217,17 +213,13 @@ def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """Write the file of hosts for mpirun. Return the environment variables by which mpirun reaches the nodes.
-
-    Two of the variables name files in the job's folder that hold a reason. The command that runs mpirun reads from
-    ABORT_REASON_FILE why it is being ended, and writes into END_REASON_FILE why it failed.
-    """
+    """Write the file of hosts for mpirun. Return the environment variables by which mpirun reaches the nodes."""
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
     return {
         "HOSTS": ",".join(hosts),
-        "ABORT_REASON_FILE": str(folder / "abort_reason"),
-        "END_REASON_FILE": str(folder / "end_reason"),
+        "ABORT_REASON_FILE": str(folder / "abort_reason"),  # why the command is being ended, for it to read
+        "END_REASON_FILE": str(folder / "end_reason"),  # why the command failed, as it writes there
         "PRTE_MCA_prte_default_hostfile": str(hostfile),
         "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": f"ssh -F {folder}/ssh_config",
@@ -249,11 +241,8 @@ class EarlyEnd(NamedTuple):
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Run a command to its end, and return its exit status, or 128 + n if signal n ended it.
 
-    If a node is lost, or a signal comes to this process, the command is ended early:
-
-    - The reason is written to the file `abort_reason` of the job's folder, and the command is sent a signal.
-    - What has not ended JOB_END_S later is killed.
-    - The status is 1 for a lost node, 128 + n for signal n.
+    If a node is lost, or a signal comes to this process, the command is asked to end. What has not ended JOB_END_S
+    later is killed.
     """
     parent = os.getppid()
     signals: list[int] = []
@@ -284,8 +273,7 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
 def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> EarlyEnd:
     """Return how to end the command because of a signal or of a lost node. At least one of them must have come.
 
-    - A signal: the first one is sent on. If it came because this process's `parent` was killed, the reason says so.
-    - A lost node: TERM. If a signal comes within SIGNAL_S, that is the reason instead.
+    The first signal is sent on. For a lost node it is TERM, unless a signal comes within SIGNAL_S.
     """
     if lost is not None:
         # Who stops a job often sends a signal to all processes on all nodes, so another node may go first. Then this
@@ -343,12 +331,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    """Play this node's role in the job that the environment describes, and return the exit status.
-
-    The module's docstring lists the statuses. When this returns, all processes that were started here have ended.
-    """
-    args = arguments()
+def job_and_hosts() -> tuple[env.Job, list[str]]:
+    """Return the job that the environment describes, and its hosts. Ends this process with status 2 if it is wrong."""
     try:
         job, _ = env.read()
         hosts = hosts_of(job)
@@ -360,6 +344,16 @@ def main() -> int:
             "-N '')",
             2,
         )
+    return job, hosts
+
+
+def main() -> int:
+    """Play this node's role in the job that the environment describes, and return the exit status.
+
+    The module's docstring lists the statuses. When this returns, all processes that were started here have ended.
+    """
+    args = arguments()
+    job, hosts = job_and_hosts()
     adopt_orphans()
     with job_folder(job) as folder:
         on_signals(stop)
@@ -381,14 +375,14 @@ def main() -> int:
 def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """Lead the job if this machine is the first of its hosts, and return the exit status.
 
-    Any other machine was started as the first by mistake. It then serves the true first node, which thereby finds it
-    and says so. The status is then that of the first node, or 2 instead of 0.
+    Any other machine was started as the first by mistake. It then serves the true first node, and its status is never
+    0.
     """
     rank = rank_by_hosts(hosts)
     if rank == 0:
         return lead(job, hosts, folder, words)
     say(f"NODE_RANK=0, but HOSTS has this machine as node {rank} ({hosts[rank]}): set NODE_RANK={rank}")
-    return serve(job, hosts, folder) or 2
+    return serve(job, hosts, folder) or 2  # the first node calls this one, and so notices the mistake
 
 
 if __name__ == "__main__":

@@ -58,10 +58,9 @@ def longest_window_s(result: Path) -> float:
 def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
     """Return how long the ranks may take to end after a signal: to the end of a window, and to save a checkpoint.
 
-    - With several nodes or in a container it is LAST_WINDOW_S: what is above this process kills it after that.
-    - Otherwise it is longer than LAST_WINDOW_S if the windows in the log `result` are longer.
+    It is at least LAST_WINDOW_S, and longer if the windows in the log `result` are longer.
     """
-    if nodes > 1 or in_container:
+    if nodes > 1 or in_container:  # what is above this process kills it after that
         return float(TIMES["LAST_WINDOW_S"])
     return max(TIMES["LAST_WINDOW_S"], WINDOWS_TO_END * longest_window_s(result))
 
@@ -69,11 +68,9 @@ def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
 def open_messages(path: Path) -> IO[bytes]:
     """Open the file for what the trial's ranks and mpirun print on stderr, emptied and locked for this trial.
 
-    The lock is held until the file is closed. It tells other jobs that the trial's name is taken. A file that nobody
-    has locked is left from a trial that has ended.
+    The lock keeps other jobs from the trial's name.
 
-    Raises FileExistsError if `path` is not a plain file, or if another job holds the lock. Raises OSError if it cannot
-    be written.
+    Raises FileExistsError if `path` is not a plain file or is locked, and OSError if it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -122,17 +119,16 @@ class Trial:
         self.kills_before = memory_kills()
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Pass a signal that asks the trial to end on to the ranks, which save what they have and end.
+        """Pass on to the ranks a signal that asks the trial to end. They save what they have and end.
 
-        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended. If
-        mpirun does not run yet, nothing is sent: `run` calls this again once it runs.
+        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended.
         """
         if self.signal is None:
             in_container = bool(os.environ.get("IMAGE_DIGEST"))
             limit_s = time_to_end_s(self.result, nodes=self.args.nodes, in_container=in_container)
             self.deadline = time.monotonic() + limit_s
             self.signal = signal.Signals(number)
-        if self.mpirun is not None:
+        if self.mpirun is not None:  # otherwise `run` calls this again once mpirun runs
             signal_to_send = SENT_TO_RANKS[signal.Signals(number)]
             # HUP comes from a user, or from Linux if a launcher above was killed; the ranks say which in the log.
             if number == signal.SIGHUP and self.killed_launcher():
@@ -171,10 +167,10 @@ class Trial:
     def _make_folder_of_segments(self) -> str:
         """Make a folder in /dev/shm for the memory segments through which the ranks talk. Return its path.
 
-        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if
-        the folder cannot be made, or if there are several nodes: their segments go with their containers.
+        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if no
+        folder is made.
         """
-        if self.args.nodes > 1:
+        if self.args.nodes > 1:  # their segments go with their containers
             return ""
         with contextlib.suppress(OSError):
             # The name has the process id of trials.sh, which removes the folder if this process is killed.
@@ -184,9 +180,8 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended, and end it if it is late.
 
-        - It is killed if it still runs MPIRUN_END_S after the deadline that a signal set.
-        - Before that, it is asked to end its ranks (TERM), from the deadline or the trial's --limit on. This is
-          repeated until it has ended.
+        From the trial's --limit on, or from the deadline that a signal set, mpirun is asked to end its ranks. It is
+        killed MPIRUN_END_S after that deadline.
         """
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
@@ -225,33 +220,22 @@ class Trial:
     def wait_for_reason(self) -> None:
         """Wait until launch/nodes.py has said why the job ends, or it is clear that it will not.
 
-        If a node is lost, mpirun may fail before launch/nodes.py notices, by the end of its ssh connection or by ssh's
-        keepalives. The wait ends:
-
-        - when launch/nodes.py has given a reason, or a signal has come to this process
-        - after 3 s, if a rank, or mpirun about a rank, has said why the trial failed
-        - when ssh's keepalives would have shown the loss of a node
+        If a node is lost, mpirun may fail before launch/nodes.py notices. So the wait is as long as ssh's keepalives
+        take to show the loss.
         """
         begin = time.monotonic()
         end = begin + TIMES["ALIVE_S"] + 3  # mpirun's keepalives may be one ahead of ours
         while time.monotonic() < end and self.signal is None and not self.reason_by_nodes():
-            if time.monotonic() > begin + 3:
+            if time.monotonic() > begin + 3:  # from then on a rank's reason, or mpirun's about a rank, is enough
                 messages = self.messages()
                 if messages.errors() or messages.rank_ended():
                     return
             time.sleep(0.1)
 
     def reason(self, status: int) -> str:
-        """Return why the trial failed, in one line. `status` is what `run` returned, or 1.
+        """Return why the trial failed, in one line: the first reason that is known, in the order of the lines below.
 
-        It is the first of these that is known:
-
-        - what launch/nodes.py says
-        - a signal to this process
-        - that the folder of the log was removed
-        - a rank that the kernel or a signal ended
-        - what the ranks say, their own errors before those of a lost rank
-        - what mpirun says, or its exit status
+        `status` is what `run` returned, or 1.
         """
         reason_by_nodes = self.reason_by_nodes()
         if reason_by_nodes:
@@ -283,13 +267,7 @@ class Trial:
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
-        """Return which signal ended a rank, and what to do.
-
-        - No signal ended a rank: empty.
-        - The kernel killed it for lack of memory: how to need less.
-        - A signal by which a rank ends that has lost another rank: empty, as it is not to blame.
-        - Any other: mpirun's sentence, with a hint for SIGBUS.
-        """
+        """Return which signal ended a rank, and what to do; empty if none did, or if the rank had lost another one."""
         ended = messages.rank_ended()
         if ended is None:
             return ""
@@ -301,7 +279,7 @@ class Trial:
                 f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
                 "or compute the update in parts: STRATEGY=gradient_merge=N"
             )
-        if number in SIGNALS_OF_LOST_PEER:
+        if number in SIGNALS_OF_LOST_PEER:  # this rank is not to blame
             return ""
         if number == signal.SIGBUS:
             return f"{ended[0]}: no room in /dev/shm (--shm-size)?"
@@ -310,11 +288,7 @@ class Trial:
     def _reason_by_ranks(self, messages: Messages) -> str:
         """Return who failed first by what the ranks and mpirun wrote, and what to do; empty if they wrote nothing.
 
-        A rank whose error says only that it lost another rank (LOST_PEER) is not to blame. So the reason is:
-
-        - the first other error that a rank wrote
-        - else mpirun's sentence about a rank that a signal ended
-        - else the first error about a lost rank
+        A rank whose error says only that it lost another rank (LOST_PEER) is not to blame.
         """
         errors = messages.errors()
         own_errors = [line for line in errors if not LOST_PEER.search(line)]
@@ -345,12 +319,10 @@ class Trial:
         """Return whether the trial did its work: mpirun ended with 0, and rank 0 has written its result.
 
         The status is not enough: mpirun of Open MPI 5.0.11 ends with 0 if it loses a node as the ranks start.
-
-        The result is a log with a run_stop. An acceptance whose checks are not possible here writes a .lines file
-        instead, and a fleet a .json file.
         """
         if status:
             return False
+        # An acceptance whose checks are not possible here writes .lines, and a fleet .json.
         others = (self.result.with_suffix(suffix) for suffix in (".lines", ".json"))
         if any(path.is_file() and path.stat().st_size for path in others):
             return True
@@ -373,24 +345,19 @@ def report(pipe: Path, reason: str) -> None:
 def end_failed(trial: Trial, status: int, begin: float) -> str:
     """Close the log of a failed trial if its ranks could not. Return why the trial failed, in one line.
 
-    `status` is what `Trial.run` returned, or 1. `begin` is when the trial began, by time.monotonic. The reason is:
-
-    - the one that the log has already, if it has one
-    - that the trial took longer than its --limit, unless a signal ended it
-    - else that of `Trial.reason`; a job of several nodes first waits for launch/nodes.py to give one
-
-    If the log cannot be written, the line says that, too.
+    If the log already has a reason, that one is returned. `status` is what `Trial.run` returned, or 1. `begin` is when
+    the trial began, by time.monotonic.
     """
     args = trial.args
     if args.nodes > 1:
-        trial.wait_for_reason()
+        trial.wait_for_reason()  # by launch/nodes.py
     reason = trial.reason(status)
     # Only the trials of an acceptance have a limit; 0 is none.
     is_over_limit = args.limit and time.monotonic() > begin + args.limit
     if is_over_limit and trial.signal is None:
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
     try:
-        return close_for_dead(args.result, reason)
+        return close_for_dead(args.result, reason)  # it prefers the log's own reason
     except OSError as error:
         return f"{reason}; the log cannot be closed as aborted: {error.strerror}"
 
@@ -405,6 +372,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--reason", type=Path, required=True, help="pipe that gets why the trial failed")
     parser.add_argument("command", nargs="+", help="mpirun and its words")
     return parser.parse_args()
+
+
+def reason_of_refusal(stderr: Path, error: OSError) -> str:
+    """Return why the file for the trial's messages could not be opened, by the error of `open_messages`."""
+    if isinstance(error, FileExistsError):
+        return str(error)
+    return f"{stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
 
 
 def main() -> int:
@@ -422,9 +396,7 @@ def main() -> int:
     try:
         messages = open_messages(trial.stderr)
     except OSError as error:
-        reason = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
-        if isinstance(error, FileExistsError):
-            reason = str(error)
+        reason = reason_of_refusal(trial.stderr, error)
         report(args.reason, reason)
         print(f"error: {reason}", file=sys.stderr)
         return 2

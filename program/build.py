@@ -230,10 +230,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     micro_step = None
     if knobs.gradient_merge > 1:
         micro_step = updates.merge_gradients(main, startup, steps=knobs.gradient_merge)
-    has_all_reduces_of_ours = (
-        fleet.worker_num() > 1 and not knobs.auto
-    )  # `auto`: fleet sums the gradients in its own way
-    if has_all_reduces_of_ours:
+    if fleet.worker_num() > 1 and not knobs.auto:  # with `auto`, the sums over the ranks stay as fleet made them
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, rate_name=main.lr_scheduler._var_name)

@@ -80,8 +80,7 @@ class Work:
         product = self._product()
         self.flops = product.flops
         self.dtype = product.dtype  # of a product's arithmetic; empty for any other operator
-        # Of transposes inside the kernel; `moved_bytes` has them too.
-        self.transposed_bytes = self._transposed_bytes()
+        self.transposed_bytes = self._transposed_bytes()  # inside the kernel; part of `moved_bytes`
         self.moved_bytes = 0
         if self.is_kernel:
             read_operand_bytes = self._operand_bytes() - self._unread_operand_bytes()
@@ -94,7 +93,10 @@ class Work:
     def kernel_class(self) -> str:
         """The class of kernels in which the operator is counted.
 
-        A gradient operator is in the class of its forward operator, except for convolutions and batch norms.
+        - operator of the update: "optimizer".
+        - operator of a type in CLASSES: that class. A gradient operator is in the class of its forward operator, but
+          the gradients of convolutions and of batch norms have classes of their own, as "convolution gradient".
+        - any other operator: "elementwise and others".
         """
         if self.role & ops.OPTIMIZE:
             return "optimizer"
@@ -123,8 +125,8 @@ class Work:
     def _operand_bytes(self) -> int:
         """Return the bytes of all inputs and all outputs of the operator.
 
-        - A variable in several input slots counts once; so does one in several output slots.
-        - A variable that is both an input and an output counts twice: it is read and written.
+        - A variable counts once as an input and once as an output, even if it is in several slots.
+        - A variable that is both an input and an output therefore counts twice: it is read and written.
         - XShape and variables of unknown size count as 0. XShape only remembers a shape and holds no data.
         """
         total = 0

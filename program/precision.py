@@ -128,7 +128,7 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
     """
     if not precision.is_half:
         return
-    parameters = main.all_parameters()
+    parameters = main.all_parameters()  # listed once
     with (
         # Paddle's function refuses a variable with several writers, which an evaluation at several image sizes has.
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
@@ -178,13 +178,13 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     def casts_image_to_half(op: Operator) -> bool:
         return op.type == "cast" and op.input("X") == [image] and bool(op.attr("out_dtype") == paddle.float16)
 
-    half_images: set[str] = set()  # names of the variables that those casts write
+    half_images: set[str] = set()  # the variables that these casts write
     for op in block.ops:
         if casts_image_to_half(op):
             half_images.update(op.output("Out"))
     remove(main, casts_image_to_half)
 
-    # Rename for the float32 readers first: later the float16 readers read `image` too.
+    # Rename the float32 input first: after the second loop, the float16 readers read `image` too.
     is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
     for op in block.ops:
         op.desc._rename_input(image, fp32_image)  # created below

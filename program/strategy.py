@@ -160,10 +160,10 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    - A knob that the user turned on or off stays so. Raises ValueError if it is on and a condition of `_conditions` is
-      not met: the `device` (cpu or gpu) lacks the kernels for the images' `layout` and the convolutions' `dtype`, or
-      another knob excludes it.
-    - An undecided knob is turned on if its condition is met.
+    - A knob that the user turned on or off stays as it is. Raises ValueError if it is on and a condition of
+      `_conditions` is not met: the `device` (cpu or gpu) lacks the kernels for the images' `layout` and the
+      convolutions' `dtype`, or another knob excludes it.
+    - An undecided knob of `_conditions` is turned on if all its conditions are met, else off.
     - An undecided `enable_inplace` is turned on for GPUs only. It has no condition: the user may turn it on anywhere.
 
     Knobs that set flags of cuDNN are not changed. On a CPU, raises ValueError if one of them is set.

@@ -112,7 +112,7 @@ def parse_json(text: str) -> Any:
 def _scan_value(text: str, start: int) -> tuple[Any, int]:
     """Return the JSON value that begins at index `start` of a text, and the index after its end.
 
-    Spaces may stand before the value, and any text may follow it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
+    Any text may follow the value: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
 
     Raises ValueError for invalid JSON, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
     """
@@ -150,14 +150,8 @@ def _is_nested_deeper(value: Any, limit: int) -> bool:
 def dataclass_of(kind: type[T], value: Any) -> T | None:
     """Make an instance of the schema's dataclass `kind` from an event's value; None if the value does not fit.
 
-    - The value is not a JSON object: it does not fit.
-    - The value of a field has exactly one of the declared types: it is taken.
-    - A float is declared and the value is an int below LARGEST_FLOAT: it is taken, and stays an int.
-    - The field is absent: it is taken as None, if None is declared. Older logs lack some fields.
-    - Any other field: the value does not fit.
-
-    Keys that the dataclass does not have are ignored. The fields of `kind` must have plain types or unions of them,
-    such as `float | None`.
+    An absent field is None, if its type allows that: older logs lack some fields. Keys that `kind` does not have are
+    ignored.
     """
     if not isinstance(value, dict):
         return None
@@ -165,6 +159,7 @@ def dataclass_of(kind: type[T], value: Any) -> T | None:
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item = value.get(name)
         allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
+        # An int stands for a float, too, and stays an int.
         is_int_for_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
         if type(item) not in allowed_types and not is_int_for_float:
             return None
@@ -222,11 +217,8 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield events, header sections and problems of an open binary stream, in its order.
 
-    - The stream is read in blocks, so that a file of any size takes little memory.
-    - A line that a block cuts off is completed by the next block. If the line is already too long for an event, only
-      its beginning is kept.
-    - Line numbers count line feeds. A carriage return alone, as a progress bar writes it, ends an event's text, too.
-    - The first NUL byte of the stream yields a Problem; later ones do not.
+    The stream is read in blocks, so that a file of any size takes little memory. Line numbers count line feeds. A
+    carriage return alone, as a progress bar writes it, ends an event's text, too.
     """
     unfinished = b""  # the start of the line that the last block cut off
     line = 1  # the line number of `unfinished`
@@ -234,7 +226,7 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     dropped_bytes = 0  # bytes of the cut-off line that `unfinished` no longer has, because the line is too long
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
-        if not saw_nul and b"\0" in block:
+        if not saw_nul and b"\0" in block:  # only the first is a Problem
             saw_nul = True
             is_start = offset == 0 and not unfinished
             yield _nul_problem(block, line, is_start=is_start)
@@ -255,13 +247,11 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
 
 
 def _shortened(unfinished: bytes) -> bytes:
-    """Return the first MAX_LINE_BYTES of an unfinished line, which is longer, with a short end after them.
+    """Return the first MAX_LINE_BYTES of a longer, unfinished line, with a short end after them.
 
-    The end keeps the fact that the line claims to be an event:
-
-    - The line has TOKEN: the end is TOKEN.
-    - It has none yet: the end is its last bytes, because TOKEN may begin in them and go on in the next block.
+    The end keeps the fact that the line claims to be an event.
     """
+    # Without TOKEN the last bytes stay, because TOKEN may begin in them and go on in the next block.
     end = TOKEN if TOKEN in unfinished else unfinished[-len(TOKEN) :]
     return unfinished[:MAX_LINE_BYTES] + b" " + end
 
@@ -279,16 +269,10 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line of a log holds. `raw` is the line, `line` its number, and `offset` its first byte in the file.
+    """Yield what a line of a log holds: a header, or events and their problems. Any other line holds nothing.
 
-    An event begins at TOKEN, and ends at the next TOKEN or with the line.
-
-    - A line without TOKEN: its Header if it is a header line, else nothing.
-    - A line with TOKEN that is longer than MAX_LINE_BYTES: one Problem, and no event.
-    - A line with one TOKEN: the problems of its event, then the Event.
-    - A line with several TOKENs: a Problem, because it has several events. Then for each event the same as for one.
-
-    The text before the first TOKEN may be a launcher's prefix, which names the rank.
+    `raw` is the line, `line` its number, and `offset` its first byte in the file. An event begins at TOKEN, and ends at
+    the next TOKEN or with the line.
     """
     raw = raw.rstrip(b"\r\n")
     starts = [token.start() for token in re.finditer(TOKEN, raw)]  # where in `raw` each event begins
@@ -302,7 +286,7 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
         return
 
     first_start = starts[0]
-    rank = _rank_of(raw[:first_start])
+    rank = _rank_of(raw[:first_start])  # a launcher's prefix may name it
     if len(starts) > 1:
         message = "several events on one line: the official parser reads the last alone"
         yield Problem("several-events", message, line, _shown(raw[first_start:]))
@@ -328,12 +312,8 @@ def _shown(text: bytes) -> str:
 def _header(raw: bytes, line: int) -> Header | None:
     """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
-    `raw` is the line without its line end. Two things may stand before the `#`: the byte-order mark of a file, and a
-    launcher's prefix of less than LONGEST_PREFIX bytes, such as mpirun's `[1,0]<stdout>:`. None is also returned if:
-
-    - any other text stands before the `#`;
-    - the line has more than MAX_LINE_BYTES from the `#` on;
-    - the JSON is damaged, or is not an object with exactly one key.
+    `raw` is the line without its line end. A byte-order mark or a launcher's short prefix, such as mpirun's
+    `[1,0]<stdout>:`, may stand before the `#`.
     """
     start = raw.find(HEADER)
     if start < 0:
@@ -357,9 +337,6 @@ def _header(raw: bytes, line: int) -> Header | None:
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
     """Return a Problem for each thing that is wrong with the event in `raw`, then the Event, if one can be read.
 
-    - Bytes that are not UTF-8, text after the JSON, an unknown event_type: a Problem, and the Event all the same.
-    - Any other fault: a Problem, and no Event. The faults after it are not looked for.
-
     `raw` begins with TOKEN, and ends at the next TOKEN or with the line. `rank` comes from the launcher's prefix.
     """
     entries: list[Entry] = []
@@ -382,29 +359,42 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
         return add_problem("duplicate-key", str(error))
     except ValueError as error:
         return add_problem("json", f"no JSON object: {error}")
-    rest = text[end:].strip(" \t")
-    if rest:
-        for code in _ANSI_RESET:
-            rest = rest.replace(code, "")
-        trailing = "text" if rest.strip() else "a colour code"
+    trailing = _kind_of_trailing_text(text[end:])
+    if trailing:
         add_problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
     if type(fields) is not dict:
         return add_problem("fields", "not a JSON object")
-    try:
-        key = fields["key"]
-        value = fields["value"]
-        metadata = fields["metadata"]
-        time_ms = fields["time_ms"]
-    except KeyError as error:
-        return add_problem("fields", f"the field {error} is missing")
+    for name in ("key", "value", "metadata", "time_ms"):
+        if name not in fields:
+            return add_problem("fields", f"the field {name!r} is missing")
     event_type = fields.get("event_type")
     if type(event_type) is not str or event_type not in EVENT_TYPES:
         add_problem("event-type", _NO_TYPE)
         event_type = ""
+    fault = _fault_of_values(fields)
+    if fault:
+        return add_problem("fields", fault)
+    event = Event(fields["key"], fields["value"], fields["metadata"], fields["time_ms"], event_type, line, offset, rank)
+    return [*entries, event]
+
+
+def _kind_of_trailing_text(rest: str) -> str:
+    """Return what follows an event on its line: "text" or "a colour code"; empty if only spaces do."""
+    rest = rest.strip(" \t")
+    if not rest:
+        return ""
+    for code in _ANSI_RESET:
+        rest = rest.replace(code, "")
+    return "text" if rest.strip() else "a colour code"
+
+
+def _fault_of_values(fields: dict[str, Any]) -> str:
+    """Return what is wrong with the values of an event's fields, which must all be there; empty if nothing is."""
+    time_ms = fields["time_ms"]
     if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
-        return add_problem("fields", "time_ms is no number of 64 bits")
-    if type(key) is not str:
-        return add_problem("fields", "key is no text")
-    if type(metadata) is not dict:
-        return add_problem("fields", "metadata is no JSON object")
-    return [*entries, Event(key, value, metadata, time_ms, event_type, line, offset, rank)]
+        return "time_ms is no number of 64 bits"
+    if type(fields["key"]) is not str:
+        return "key is no text"
+    if type(fields["metadata"]) is not dict:
+        return "metadata is no JSON object"
+    return ""

@@ -98,13 +98,7 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update `phase` by the event, and add the event's content to the attribute for its key:
-
-        - epoch_start, epoch_stop -> `epochs`; in the same way block_... -> `blocks`, and eval_... -> `evaluations`.
-        - run_start -> `starts`; run_stop -> `stops`, and the phase is then "finished" or "aborted".
-        - eval_accuracy, eval_mean_iou -> `accuracies`.
-        - rank_times -> `rank_times`, if the value is a whole RankTimes; step_window -> `windows`.
-        - epoch_throughput of this project, throughput and tracked_stats of other submitters -> `rates`.
+        """Update `phase` by the event, and add the event's content to the attribute for its key.
 
         An event of any other key is not kept. `scalar` cuts long values.
         """
@@ -136,11 +130,7 @@ class Run:
     def _note_interval(self, event: Event) -> None:
         """Note that an interval begins or ends: an epoch, a block of epochs, or an evaluation.
 
-        The event's key is one of _INTERVAL_KEYS. Its metadata have the interval's number.
-
-        - A start adds an interval.
-        - A stop completes the interval of its kind and number that has started and not stopped.
-        - A stop without such an interval, as in a damaged log, adds an interval without a start.
+        The event's key is one of _INTERVAL_KEYS. A stop completes the interval of its kind and number that is open.
         """
         kind, _, end = event.key.rpartition("_")  # "epoch", "start"
         mark = Mark(
@@ -158,7 +148,7 @@ class Run:
             return
         open_interval = self._open.pop((kind, mark.number), None)
         if open_interval is None:
-            intervals.append(Interval(stop=mark))
+            intervals.append(Interval(stop=mark))  # without a start, as in a damaged log
         else:
             open_interval.stop = mark
 

@@ -12,21 +12,17 @@ _Run = TypeVar("_Run")
 def median_set(
     runs: Sequence[_Run], count: int, score: Callable[[Sequence[_Run]], float]
 ) -> tuple[Sequence[_Run], str]:
-    """Choose `count` consecutive runs whose score is the median, and return them with words that say which they are.
+    """Return the `count` consecutive runs whose score is the median, and words that say which they are.
 
-    A submission may have more runs than the `count` that are scored. Then every `count` consecutive runs are a set:
-    7 runs have 3 sets of 5. The set with the median score counts (MLPerf training_rules.adoc, section Scoring). With an
-    even number of sets, the slower of the two middle ones is taken, because the rules do not say which.
-
-    `runs` are in the order of their start, and are at least `count`. `score` returns the time of a set, or infinity if
-    the set has no score. The words are such as "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of
-    5".
+    The words are such as "runs 2 to 6 of 7 in the order of their start, ...". `score` returns the time of a set, or
+    infinity if the set has no score.
     """
-    set_count = len(runs) - count + 1
+    # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
+    set_count = len(runs) - count + 1  # 7 runs have 3 sets of 5
     sets = [runs[start : start + count] for start in range(set_count)]  # a set's index is that of its first run
     scores = [score(candidate) for candidate in sets]
     fastest_first = sorted(range(set_count), key=lambda index: scores[index])
-    chosen = fastest_first[set_count // 2]  # of 4 sets the third fastest
+    chosen = fastest_first[set_count // 2]  # of 4 sets the third fastest: the rules do not say which of the middle two
     which = f"runs {chosen + 1} to {chosen + count} of {len(runs)} in the order of their start"
     return sets[chosen], f"{which}, the median of {set_count} sets of {count}"
 
@@ -78,9 +74,8 @@ def t_cdf(t: float, freedom: float) -> float:
 def _incomplete_beta(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b), for 0 <= x < 1.
 
-    It is evaluated as a continued fraction by Lentz's method, until a term changes it by less than 1e-15 (Numerical
-    Recipes, 6.4). The fraction converges fast only below x = (a + 1) / (a + b + 2). There is no reflection for larger
-    x: `t_cdf` does not ask for them.
+    It is a continued fraction, evaluated by Lentz's method (Numerical Recipes, 6.4). The fraction converges fast only
+    below x = (a + 1) / (a + b + 2).
     """
     if x == 0:
         return 0.0

@@ -16,26 +16,21 @@ from scoring.record import InputError, TooFewRunsError
 def main(argv: list[str] | None = None) -> int:
     """Run the command that the first argument names, and return its exit status.
 
-    - The command ends: the status that it returns.
-    - The reader of the output has closed the pipe, as `| head` does: 0.
-    - There are too few runs for a score: 1, and one line on stderr.
-    - A wrong argument, or a file that cannot be read or written: 2, and one line on stderr.
-
-    `argv` are the words after the program's name; None means those of this process. If a shell asks for completions,
-    it is answered, and the process ends.
+    An error is one line on stderr. The status is then 1 if there are too few runs for a score, else 2. If `argv` is
+    None, the words are those of this process.
     """
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     name = argv[0] if argv else None  # a command's name, if it is one; the parser rejects anything else
     parser = _parser(name)
-    complete(parser)
+    complete(parser)  # if a shell asks for completions, this answers it and ends the process
     args = parser.parse_args(argv)
     try:
         named_files.check_options(args)
         status: int = args.main(args)
         return status
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of the output has enough, as in `| head`
         drop_output()
         return 0
     except TooFewRunsError as error:

@@ -93,6 +93,11 @@ class Check:
     refused: bool = False  # the ways differ so much that the log supports no figure of speed
     one_sided: bool = False  # one of the ways is missing or cannot be read, so nothing was compared
 
+    @classmethod
+    def not_compared(cls, what: str, ways: tuple[str, ...]) -> "Check":
+        """Return a check that says that nothing was compared, because one of the ways cannot be read."""
+        return cls(what=what, ways=ways, agree=False, one_sided=True)
+
     def __str__(self) -> str:
         return f"{self.what}: {'; '.join(self.ways)}"
 

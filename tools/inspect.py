@@ -42,15 +42,8 @@ def estimates(
 ) -> list[JsonObject]:
     """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
 
-    `update_programs` are the programs of one update of the weights. An entry has:
-
-    - `device`: the card's name and memory;
-    - the fields of `roofline`, an upper bound of the images/s by the card's arithmetic and memory; if it cannot be
-      estimated, only `roofline_images_per_s`, which is None;
-    - `published`: the nearest published figure, or None;
-    - `traffic_gb`: the GB that each class of kernels moves;
-    - `scaling` and `published_scaling`, if the bytes/s of a node's network are given: the estimated cost of all-reduces
-      on several nodes, and the published scaling.
+    `update_programs` are the programs of one update of the weights. `network_bytes_per_s` is the speed of a node's
+    network; None: nothing is estimated for several nodes.
     """
     operators = operators_in_order(update_programs)
     tf32 = job.model.precision == "tf32"
@@ -101,22 +94,21 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 
 
 def build(job: env.Job) -> Any:
-    """Build the training program that rank 0 of a job runs, and return the `TrainingProgram`.
+    """Build the training program that rank 0 of a job runs. No GPU and no other rank is needed.
 
-    No GPU and no other rank is needed: Paddle gets an address on this machine for each rank, at which nobody listens.
-    The learning rate's schedule is made for SCHEDULED_STEPS steps; its length does not change the operators.
+    This sets environment variables and switches Paddle to static mode.
 
-    This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
-    cannot be built, or if a convolution's input or output is too large for cuDNN.
+    Raises ValueError if the job cannot be built, or if a tensor of a convolution is too large for cuDNN.
     """
     import paddle
 
+    # Addresses at which nobody listens.
     endpoints = [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)]
     env.export_trainer(0, endpoints)
     paddle.enable_static()
     model = workload.of_job(job)
     model.plan = dataclasses.replace(model.plan, ranks_listen=False)  # else the build waits for the other ranks
-    samples = job.global_batch * SCHEDULED_STEPS
+    samples = job.global_batch * SCHEDULED_STEPS  # the schedule's length does not change the operators
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
     kernels.check_sizes(training.main)  # raises if a tensor is too large for cuDNN; the estimates are always for GPUs
@@ -126,13 +118,9 @@ def build(job: env.Job) -> Any:
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
     """Build a job's training program and return what `python -m tools.inspect` prints of it, for JSON.
 
-    - The settings of the job, such as its precision and batch.
-    - The counts of its main program: operators, FLOPs, bytes.
-    - `verified`: what was proved of the program.
-    - `estimate`: an entry for each known card. With the bytes/s of a node's network, it covers several nodes, too.
+    With the bytes/s of a node's network, the estimates cover several nodes, too.
 
-    Raises ValueError if the job cannot be built, or if the network's speed is given for a job of one rank: such a
-    program has no all-reduce.
+    Raises ValueError if the job cannot be built, or if the network's speed is given for a job of one rank.
     """
     if network_bytes_per_s is not None and job.cluster.world_size == 1:
         raise ValueError("--network: the program of one rank has no all-reduce: set --ranks 2 or more")
@@ -162,16 +150,8 @@ def text(found: JsonObject) -> str:
     return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)
 
 
-@one_line
-def main() -> int:
-    """Build the training program of the configuration that the options name, and print what `inspect` returns.
-
-    --system names a config file, which sets the variables of the job. Other options replace single variables, such as
-    --batch BATCHSIZE. --network and --json set none: they add estimates for several nodes, and print JSON.
-
-    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
-    and above 0.
-    """
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser. An option that sets a variable of the job has the variable's name as its `dest`."""
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
     choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"
@@ -184,23 +164,38 @@ def main() -> int:
     network = "Gb/s that a node's network sends: estimates what all-reduces cost at 8 to 64 GPUs"
     parser.add_argument("--network", type=float, metavar="GBPS", help=network)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _bytes_per_s(network_gbps: float | None) -> float | None:
+    """Return the bytes/s of --network; None if it was not given. Raises ValueError unless it is finite and above 0."""
+    if network_gbps is None:
+        return None
+    if not 0 < network_gbps < math.inf:
+        raise ValueError(f"--network {six_digits(network_gbps)}: must be above 0 and finite, as 100")
+    return network_gbps * 1e9 / BITS_OF_A_BYTE
+
+
+@one_line
+def main() -> int:
+    """Build the training program of the configuration that the options name, and print what `inspect` returns.
+
+    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
+    and above 0.
+    """
+    parser = _parser()
     complete(parser)
     options = vars(parser.parse_args())
     as_json = options.pop("json")
     network_gbps = options.pop("network")
-    # The options that are left set variables of the job. The `dest` of each is the variable's name.
+    # The options that are left set variables of the job.
     variables = {name: value for name, value in options.items() if value is not None}
     if "DGXNGPU" in variables:
         variables["DGXNNODES"] = "1"  # the program is the same however its ranks are spread over nodes
     variables["MODE"] = "throughput"  # it accepts every strategy; training to a target does not
     job = env.of_system(**variables)
     env.export({"GLOG_minloglevel": "2"})
-    network_bytes_per_s = None
-    if network_gbps is not None:
-        if not 0 < network_gbps < math.inf:
-            raise ValueError(f"--network {six_digits(network_gbps)}: must be above 0 and finite, as 100")
-        network_bytes_per_s = network_gbps * 1e9 / BITS_OF_A_BYTE
-    described = inspect(job, network_bytes_per_s)
+    described = inspect(job, _bytes_per_s(network_gbps))
     print(json.dumps(described, indent=1) if as_json else text(described))
     return 0
 

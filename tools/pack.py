@@ -58,14 +58,9 @@ class Entry(NamedTuple):
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
 
-    - The part is packed already, from the same list: it is left as it is.
-    - An earlier pack was stopped: its records are kept, and packing goes on after them.
-    - Otherwise packing begins with the first image.
+    A pack that was stopped goes on.
 
-    Each record is read back and compared before the file gets its final name.
-
-    Raises ValueError if the list is wrong, an image is damaged, another process packs this part, or the target was
-    packed from another list. Raises RunError if the disk returns something else than was written.
+    Raises ValueError if the list, an image or the target is wrong, and RunError if the disk returns wrong bytes.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     _print_warning(images.passed_over)
@@ -76,10 +71,7 @@ def pack(source: Path, target: Path, part: str) -> str:
     journal = target / f"{packed.name}.journal"
     target.mkdir(parents=True, exist_ok=True)
     with growing.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
+        _lock(file)
         if packed.exists():
             # `growing` is the empty file that open() has just created, unless another pack has renamed it meanwhile.
             growing.unlink(missing_ok=True)
@@ -89,16 +81,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         entries = _resume(file, journal, list_sha256)
         if entries:
             print(f"{growing}: goes on after {len(entries)} images", flush=True)
-        with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
-            for ids in _batches_with_progress(f"pack {part}", len(images), done=len(entries)):
-                for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
-                    entries.append(Entry(file.tell(), made.crc32, *made.size))
-                    file.write(made.record)
-                    print(*entries[-1], file=lines)
-                file.flush()
-                lines.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
+        _append_records(file, journal, images, entries)
         index = packed.with_suffix(".idx")
         index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
         _check_written(recordio.find(growing, index), entries, images.labels, part)
@@ -109,6 +92,31 @@ def pack(source: Path, target: Path, part: str) -> str:
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file of records until it is closed. Raises ValueError if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(f"{file.name}: another tools.pack writes it: wait for its end") from error
+
+
+def _append_records(file: BinaryIO, journal: Path, images: folder.ImageList, entries: list[Entry]) -> None:
+    """Append the records that are missing to the file, and their entries to the journal and to `entries`.
+
+    `entries` has the records that the file holds already. Afterwards the file lies on the disk.
+    """
+    with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
+        for ids in _batches_with_progress(f"pack {images.part}", len(images), done=len(entries)):
+            for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
+                entries.append(Entry(file.tell(), made.crc32, *made.size))
+                file.write(made.record)
+                print(*entries[-1], file=lines)
+            file.flush()
+            lines.flush()
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
 
 
 def _print_warning(note: str) -> None:
@@ -139,33 +147,13 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Recover what an earlier pack wrote before it was stopped, and return its records that are kept.
+    """Recover the records of a pack that was stopped, and return the entries of those that are kept.
 
-    The journal has the SHA-256 of the list in its first line, then a line for each record. The file and the journal may
-    each end in the middle of a record or a line:
-
-    - There is no journal: nothing is kept.
-    - The journal's last line is cut off: it does not count.
-    - A record has a line, but does not begin in the file yet: it is not kept.
-    - The last record that begins in the file may be incomplete: it is not kept.
-
-    `growing` is the file of records. It is cut off after the kept ones and left at that position, for the next record.
-    The journal is rewritten with the kept records.
+    The file of records, `growing`, is cut off after them and left at that position.
 
     Raises ValueError if the pack was begun from another list than `list_sha256`, or the journal is damaged.
     """
-    journal_lines = _complete_lines(journal)
-    entries: list[Entry] = []
-    if journal_lines:
-        journal_sha256, *entry_lines = journal_lines
-        if journal_sha256 != list_sha256:
-            begun = f"{growing.name}: was begun from another list"
-            raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
-        try:
-            entries = [Entry(*map(int, line.split())) for line in entry_lines]
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
-
+    entries = _journal_entries(growing, journal, list_sha256)
     size = growing.seek(0, os.SEEK_END)
     kept = [entry for entry in entries if entry.offset < size]  # those that begin in the file
     end_of_kept = 0
@@ -179,6 +167,24 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
         for entry in kept:
             print(*entry, file=file)
     return kept
+
+
+def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
+    """Return the entries of a journal, a line each after the SHA-256 of the list; none if there is no journal.
+
+    A last line that is cut off does not count. Raises ValueError if the SHA-256 is another one, or a line is damaged.
+    """
+    journal_lines = _complete_lines(journal)
+    if not journal_lines:
+        return []
+    journal_sha256, *entry_lines = journal_lines
+    if journal_sha256 != list_sha256:
+        begun = f"{growing.name}: was begun from another list"
+        raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
+    try:
+        return [Entry(*map(int, line.split())) for line in entry_lines]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
 
 
 def _complete_lines(file: Path) -> list[str]:
@@ -211,9 +217,8 @@ def _decoder_of_this_thread() -> Decoder:
 def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
     """Return the record of the sample `number` of a list, with the CRC-32 and the image size of the sample's file.
 
-    The file is checked first: it must be whole, and training's decoder must decode it.
-
-    Raises ValueError, with the file's name, if the file fails a check or its label does not fit into a record.
+    Raises ValueError, with the file's name, if training's decoder cannot decode it, or its label does not fit into a
+    record.
     """
     [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
     fault = fault_of_file(content) or _decoder_of_this_thread().fault(content)  # empty: there is none
@@ -270,10 +275,9 @@ def _write_sizes(file: Path, *, largest: folder.Size, images: int, more: JsonObj
 def find_sizes(source: Path, part: str) -> str:
     """Find the image of a part with the most pixels, and write its size to `<part>.sizes.json` in `source`.
 
-    Only the images' headers are decoded. If the file exists already, its other entries are kept, such as the SHA-256 of
-    the list that `pack` wrote. Returns the file's name and content as text.
+    Returns the file's name and content as text. Other entries of an existing file are kept.
 
-    Raises ValueError if the existing file is damaged, the images cannot be found, or one of them is not an image.
+    Raises ValueError if the existing file is damaged, or the images cannot be found or read.
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
@@ -294,13 +298,11 @@ def _batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[
 
 
 def write_lists(source: Path, labels: Path | None) -> list[str]:
-    """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
+    """Write train_list.txt and val_list.txt of a folder with class folders. Returns a line of text for each list.
 
-    `labels` is for a val/ without class folders, as ImageNet's: a file of lines `name label`. None means that val/ has
-    class folders, too. Returns a line of text for each list: its file and the number of its images.
+    `labels` is a file of lines `name label` for a val/ without class folders.
 
-    Raises ValueError if a list exists already, a folder has no class folders, or an image has no label. Then no list is
-    written.
+    Raises ValueError, and writes nothing, if a list exists already or cannot be made.
     """
     # Both lists are made before the first is written, so that an error leaves none behind.
     contents: dict[str, bytes] = {}
@@ -326,9 +328,9 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _flat_list(image_folder: Path, labels: Path) -> bytes:
     """Return the text of a list of the images in one folder, from a file `labels` with lines `name label`.
 
-    For the folder val: "x.JPEG 7" -> "val/x.JPEG 7", and "anything/x.JPEG 7" -> "val/x.JPEG 7".
+    For the folder val: "x.JPEG 7" or "anything/x.JPEG 7" -> "val/x.JPEG 7".
 
-    Raises ValueError if there is no file `labels`, a line has no label, or a line names no file of the folder.
+    Raises ValueError if there is no file `labels`, or a line is wrong.
     """
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
@@ -348,12 +350,10 @@ def _flat_list(image_folder: Path, labels: Path) -> bytes:
 
 @one_line
 def main() -> int:
-    """Do one of three things with an image folder: pack it, find its largest images (--sizes), or list it (--lists).
+    """Pack an image folder into TARGET, find its largest images (--sizes), or list it (--lists).
 
-    Exactly one of TARGET, --sizes and --lists must be given. Returns the exit status: 0, or 130 after Ctrl-C. The same
-    command then goes on from there.
-
-    Raises ValueError if the folder cannot be packed, and RunError if the system refuses to read or write a file.
+    Returns the exit status: 0, or 130 after Ctrl-C. Raises ValueError if the folder cannot be packed, and RunError if
+    the system refuses to read or write a file.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
@@ -381,11 +381,9 @@ def main() -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Do for both parts, train and val, what the command line asks. Print a line of text for each part.
+    """Write the lists, find the largest images, or pack both parts, and print a line of text for each part.
 
-    - --lists: their lists are written.
-    - --sizes: the sizes of their largest images are found.
-    - TARGET: they are packed. `main` has checked that exactly one of the three is given.
+    `main` has checked that exactly one of --lists, --sizes and TARGET is given.
     """
     if args.lists:
         for line in write_lists(args.source, args.labels):

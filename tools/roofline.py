@@ -30,11 +30,8 @@ Operators = list[Operator]
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
     """Return the operators of all programs of an update, in the order in which they run.
 
-    An update of the weights runs a program for each part of its batch. The last one is the main program, which sums the
-    gradients over the ranks. Each of its all-reduces sums one bucket of gradients.
-
-    - An all-reduce of the main program: an Operator with the bytes and the stream of its bucket.
-    - Any other operator: an Operator without bytes (None).
+    An all-reduce of the main program, the last one, sums a bucket of gradients over the ranks. It has the bytes and the
+    stream of its bucket. Any other operator has no bytes (None).
     """
     main = update_programs[-1]
     bucket_by_index = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the all-reduce's index in `main`
@@ -81,53 +78,70 @@ class StepTime(NamedTuple):
         return self.computing_s + self.all_reduce_s
 
 
+class _Clocks:
+    """A GPU, which computes, and a link, which sums gradients beside it, through a step; seconds from its start.
+
+    tests/null_gpu/test_streams.py shows that Paddle waits as it is said here.
+    """
+
+    def __init__(self) -> None:
+        """Begin a step."""
+        self.gpu_s = 0.0  # when the operators so far are done
+        self.link_s = 0.0  # when the all-reduces beside the GPU are done
+        self.exposed_s = 0.0  # the time in which the GPU only waited
+        self.all_reduce_s = 0.0  # the sum over all all-reduces
+
+    def compute(self, takes_s: float) -> None:
+        """Let the GPU compute an operator."""
+        self.gpu_s += takes_s
+
+    def all_reduce(self, takes_s: float, *, on_computing_stream: bool) -> None:
+        """Sum gradients: the GPU waits for it if it is on the computing stream, else the link does it beside."""
+        self.all_reduce_s += takes_s
+        if on_computing_stream:
+            self._wait(takes_s)
+        else:
+            # Its gradients are ready now: the program has it right after the operator that computes the last one.
+            self.link_s = max(self.link_s, self.gpu_s) + takes_s
+
+    def wait_for_link(self) -> None:
+        """Let the GPU wait until all all-reduces are done."""
+        self._wait(max(0.0, self.link_s - self.gpu_s))
+
+    def _wait(self, wait_s: float) -> None:
+        """Let the GPU wait."""
+        self.gpu_s += wait_s
+        self.exposed_s += wait_s
+
+
 def step_time(
     operators: Operators, peak_names: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
 ) -> StepTime:
     """Return the least time of a step, with its operators one after the other at the card's peaks.
 
-    The GPU computes, and the link sums gradients beside it. Each has a clock. Time in which the GPU only waits for the
-    link is called exposed.
-
-    - An all-reduce on the computing stream: the GPU waits for all of it.
-    - Any other all-reduce: it begins when its gradients are computed and the all-reduce before it is done.
-    - The first operator of the optimizer: the GPU waits until all all-reduces are done, then computes it.
-    - Any other operator: the GPU computes it in the longer one of its two bounds, by FLOPs and by bytes.
-
-    `peak_names` has the name of the card's peak for each data type. The host is assumed to launch everything in time.
+    A link sums gradients while the GPU computes. The optimizer waits for all sums. `peak_names` has the name of the
+    card's peak for each data type.
     """
-    # tests/null_gpu/test_streams.py shows that Paddle waits as it is said here.
+    clocks = _Clocks()
     flops_s = 0.0
     bytes_s = 0.0
-    gpu_clock_s = 0.0  # when the operators so far are done
-    link_clock_s = 0.0  # when the all-reduces so far are done
-    all_reduce_s = 0.0
-    exposed_s = 0.0
     optimizer_has_begun = False
     for work, summed_bytes, on_computing_stream in operators:
         if summed_bytes is not None:  # a gradient all-reduce
             takes_s = _all_reduce_s(summed_bytes, ranks, link_bytes_per_s)
-            all_reduce_s += takes_s
-            if on_computing_stream:
-                gpu_clock_s += takes_s
-                exposed_s += takes_s
-            else:
-                # Its gradients are ready now: the program has it right after the operator that computes the last one.
-                link_clock_s = max(link_clock_s, gpu_clock_s) + takes_s
+            clocks.all_reduce(takes_s, on_computing_stream=on_computing_stream)
             continue
         if work.role & OPTIMIZE and not optimizer_has_begun:
             optimizer_has_begun = True
-            wait_s = max(0.0, link_clock_s - gpu_clock_s)
-            gpu_clock_s += wait_s
-            exposed_s += wait_s
+            clocks.wait_for_link()
         least = _operator_time(work, peak_names, card)
         flops_s += least.flops_s
         bytes_s += least.bytes_s
-        gpu_clock_s += max(least.flops_s, least.bytes_s)
+        clocks.compute(max(least.flops_s, least.bytes_s))
     return StepTime(
-        total_s=gpu_clock_s,
-        exposed_s=exposed_s,
-        all_reduce_s=all_reduce_s,
+        total_s=clocks.gpu_s,
+        exposed_s=clocks.exposed_s,
+        all_reduce_s=clocks.all_reduce_s,
         operators=OperatorTime(flops_s=flops_s, bytes_s=bytes_s),
     )
 
@@ -135,8 +149,7 @@ def step_time(
 def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
     """Return the name of the peak in `card.flops_per_s` at which each data type is computed: {"float32": "tf32"}.
 
-    The data types are those of the operators with FLOPs. A peak has the name of its data type. With `tf32`, float32 is
-    computed at the peak "tf32" instead. Returns None if the card lacks one of the peaks.
+    The data types are those of the operators with FLOPs. Returns None if the card lacks one of the peaks.
     """
     peak_names: dict[str, str] = {}
     for operator in operators:
@@ -170,15 +183,10 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 
 
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
-    """Return a step's roofline on `card` for JSON: an upper bound of the images/s, and the times that it comes from.
+    """Return an upper bound of the images/s on `card`, and the times that it comes from, for JSON.
 
-    All-reduces go over the card's own link (NVLink). `exposed_all_reduce_s` is the time in which the GPU waits for them
-    and computes nothing. `batch` is the number of images of a rank. With `tf32`, float32 is computed in TF32.
-
-    Returns None in two cases:
-
-    - The card's data sheet has no peak for a data type that the program computes in.
-    - There are more ranks than a node has GPUs: no data sheet gives the speed of the network between nodes.
+    `batch` is the number of images of a rank. Returns None if a peak is unknown: of a data type on this card, or of the
+    network between nodes.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or peak_names is None:
@@ -198,14 +206,9 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
     """Estimate what all-reduces cost at each number of GPUs in SCALED_GPUS. Returns a row for each, for JSON.
 
-    Each GPU keeps its batch, and a node has 8 GPUs. A ring over several nodes is as fast as its slowest link: NVLink or
-    the node's network, which sends `network_bytes_per_s` at its peak. A row has:
+    Each GPU keeps its batch. A node's network sends `network_bytes_per_s` at its peak.
 
-    - `all_reduce_s`, the time of all all-reduces; `exposed_all_reduce_s`, the part in which the GPU waits for them.
-    - `of_linear`, the weak-scaling efficiency against one node: step time of one node / step time.
-    - `of_linear_nothing_hidden`, the same efficiency if the GPU waited for every all-reduce.
-
-    Returns None if the card's data sheet has no peak for a data type that the program computes in.
+    Returns None if the card's data sheet lacks a peak for a data type that the program computes in.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if peak_names is None:
@@ -214,32 +217,33 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
     for gpus in SCALED_GPUS:
         link_bytes_per_s = card.link_bytes_per_s
         if gpus > GPUS_OF_A_NODE:
+            # A ring over several nodes is as fast as its slowest link.
             link_bytes_per_s = min(link_bytes_per_s, network_bytes_per_s)
         steps[gpus] = step_time(operators, peak_names, card, ranks=gpus, link_bytes_per_s=link_bytes_per_s)
 
     one_node = steps[GPUS_OF_A_NODE]
-    rows = []
-    for gpus, step in steps.items():
-        row = {
-            "gpus": gpus,
-            "nodes": gpus // GPUS_OF_A_NODE,
-            "step_time_s": step.total_s,
-            "all_reduce_s": step.all_reduce_s,
-            "exposed_all_reduce_s": step.exposed_s,
-            "exposed_share": step.exposed_s / step.total_s,
-            "of_linear": one_node.total_s / step.total_s,
-            "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,
-        }
-        rows.append(row)
-    return rows
+    return [_scaling_row(gpus, step, one_node) for gpus, step in steps.items()]
+
+
+def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
+    """Return the row of a number of GPUs: its step, and its weak-scaling efficiency against the step of one node."""
+    return {
+        "gpus": gpus,
+        "nodes": gpus // GPUS_OF_A_NODE,
+        "step_time_s": step.total_s,
+        "all_reduce_s": step.all_reduce_s,
+        "exposed_all_reduce_s": step.exposed_s,
+        "exposed_share": step.exposed_s / step.total_s,
+        "of_linear": one_node.total_s / step.total_s,
+        "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,  # waiting for every all-reduce
+    }
 
 
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
-    There is an entry for each published table: {"table": name, "of_linear": {2: 0.97, 4: 0.95}}. There, 2 nodes have
-    0.97 times the throughput of perfect scaling, which is 2 times that of one node. Tables without a figure for one
-    node are left out.
+    An entry is such as {"table": name, "of_linear": {2: 0.97}}: two nodes have 0.97 times twice the throughput of one.
+    Tables without one node are left out.
     """
     scaled = []
     # A table has one publication's images/s by the number of nodes, all with the same number of GPUs.

@@ -31,13 +31,10 @@ RULESET = "4.0.0"
 def _median_and_range(
     records: Sequence[Record], values: Sequence[float | None], *, template: str, absent_thing: str
 ) -> str:
-    """Return the median and the range of a value of several runs as text.
+    """Return the median and the range of a value of several runs: "74.2 s (median of 3; 73.9 s to 74.8 s)".
 
-    - Some runs lack the value (None): "no <absent_thing> in run_1.txt, run_3.txt".
-    - There is one run: "74.2 s".
-    - There are several: "74.2 s (median of 3; 73.9 s to 74.8 s)".
-
-    `values` has a value for each record. `template` formats one value, such as "{:.1f} s".
+    `values` has a value for each record. `template` formats one value, such as "{:.1f} s". If a log lacks it (None),
+    the text is "no <absent_thing> in run_1.txt".
     """
     known = []
     logs_without = []
@@ -59,9 +56,6 @@ def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str
 
     Quality is the result of a run's last evaluation. Both rows give the median and the range over the runs, or name the
     logs that lack the value.
-
-    The time's unit is "s (unverified)" if the result must say that MLCommons did not verify it, else "s". The score's
-    `standing` decides that; without a standing (None) the unit is "s".
     """
     last_qualities: list[float | None] = []  # one of each run
     for record in records:
@@ -69,6 +63,7 @@ def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str
         last_qualities.append(evaluations[-1].value if evaluations else None)
     workload = workloads.of_model(records[0].model)
     metric = "eval_accuracy" if workload is None else workload.metric
+    # "s (unverified)" if a result must say that MLCommons did not verify it.
     seconds = "s" if job_score.standing is None else job_score.standing.unit("s")
     times_s = [record.run_time_s for record in records]
     return {
@@ -92,9 +87,7 @@ def _data_wait(records: Sequence[Record]) -> str:
 def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_only: bool) -> dict[str, str]:
     """Return the rows of the printed table that say what the runs measured, by their names.
 
-    - "quality" and "time to train", unless `throughput_only`: runs of MODE=throughput do not train to a target.
-    - "result" and "data set", if the score has a `standing`: whether it is an official result, and of which data.
-    - "throughput" and "data wait", always.
+    With `throughput_only` there is no "quality" and no "time to train": such runs do not train to a target.
     """
     rows: dict[str, str] = {}
     if not throughput_only:
@@ -120,6 +113,14 @@ def _print_table(rows: Mapping[str, str]) -> None:
         print(name.ljust(name_width) + aligned_text)
 
 
+def _print_notes(job_score: Score) -> None:
+    """Print the warnings and the footnotes of a score, a line each."""
+    for warning in job_score.warnings:
+        print(f"warning: {warning.check}: {warning.found}")
+    for note in job_score.footnotes:
+        print(note)
+
+
 def _print_errors(report: Report) -> None:
     """Print the errors that the check of a log found, a line each; its warnings are not printed."""
     for finding in report.findings:
@@ -129,18 +130,11 @@ def _print_errors(report: Report) -> None:
 
 
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
-    """Score and check the logs of a job's runs, write a report, and print a table.
+    """Score and check the logs of a job's runs, write a report beside the first, and print a table.
 
-    These files are written:
+    With `throughput_only` nothing is checked. Returns 1 if a log fails its check, else 0.
 
-    - report.html in the first log's folder;
-    - findings.json there, with what the check found;
-    - LOG.checked beside each log, with the check's verdict.
-
-    With `throughput_only` the logs are not checked, and only report.html is written: such runs are no training result.
-
-    Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log measured nothing, or if the
-    logs are not of one system.
+    Raises ValueError if a log measured nothing, or if the logs are not of one system.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
@@ -156,7 +150,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     if throughput_only:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
-        findings_file = folder / "findings.json"
+        findings_file = folder / "findings.json"  # what the check found
         checks = check_logs(logs, rules.load(RULESET), receipt=True)  # a receipt is the file LOG.checked
         findings_file.write_text(as_json(checks), encoding="utf-8")
         verdicts = ["pass" if check.passed else "fail" for check in checks]
@@ -166,10 +160,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     rows["log"] = "\n".join(str(log) for log in logs)
     rows["report"] = str(page_file)
     _print_table(rows)
-    for warning in job_score.warnings:
-        print(f"warning: {warning.check}: {warning.found}")
-    for note in job_score.footnotes:
-        print(note)
+    _print_notes(job_score)
     for check in checks:
         _print_errors(check)
     return 0 if all(check.passed for check in checks) else 1

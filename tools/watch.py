@@ -111,8 +111,8 @@ def target_of(run: Run) -> Any:
 def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
     """Estimate how many seconds a run takes from `step` to its `total` steps; it may reach its target earlier.
 
-    `sums` over the last windows give the mean time of a step. None is returned if the run has ended, or if the step,
-    the total or the time of a step is unknown.
+    `sums` over the last windows give the mean time of a step. Returns None if the run has ended, or if something is
+    unknown.
     """
     step_number = real(step)
     if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
@@ -124,9 +124,7 @@ def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
 def state_of(run: Run) -> JsonObject:
     """Return what is shown of a run, for JSON. What the log does not say is None.
 
-    - Step, epoch and loss: of the last window of steps.
-    - Throughput and share of the wait for data: over the last MEAN_OF windows together.
-    - All else: of the last event of its kind, or of the configuration.
+    Throughput and the share of the wait for data are over the last MEAN_OF windows together.
     """
     windows = last_windows(run)
     last_window: JsonObject = windows[-1] if windows else {}
@@ -171,11 +169,9 @@ class View:
     def look(self) -> JsonObject:
         """Read what is new in the newest log and in its nodes' telemetry, and return the state of the run.
 
-        The state is that of `state_of`, with three more entries: `log`, the path; `is_empty`, whether the log has no
-        valid entry yet; `nodes`, the last sample of each node. If a newer log has appeared, it is followed from its
-        beginning.
+        If a newer log has appeared, it is followed from its beginning.
 
-        Raises ValueError if there is no log, or if the newest file has text, but no valid entry of a training log.
+        Raises ValueError if there is no log, or if the newest file is no training log.
         """
         newest = self._newest()
         if self._log != newest:
@@ -189,13 +185,17 @@ class View:
         if has_only_other_text:
             raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
 
-        for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
+        nodes = self._look_at_nodes(newest)
+        return {"log": str(newest), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
+
+    def _look_at_nodes(self, log: Path) -> list[JsonObject]:
+        """Read what is new in the telemetry of a log's nodes, and return the last sample of each node."""
+        for path in log.parent.glob(f"{log.stem}.node*.telemetry.jsonl"):
             new_lines = self._new_lines(path).splitlines()
             if new_lines:
                 with contextlib.suppress(ValueError):  # a damaged line is skipped; the sample before it stays
                     self._last_samples[path] = json.loads(new_lines[-1])
-        nodes = [self._last_samples[path] for path in sorted(self._last_samples)]
-        return {"log": str(newest), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
+        return [self._last_samples[path] for path in sorted(self._last_samples)]
 
     def _newest(self) -> Path:
         """Return the log below the folder that was written to last, or the one file that the user named instead.
@@ -237,14 +237,7 @@ def _plain(text: Any) -> Text:
 def draw(state: JsonObject, now_s: float) -> Group:
     """Draw the state that `View.look` returned as two tables for the terminal: one on the run, one on its nodes.
 
-    What is not known is a dash. Some rows are there only if they apply:
-
-    - the slowest ranks, if the run logged them;
-    - the time left, while the run goes on;
-    - peak GPU memory and energy, if the run has logged its summary.
-
-    `now_s` is the current Unix time. If a run goes on, and it or a node wrote nothing for more than SILENT_S seconds
-    before, the tables say for how long.
+    `now_s` is the current Unix time. What is not known is a dash.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -275,13 +268,7 @@ def draw(state: JsonObject, now_s: float) -> Group:
 
 
 def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
-    """Return the phase of a run in words.
-
-    - The log has no entry: "nothing is written yet".
-    - The log has a reason for an abort: "aborted: out of memory".
-    - A run that goes on wrote nothing for more than SILENT_S seconds: "training, nothing new for 42 s".
-    - Otherwise only the phase: "training".
-    """
+    """Return the phase of a run in words, such as "aborted: out of memory" or "training, nothing new for 42 s"."""
     if state["is_empty"]:
         return "nothing is written yet"
     words = str(state["phase"])
@@ -312,8 +299,7 @@ def _slowest(rank_times: JsonObject, kind: str) -> str:
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
     """Return a table of the nodes' last samples, a line for each GPU; "no telemetry" if there are no samples.
 
-    A node without GPUs has one line. While a run goes on, a node without a sample for more than SILENT_S seconds before
-    `now_s`, the current Unix time, is marked as silent.
+    While a run goes on, a node without a sample for SILENT_S seconds before `now_s` (Unix time) is marked as silent.
     """
     if not nodes:
         return "no telemetry"
@@ -339,17 +325,8 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
     return table
 
 
-@one_line
-def main() -> int:
-    """Show the newest run of a folder.
-
-    - --json: its state is printed once, as JSON.
-    - --once, no terminal, or a run that has ended: its tables are printed once.
-    - Otherwise: its tables are drawn again every second until the run ends.
-
-    Ctrl-C and a closed pipe end the command without an error. Returns the exit status, 0. Raises ValueError if there is
-    no run, or the folder or a file cannot be read.
-    """
+def _parse() -> argparse.Namespace:
+    """Read the command line. A named path that no command can use is refused."""
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
     parser.add_argument("--once", action="store_true", help="print one view and end")
@@ -357,6 +334,32 @@ def main() -> int:
     complete(parser)
     args = parser.parse_args()
     named_files.check_options(args)
+    return args
+
+
+def _show(args: argparse.Namespace, view: View, console: Console) -> None:
+    """Print the run once, as JSON or as tables; on a terminal draw its tables again until the run ends."""
+    state = view.look()
+    if args.json:
+        print(json.dumps(state, indent=1))
+    elif args.once or not console.is_terminal or state["phase"] in ENDED:
+        console.print(draw(state, time.time()))
+    else:
+        with Live(draw(state, time.time()), console=console, auto_refresh=False) as live:
+            while state["phase"] not in ENDED:
+                time.sleep(REFRESH_S)
+                state = view.look()
+                live.update(draw(state, time.time()), refresh=True)
+
+
+@one_line
+def main() -> int:
+    """Show the newest run of a folder; on a terminal again every second until the run ends.
+
+    Returns 0, after Ctrl-C and a closed pipe, too. Raises ValueError if there is no run, or the folder or a file cannot
+    be read.
+    """
+    args = _parse()
     view = View(args.logdir)
     console = Console(highlight=False)
     try:
@@ -365,17 +368,7 @@ def main() -> int:
         if args.logdir.is_dir():
             # Raises PermissionError for an unreadable folder. The search for logs would silently find nothing in it.
             os.listdir(args.logdir)  # noqa: PTH208
-        state = view.look()
-        if args.json:
-            print(json.dumps(state, indent=1))
-        elif args.once or not console.is_terminal or state["phase"] in ENDED:
-            console.print(draw(state, time.time()))
-        else:
-            with Live(draw(state, time.time()), console=console, auto_refresh=False) as live:
-                while state["phase"] not in ENDED:
-                    time.sleep(REFRESH_S)
-                    state = view.look()
-                    live.update(draw(state, time.time()), refresh=True)
+        _show(args, view, console)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:

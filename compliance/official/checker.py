@@ -42,42 +42,42 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, and report what violates them.
 
-        The first file is common.yaml. By what an event states, a file can send the log on to further files: common.yaml
-        to the one of the division, such as closed_common.yaml, and that one to the one of the benchmark.
+        The first file is common.yaml. The code of its rules enqueues further files, depending on the events' values:
+        the file of the division, such as closed_common.yaml, which enqueues the file of the benchmark.
 
-        If several files have rules for a key, the last of them counts: for each single event, and for the number of
-        events. Two kinds of rules count in every file, AT_LEAST_ONE_OR and ATLEAST_ONE_CHECK.
+        If several files have a rule for a key, failures and wrong counts are reported by the last of these files only.
+        Other findings count in every file: `_AppliedFile.apply` reports them at once.
         """
         names_to_apply = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
-        last_rules_by_key: dict[str, _EventsOfKey] = {}  # of the last file that has a rule for the key
+        last_result_by_key: dict[str, _KeyResult] = {}  # by the last file that has a rule for the key
         while names_to_apply:
             name = names_to_apply.pop(0)
             applied_names.add(name)
             applied = _AppliedFile(load(name))
-            applied.apply(self._events, self._collector)  # reports what counts in every file
+            applied.apply(self._events, self._collector)
             for further_name, event in applied.state.enqueued:
                 if further_name not in names() or further_name in applied_names:
                     # Here the official checker ends with an error, or never ends.
-                    self._refuse(applied.rules_by_key[event.key], event, further_name)
+                    self._refuse_enqueued(applied.result_by_key[event.key], event, further_name)
                 elif further_name not in names_to_apply:
                     names_to_apply.append(further_name)
-            last_rules_by_key |= applied.rules_by_key  # replaces what earlier files say of these keys
-        for events_of_key in last_rules_by_key.values():
-            events_of_key.report_failures(self._collector)
-            events_of_key.report_wrong_count(self._collector)
+            last_result_by_key |= applied.result_by_key  # replaces the results of earlier files for these keys
+        for key_result in last_result_by_key.values():
+            key_result.report_failures(self._collector)
+            key_result.report_wrong_count(self._collector)
 
-    def _refuse(self, events_of_key: "_EventsOfKey", event: Event, rule_file: str) -> None:
-        """Report an event that sends the log on to `rule_file`, which is not there or was applied already.
+    def _refuse_enqueued(self, key_result: "_KeyResult", event: Event, rule_file: str) -> None:
+        """Report an event that enqueued `rule_file`, which does not exist or was applied already.
 
-        - An unknown benchmark is a breach of known-benchmark.
-        - Any other value is a failure in `events_of_key`, the events of the same key. It is not reported if one of
-          these has failed a check already.
+        - The event names a benchmark: a breach of known-benchmark.
+        - Any other event: a failure, which is kept in `key_result`, the result for the event's key. Nothing is kept if
+          `key_result` has a failure already.
         """
         if event.key == schema.SUBMISSION_BENCHMARK.key:
             self._refuse_benchmark(event, rule_file)
-        elif not events_of_key.failure_count:
-            events_of_key.fail(event, "value", "a value that has rules of its own", printable(event.value))
+        elif not key_result.failure_count:
+            key_result.fail(event, "value", "a value that has rules of its own", printable(event.value))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
         """Report a benchmark that has no `rule_file` in this ruleset, with the rulesets that do have it."""
@@ -94,28 +94,35 @@ class _AppliedFile:
     def __init__(self, file: RuleFile) -> None:
         self.file = file
         self.state = State()  # which the code of the rules reads and changes
-        self.rules_by_key = {key: _EventsOfKey(rule, self) for key, rule in file.rules.items()}
-        self._first_traceback: Finding | None = None  # where the official checker ends with a traceback
+        self.result_by_key = {key: _KeyResult(rule, self) for key, rule in file.rules.items()}
+        self._first_crash: Finding | None = None  # where the official checker ends with a traceback
 
     def apply(self, events: Sequence[Event], collector: FindingCollector) -> None:
         """Apply the rules to all events of a log. Call it once.
 
-        The findings that count whatever a later file says are added to `collector`. The others are kept in
-        `rules_by_key`.
+        Failures of single events and wrong numbers of events are kept in `result_by_key`. A later file with a rule for
+        the same key overrides them, so the caller reports them at the end. These are added to `collector` at once,
+        because no later file overrides them:
+
+        - keys without an event, if another key's event would do as well (AT_LEAST_ONE_OR)
+        - checks that no event met, although at least one must (ATLEAST_ONE_CHECK)
+        - the first event at which the official checker ends with a traceback
+        - wrong lists of names, which the checks after the last event compare (END)
         """
-        for step in self.file.begin:
-            step(None, self.state)
-        if self.file.evaluation_field:
+        for initialise in self.file.begin:
+            initialise(None, self.state)  # None: there is no event yet
+        if self.file.evaluation_field:  # the rules of stable_diffusion look at all metrics of an evaluation together
             events = [*events, *self._joined_metrics(events)]
         for event in events:
-            events_of_key = self.rules_by_key.get(event.key)
-            if events_of_key is not None:
-                events_of_key.take(event)
-        for events_of_key in self.rules_by_key.values():
-            events_of_key.report_missing_alternatives(collector)
-            events_of_key.report_unmet_any_check(collector)
-        if self._first_traceback:
-            collector.findings.append(self._first_traceback)
+            key_result = self.result_by_key.get(event.key)
+            if key_result is not None:
+                key_result.take(event)
+
+        for key_result in self.result_by_key.values():
+            key_result.report_missing_alternatives(collector)
+            key_result.report_check_met_by_none(collector)
+        if self._first_crash:
+            collector.findings.append(self._first_crash)
         for check in self.file.end:
             self._check_listed_names(check, collector)
 
@@ -128,8 +135,10 @@ class _AppliedFile:
             0.15 with metadata {"metric": "CLIP", "samples_count": 512}
             -> {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-        Some rulesets have another name for samples_count, which is `file.evaluation_field`. At an event that lacks such
-        metadata the official checker ends with a traceback. The first such event is kept as a finding.
+        Some rulesets have another name for samples_count: `file.evaluation_field`. Events without a metric are skipped.
+
+        The official checker ends with a traceback at an event that has a metric but no samples_count, or if one of
+        these values cannot be a key of a dict. The first such event is kept as a finding.
         """
         joined_by_count: dict[Any, Event] = {}  # by samples_count
         count_field = self.file.evaluation_field
@@ -143,17 +152,17 @@ class _AppliedFile:
                     joined = Event(_JOINED_METRICS_KEY, value, {}, time_ms=0, event_type="", line=event.line, offset=0)
                     joined_by_count[count] = joined
                 joined_by_count[count].value[event.metadata["metric"]] = event.value
-            except (KeyError, TypeError):  # no such name, or a value that cannot be one in a table
+            except (KeyError, TypeError):  # no samples_count, or an unhashable samples_count or metric
                 wanted = f"{count_field} and a metric in the metadata"
                 actual = _shown(event, "metadata")
-                rule_of_joined = self.rules_by_key[_JOINED_METRICS_KEY]
-                self.keep_first_traceback(rule_of_joined.finding("metadata", event.line, wanted, actual))
+                joined_result = self.result_by_key[_JOINED_METRICS_KEY]
+                self.keep_first_crash(joined_result.finding("metadata", event.line, wanted, actual))
         return list(joined_by_count.values())
 
-    def keep_first_traceback(self, finding: Finding) -> None:
-        """Keep the first finding at which the official checker ends with a traceback; ignore the next ones."""
-        if self._first_traceback is None:
-            self._first_traceback = finding
+    def keep_first_crash(self, finding: Finding) -> None:
+        """Keep a finding about an event at which the official checker ends with a traceback, if it is the first one."""
+        if self._first_crash is None:
+            self._first_crash = finding
 
     def _check_listed_names(self, check: Check, collector: FindingCollector) -> None:
         """Report a breach if the names that a log's events list are not those that the rule file wants.
@@ -163,13 +172,14 @@ class _AppliedFile:
 
             sorted(s['initialized_tensors']) == [...]  # the listed names, and the wanted ones
 
-        The finding has the first three names that are missing, and the first three that are unknown or listed twice.
-        A log without any event of the key, `check.other_key`, is passed over, because another finding reports that.
+        `check.other_key` is the key of the events that name the tensors. Nothing is checked in a log without these
+        events, because another finding reports that. The finding has the first three names that are missing, and the
+        first three that are unknown or listed twice.
         """
-        naming_events = self.rules_by_key[check.other_key]
-        if not naming_events.event_count:
+        result_of_naming_key = self.result_by_key[check.other_key]
+        if not result_of_naming_key.event_count:
             return
-        no_event = None  # the check is about the state alone
+        no_event = None  # the check looks at the state, not at an event
         if holds(check.code, no_event, self.state):
             return
         compute_listed, compute_wanted = check.sides
@@ -178,8 +188,8 @@ class _AppliedFile:
         missing = list(wanted - listed)[:_MOST_NAMES_SHOWN]
         unknown = list(listed - wanted)[:_MOST_NAMES_SHOWN]
         actual = f"missing {missing}, unknown or twice {unknown}"
-        line = naming_events.first_line or None
-        collector.findings.append(naming_events.finding("metadata", line, check.words, actual))
+        line = result_of_naming_key.first_line or None
+        collector.findings.append(result_of_naming_key.finding("metadata", line, check.words, actual))
 
 
 def _shown(event: Event, aspect: str) -> str:
@@ -209,8 +219,11 @@ class _Objection(NamedTuple):
     actual: str
 
 
-class _EventsOfKey:
-    """A rule of one file, with the log's events of its key that it was applied to, and what it objects to."""
+class _KeyResult:
+    """The result of applying the rule of one key to the log's events: how many there are, and what failed.
+
+    `finding` and `fail` make findings about the key.
+    """
 
     def __init__(self, rule: Rule, file: _AppliedFile) -> None:
         self.rule = rule
@@ -226,13 +239,12 @@ class _EventsOfKey:
         self._listed_failures: list[Finding] = []  # dropped if a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """Count the next event of the key, and apply the rule's checks to it.
+        """Count the next event of the key, and apply the rule to it in this order:
 
-        - The checks of each event, then the rule's code. For the keys submission_... only the first event is checked.
-        - `first_check`, if the event is the first one.
-        - `any_check`, which at least one event must meet.
-
-        The first event's line and value are kept, and whether a later event has another value.
+        1. Keep the line and the value of the first event, and whether a later event has another value.
+        2. Apply the checks of each event, then run the rule's code. For keys submission_..., only for the first event.
+        3. Apply `first_check` if the event is the first one.
+        4. Note whether the event meets `any_check`, which at least one event must meet.
         """
         self.event_count += 1
         is_first = self.event_count == 1
@@ -246,7 +258,7 @@ class _EventsOfKey:
         if self.rule.first_check and is_first:
             self._check(self.rule.first_check, event)
         if self.rule.any_check:
-            self._try_any_check(self.rule.any_check, event)
+            self._note_if_any_check_is_met(self.rule.any_check, event)
 
     def _apply_checks(self, event: Event) -> None:
         """Apply the checks of each event to one event, then run the rule's code, which may change the state.
@@ -264,11 +276,13 @@ class _EventsOfKey:
                 wanted = "a value that the later rules can be computed from"
                 self.fail(event, "value", wanted, _shown(event, "value"))
 
-    def _try_any_check(self, check: Check, event: Event) -> None:
-        """Evaluate on one event the check that at least one event must meet, and keep whether it is met.
+    def _note_if_any_check_is_met(self, check: Check, event: Event) -> None:
+        """Set `is_any_check_met` if an event meets `check`, which at least one event of the key must meet.
 
-        The largest value so far is kept, too, for the message if no event meets the check. If the check raises an
-        exception, as for a text instead of a number, the official checker ends with a traceback: this is reported.
+        The largest value so far is kept, too. It is shown if no event meets the check.
+
+        The official checker ends with a traceback if the check raises an exception, such as for a text instead of a
+        number. The first such event of the file is kept as a finding.
         """
         is_value_number = is_number(event.value)
         if is_value_number and (self._largest is None or event.value > self._largest.value):
@@ -279,12 +293,12 @@ class _EventsOfKey:
         except Exception:  # noqa: BLE001  a log may hold anything
             wanted = check.words
             if check.aspect == "value" and not is_value_number:
-                wanted = "a number"
+                wanted = "a number"  # the check failed because it compares the value with a number
             actual = _shown(event, check.aspect)
-            self._file.keep_first_traceback(self.finding(check.aspect, event.line, wanted, actual))
+            self._file.keep_first_crash(self.finding(check.aspect, event.line, wanted, actual))
 
     def _check(self, check: Check, event: Event) -> None:
-        """Apply one check to an event, and keep a failure if it is not met."""
+        """Apply one check to an event, and keep a failure if the event does not meet it."""
         if holds(check.code, event, self._file.state):
             return
         if check.aspect == "order":
@@ -296,21 +310,21 @@ class _EventsOfKey:
         self.fail(event, check.aspect, objection.wanted, objection.actual)
 
     def _objection_to_order(self, check: Check) -> _Objection:
-        """Return what is wrong with the order of two keys.
+        """Return what is wrong with the order of two keys, this rule's key and `check.other_key`.
 
-        - `check.must_come_before`: an event of the other key came first.
-        - otherwise: no event of the other key came first.
+        - This key's event must come first (`check.must_come_first`): an event of the other key came before it.
+        - Otherwise: no event of the other key came before it.
         """
-        if check.must_come_before:
-            line = self._file.rules_by_key[check.other_key].first_line
+        if check.must_come_first:
+            line = self._file.result_by_key[check.other_key].first_line
             return _Objection(check.words, f"after the {check.other_key} of line {line}")
         return _Objection(check.words, f"no {check.other_key} before it")
 
     def _objection_to_time(self, check: Check, event: Event) -> _Objection:
         """Return the objection that an event came too long after the first init_start.
 
-        The limit depends on the division. It is 0 if no submission_division came before the event, which is then the
-        objection.
+        The limit depends on the division. If no submission_division came before the event, the limit is 0, and the
+        objection is the missing division.
         """
         compute_passed, compute_limit = check.sides
         passed_ms = compute_passed(event, self._file.state)
@@ -321,7 +335,7 @@ class _EventsOfKey:
         return _Objection(wanted, f"{passed_ms / _MINUTE_MS:.1f} min after it")
 
     def fail(self, event: Event, aspect: str, wanted: str, actual: str) -> None:
-        """Keep a failure of an event. It counts only if no later file has rules for the key."""
+        """Keep a failure of an event. It is reported only if no later rule file has a rule for the key."""
         self.failure_count += 1
         if self.failure_count <= FINDINGS_PER_RULE:
             self._listed_failures.append(self.finding(aspect, event.line, wanted, actual))
@@ -352,19 +366,18 @@ class _EventsOfKey:
         )
 
     def report_missing_alternatives(self, collector: FindingCollector) -> None:
-        """Report a rule that asks for this key or another one, if the log has an event of neither."""
+        """Report that the log has neither an event of this key nor of its alternative key, if the rule asks for one."""
         alternative = self.rule.alternative_key
         if not alternative:
             return
-        has_alternative = self._file.rules_by_key[alternative].event_count > 0
+        has_alternative = self._file.result_by_key[alternative].event_count > 0
         if not self.event_count and not has_alternative:
             collector.findings.append(self.finding("count", None, self.rule.count_in_words, "none"))
 
-    def report_unmet_any_check(self, collector: FindingCollector) -> None:
-        """Report a check that at least one event must meet, if there are events and none of them meets it.
+    def report_check_met_by_none(self, collector: FindingCollector) -> None:
+        """Report the check that at least one event must meet, if there are events and none of them meets it.
 
-        Such a check asks whether the target was reached, for instance. The finding names the event of the largest
-        value.
+        Such a check asks whether the target was reached, for instance. The finding has the largest value and its line.
         """
         check = self.rule.any_check
         if check is None or not self.event_count or self.is_any_check_met:

@@ -119,8 +119,8 @@ def against_reference(
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
-    `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`. A run
-    that did not reach it has the value NOT_CONVERGED. The submission fails if
+    `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`;
+    NOT_CONVERGED for a run that did not reach the target. The submission fails if
 
     - more of its runs than `reference.runs.dropped` did not converge,
     - no run is left once the fastest and the slowest are dropped,
@@ -134,7 +134,7 @@ def against_reference(
     if len(not_converged) > dropped:
         allowed = "one run" if dropped == 1 else f"{dropped} runs"
         return Convergence(passed=False, reason=f"more than {allowed} did not converge")
-    kept = sorted(values)[dropped : len(values) - dropped]
+    kept = sorted(values)[dropped : len(values) - dropped]  # NOT_CONVERGED sorts last, so these runs are dropped
     if not kept:
         least_runs = 2 * dropped + 1
         return Convergence(passed=False, reason=f"{len(values)} runs: no olympic mean of fewer than {least_runs}")
@@ -144,8 +144,8 @@ def against_reference(
 
     point = chosen.point
     mean = _numpy_sum(kept) / len(kept)
-    # This is point.least, rounded as rcp_checker rounds it: that tool keeps the quotient in the brackets.
-    least_mean = point.mean / (point.mean / point.least)
+    max_speedup = point.mean / point.least  # rcp_checker stores this quotient, so its rounding counts
+    least_mean = point.mean / max_speedup
     passed = mean >= least_mean
     scaling = 1.0
     if passed and mean < point.mean:
@@ -154,14 +154,14 @@ def against_reference(
 
 
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
-    """Return the reference point that a submission of a global batch is compared with, and in words which one it is.
+    """Return the reference point that a submission with the global batch `batch` is compared with, and why this one.
 
     `points` are those of `reference`, or some of them, sorted by batch.
 
-    - above all points: None
-    - at a point: this point
-    - below all points: the first point
-    - between two points: a point on the line between them
+    - `batch` is larger than that of each point: None.
+    - A point has this batch: this point.
+    - `batch` is smaller than that of each point: the first point.
+    - `batch` lies between those of two points: an interpolated point on the line between them.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -173,10 +173,9 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
     if not lower:
         return ChosenPoint(point=next_point, reason=f"reference point of the least batch, {next_point.global_batch}")
     between = _interpolated(batch, lower[-1], next_point, reference.runs)
-    # The least mean of `between` was computed from its mean, so the allowance of the benchmark is still to be deducted.
+    # `least` of the listed points has the allowed samples deducted already, but that of an interpolated one has not.
     allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
-    if allowed_samples:
-        between = replace(between, least=between.least - allowed_samples)
+    between = replace(between, least=between.least - allowed_samples)
     return ChosenPoint(point=between, reason="interpolated reference point")
 
 
@@ -207,7 +206,7 @@ def _is_above_line(point: ReferencePoint, low: ReferencePoint, high: ReferencePo
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
-    """Return how many samples below the least mean a result of the benchmark may be; 0 for most benchmarks."""
+    """Return how many samples earlier than by chance a result of the benchmark may converge; 0 for most benchmarks."""
     since, samples = ALLOWED_SAMPLES.get(benchmark, ("", 0))
     return samples if ruleset >= since else 0
 
@@ -215,10 +214,12 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    - mean: of these runs' epochs (or samples), without the fastest and the slowest
+    - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs
     - std: the standard deviation of all these runs
-    - least: the lowest mean that passes for the runs of a `submission`, less `allowed_samples`. These are 0 except
-      for a benchmark that is counted in samples.
+    - least: the lowest mean with which the runs of a `submission` pass. It is the lowest one that can be chance, less
+      `allowed_samples`, by which the rules of a benchmark let a result converge earlier; 0 for most benchmarks.
+
+    The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     values = sorted(record[unit])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from compliance.official.checker import Judge
 from compliance.rules import Finding, FindingCollector, Ruleset
@@ -20,47 +21,70 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     """Return the findings of a log with damaged lines, each marked by whether the official checker reports it, too.
 
     Our reader skips a damaged line, or splits it into events. mlperf-logging's parser reads some such lines as events,
-    and ends with an error at the others. So the log is read and judged a second time, in that parser's way. `ours` are
-    the findings of the first time; one of them at least must be about a damaged line.
+    and ends with an error at the others, the unreadable lines. So the log is read and judged a second time, in that
+    parser's way. `ours` are the findings of the first time. At least one of them must be about a damaged line.
 
-    - A finding of ours is official if it is an error about a line at which the parser ends, or if the second judgement
-      finds the same rule broken.
-    - If the parser ends and no finding names one of these lines, a finding of the first one is added.
-    - Findings of rules that only the second judgement finds broken are added.
+    - A finding of ours is official if it is an error about an unreadable line, or if the second judgement finds a
+      breach of the same rule.
+    - If there are unreadable lines, but no error of ours is about one, a finding about the first of them is added.
+    - The findings of rules that only the second judgement finds broken are added.
     """
-    if all(_is_about_a_line(finding) for finding in ours):
-        # Nothing but damage was found. If the official parser ends at one of these lines, reading can stop there.
-        last_line = max(finding.line or 0 for finding in ours)
-        unreadable = _find_unreadable_lines(path, last_line=last_line)
-        marked = _mark_official(ours, unreadable, broken_rules=frozenset())
-        if any(finding.official for finding in marked):
-            return tuple(marked)  # the official checker ends there, so the rest of the log changes nothing
+    is_only_damage_found = all(_is_about_damage(finding) for finding in ours)
+    if is_only_damage_found:
+        marked_by_damage = _mark_by_damage_alone(path, ours)
+        if any(finding.official for finding in marked_by_damage):
+            return tuple(marked_by_damage)  # the official checker ends there, so the rest of the log changes nothing
 
-    collector = FindingCollector(ruleset.strict)
-    judge = Judge(ruleset.version, collector)
-    unreadable = _find_unreadable_lines(path, take_event=judge.take)
-    judge.finish()
-    theirs = [finding for finding in collector.findings if finding.official]
-    marked = _mark_official(ours, unreadable, broken_rules={finding.rule for finding in theirs})
+    second = _judge_as_parser_reads(path, ruleset)
+    marked = _mark_official(ours, second.unreadable_lines, broken_rules={finding.rule for finding in second.findings})
 
-    is_unreadable_line_named = any(_is_error_at(finding, unreadable) for finding in ours)
-    if unreadable and not is_unreadable_line_named:
-        about_lines = [finding for finding in marked if _is_about_a_line(finding)]  # one at least
-        marked.append(replace(about_lines[0], severity="error", line=min(unreadable), official=True))
+    is_unreadable_line_named = any(_is_damage_error_at(finding, second.unreadable_lines) for finding in ours)
+    if second.unreadable_lines and not is_unreadable_line_named:
+        first_unreadable = min(second.unreadable_lines)
+        model = next(finding for finding in marked if _is_about_damage(finding))  # for its rule and its words
+        marked.append(replace(model, severity="error", line=first_unreadable, official=True))
 
     rules_of_ours = {finding.rule for finding in ours}
-    marked += [finding for finding in theirs if finding.rule not in rules_of_ours]
+    marked += [finding for finding in second.findings if finding.rule not in rules_of_ours]
     return tuple(marked)
 
 
-def _mark_official(findings: Iterable[Finding], unreadable: set[int], broken_rules: Set[str]) -> list[Finding]:
+class _SecondJudgement(NamedTuple):
+    """The official findings of a log that was read as mlperf-logging's parser does, and the lines where that ends."""
+
+    findings: Sequence[Finding]
+    unreadable_lines: set[int]
+
+
+def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
+    """Read a log as mlperf-logging's parser does, and judge it by the official rules."""
+    collector = FindingCollector(ruleset.strict)
+    judge = Judge(ruleset.version, collector)
+    unreadable_lines = _find_unreadable_lines(path, take_event=judge.take)
+    judge.finish()
+    # The judge finds breaches of a few strict rules, too, such as exactly-once. These are left out.
+    official = [finding for finding in collector.findings if finding.official]
+    return _SecondJudgement(findings=official, unreadable_lines=unreadable_lines)
+
+
+def _mark_by_damage_alone(path: Path, damage: Sequence[Finding]) -> list[Finding]:
+    """Return findings about damaged lines, each marked by whether its line is unreadable for the official parser.
+
+    The log is read up to the last of these lines only.
+    """
+    last_line = max(finding.line or 0 for finding in damage)
+    unreadable_lines = _find_unreadable_lines(path, last_line=last_line)
+    return _mark_official(damage, unreadable_lines, broken_rules=frozenset())
+
+
+def _mark_official(findings: Iterable[Finding], unreadable_lines: set[int], broken_rules: Set[str]) -> list[Finding]:
     """Return copies of the findings with `official` set anew.
 
-    It is true for an error about one of the `unreadable` lines, and for a finding of one of the `broken_rules`.
+    It is true for an error about one of the `unreadable_lines`, and for a finding of one of the `broken_rules`.
     """
     marked = []
     for finding in findings:
-        is_official = _is_error_at(finding, unreadable) or finding.rule in broken_rules
+        is_official = _is_damage_error_at(finding, unreadable_lines) or finding.rule in broken_rules
         marked.append(replace(finding, official=is_official))
     return marked
 
@@ -97,14 +121,14 @@ def _find_unreadable_lines(
     return unreadable
 
 
-def _is_about_a_line(finding: Finding) -> bool:
+def _is_about_damage(finding: Finding) -> bool:
     """Return whether a finding is about a damaged line, not about an event."""
     return finding.rule.startswith("line-")
 
 
-def _is_error_at(finding: Finding, lines: set[int]) -> bool:
+def _is_damage_error_at(finding: Finding, lines: set[int]) -> bool:
     """Return whether a finding is an error about damage in one of `lines`."""
-    return _is_about_a_line(finding) and finding.severity == "error" and finding.line in lines
+    return _is_about_damage(finding) and finding.severity == "error" and finding.line in lines
 
 
 def _parse_event(text: str, line: int) -> Event:

@@ -44,22 +44,22 @@ class Check:
     """An expression of a rule that must hold for an event, or at the end of a log.
 
     `aspect` is the part of an event or log that it looks at: value, metadata, order or time. `other_key` is the key
-    whose events set the state that it looks at; empty if it looks at no state. A check of order wants an event of that
-    key before this one; if `must_come_before` is true, it wants none before this one.
+    whose events set the state that it looks at; empty if it looks at no state. A check of order wants an event of
+    `other_key` before this event. If `must_come_first` is true, it wants this event before all events of `other_key`.
     """
 
     node: ast.expr
     code: Code
     aspect: str
     other_key: str = ""
-    must_come_before: bool = False
+    must_come_first: bool = False
 
     @functools.cached_property
     def words(self) -> str:
         """Return in words what the check asks for, such as `above 0` or `after run_start`."""
         if self.aspect != "order":
             return in_words(self.node)
-        return f"{'before' if self.must_come_before else 'after'} {self.other_key}"
+        return f"{'before' if self.must_come_first else 'after'} {self.other_key}"
 
     @functools.cached_property
     def sides(self) -> list[Code]:
@@ -363,36 +363,37 @@ def _checks(name: str, key: str, texts: str | list[str], key_by_state_name: Mapp
 
 
 def read_check(name: str, key: str, text: str, key_by_state_name: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Return the check of the events of `key` that `text`, an expression in the rule file `name`, asks for.
+    """Parse the expression `text`, which the rule file `name` has as a check of the events of `key`.
 
-    In the expression `v` is the event and `s` the state. The code of rules sets names in the state, and
-    `key_by_state_name` has for each name the key whose events set it. For instance, if it is run_start that sets
-    `run_started`:
+    In the expression, `v` is the event and `s` the state. `key_by_state_name` has for each name in the state the key
+    whose events set it. For instance, if the events of run_start set `run_started`:
 
-        s['run_started']      -> a check of order: an event of run_start came before this one
-        not s['run_started']  -> a check of order: no event of run_start came before this one
+        s['run_started']      -> a check of order: this event comes after a run_start
+        not s['run_started']  -> a check of order: this event comes before any run_start
         v['value'] > 0        -> a check of the value
         'file' in v['metadata'] -> a check of the metadata
         ll.timestamp < 9      -> a check of the time
 
-    Raises ValueError for an expression whose form is not known.
+    Raises ValueError if the form of the expression is not known.
     """
     code = _parsed(expression, text, name, key)
     node = ast.parse(text.strip(), mode="eval").body
     normal_text = ast.unparse(node)  # the expression with single quotes and normal blanks
 
-    other_key = ""  # the key that sets the first name of the state in the expression
-    for state_name in re.findall(r"s\['(\w+)'\]", normal_text):
-        if state_name in key_by_state_name:
-            other_key = key_by_state_name[state_name]
-            break
-
-    state_name_alone = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)
-    if other_key and state_name_alone:
-        must_come_before = state_name_alone["negation"] is not None
-        return Check(node=node, code=code, aspect="order", other_key=other_key, must_come_before=must_come_before)
-    # Other checks have an `other_key`, too: a check of END needs it to find the events that set the state.
+    other_key = _key_that_sets_state(normal_text, key_by_state_name)
+    order = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)  # only a name of the state
+    if other_key and order:
+        must_come_first = order["negation"] is not None
+        return Check(node=node, code=code, aspect="order", other_key=other_key, must_come_first=must_come_first)
     return Check(node=node, code=code, aspect=_aspect(normal_text), other_key=other_key)
+
+
+def _key_that_sets_state(expression_text: str, key_by_state_name: Mapping[str, str]) -> str:
+    """Return the key whose events set the first known name of the state in an expression; empty if there is none."""
+    for state_name in re.findall(r"s\['(\w+)'\]", expression_text):
+        if state_name in key_by_state_name:
+            return key_by_state_name[state_name]
+    return ""
 
 
 def _aspect(expression_text: str) -> str:

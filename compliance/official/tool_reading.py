@@ -47,7 +47,10 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event. After one at which rcp_checker ends with an error, only the times are read."""
+        """Read the next event. Once rcp_checker would have ended with an error, only the times are read.
+
+        The error is kept as `problem`, such as "line 7: run_stop without 'status'".
+        """
         self._read_time(event)
         if self._problem:
             return
@@ -88,7 +91,12 @@ class ToolReader:
             self._read_stop(event)
 
     def _read_evaluation(self, event: Event) -> None:
-        """Keep how much had been trained by an evaluation; of stable_diffusion, which logs each metric, the metric."""
+        """Keep what an evaluation states.
+
+        - stable_diffusion, which logs each metric in an event of its own: the metric, by the samples (or steps) trained
+        - a benchmark that counts samples: the samples trained
+        - any other benchmark: the epochs trained
+        """
         if self._benchmark == STABLE_DIFFUSION:
             count_field = _STABLE_DIFFUSION_COUNTS.get(self._ruleset, "samples_count")
             metrics = self._metrics_by_count[event.metadata[count_field]]
@@ -99,18 +107,23 @@ class ToolReader:
             self._last_trained = round(event.metadata["epoch_num"], _EPOCH_DECIMALS)
 
     def _read_stop(self, event: Event) -> None:
-        """Decide at run_stop how much was trained to the target: what the last evaluation states, if the run succeeded.
+        """Decide at run_stop how many epochs or samples the run needed to reach the target.
 
-        For stable_diffusion it is the first evaluation whose metrics reach the target.
+        - The status is not success: NOT_CONVERGED.
+        - stable_diffusion: the samples (or steps) of the earliest evaluation whose metrics reach the target.
+        - Any other benchmark: the epochs or samples that the last evaluation states.
+
+        Raises KeyError if the event has no status, if there was no evaluation, or if an evaluation lacks a metric, and
+        ValueError if no evaluation of stable_diffusion reaches the target. rcp_checker fails in these cases, too.
         """
         if event.metadata["status"] != "success":
             self._to_target = NOT_CONVERGED
             return
         if self._benchmark == STABLE_DIFFUSION:
-            reached = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
-            self._last_trained = min(reached)  # raises ValueError if there is none; rcp_checker fails there, too
+            counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
+            self._last_trained = min(counts_at_target)  # raises the ValueError if the list is empty
         if self._last_trained is None:
-            raise KeyError("an evaluation before it")
+            raise KeyError("an evaluation before it")  # `take` makes a `problem` of it: "run_stop without ..."
         self._to_target = self._last_trained
 
 

@@ -15,6 +15,7 @@ CURVE = "accuracy-curve"
 _ROUNDING_ERROR = 5e-7  # of an accuracy that is written with six digits; single precision is finer
 _LEAST_VALUES = 3  # different accuracies; one may be a whole number of 50,000 samples by a chance of 5 %
 _MOST_COUNT_ERROR = 0.012  # of accuracy * samples, if the accuracy is in single precision
+_CHANCE_OF_WHOLE = 2 * _MOST_COUNT_ERROR  # that accuracy * a wrong number is a whole number within this error: 2.4 %
 _MOST_CHANCE = 1e-3  # that some number of samples fits all accuracies by accident
 
 
@@ -24,25 +25,24 @@ _MOST_CHANCE = 1e-3  # that some number of samples fits all accuracies by accide
 def states_benchmark_data(run: LoggedRun, benchmark: Benchmark) -> bool:
     """Return whether a run states the numbers of samples of the benchmark's data set.
 
-    eval_samples may be larger by less than a global batch: then it counts the padding of the last batch.
+    eval_samples may be larger by less than a global batch, because some runs count the padding of the last batch.
     """
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(eval_samples, COUNT):
         return False
-    padding: int = eval_samples - benchmark.eval_samples
-    is_padding: bool = 0 <= padding < max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)
-    return is_padding
+    excess: int = eval_samples - benchmark.eval_samples
+    padding_limit: int = max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)  # 1, no padding, if the log has no batch
+    return 0 <= excess < padding_limit
 
 
 def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
-    """Return whether a run on the benchmark's data set states a wrong eval_samples, such as a number of batches.
+    """Return whether a run's accuracies show that it used the benchmark's data set, but states a wrong eval_samples.
 
-    Its accuracies show that: accuracy * benchmark.eval_samples is always a whole number, and accuracy * eval_samples is
-    not. In all other cases the answer is False:
+    For instance, it states the number of batches. An accuracy fits a number of samples if accuracy * number is whole.
+    All accuracies must fit the benchmark's number, and not all of them the stated one. The answer is also False if
 
-    - train_samples is not the benchmark's, or eval_samples is no count.
-    - There are fewer than three different accuracies, which may be whole numbers by chance.
-    - The accuracies do not fit the benchmark's number, or fit the stated number as well.
+    - train_samples is not the benchmark's, or eval_samples is not a whole number above 0, or
+    - there are fewer than three different accuracies, because these may fit by chance.
     """
     stated_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(stated_samples, COUNT):
@@ -60,15 +60,14 @@ def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    By the epochs that the evaluations state, a breach is
+    Nothing is reported if the run has no evaluations, or if it started 4 epochs from each evaluation to the next. Some
+    such runs state other numbers, such as epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs. Otherwise
+    the stated numbers decide. A breach is
 
     - a first evaluation after epoch 4,
     - more than 4 epochs from one evaluation to the next; if `exact` is true, also fewer than 4,
-    - more evaluations than are kept in memory, because nothing has checked all of them, and
+    - more than EVENTS_KEPT evaluations, because the others were not kept and cannot be checked, and
     - 4 or more epochs after the last evaluation.
-
-    Nothing is reported if the run has no evaluations, or if it is on schedule by the epochs that it had started before
-    each of them. Some runs state epoch numbers of another kind, so those are then ignored.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: of the initial weights
@@ -92,25 +91,26 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 
 
 def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether a run is on schedule by the number of epochs that it had started before each evaluation.
+    """Return whether a run is on schedule by the number of epochs that it started before each evaluation.
 
+    The first three conditions leave out evaluations before the first epoch:
+
+    - At least two evaluations are left, and exactly `period` epochs were started from one to the next.
     - At most `period` epochs were started before the first evaluation.
-    - Exactly `period` epochs were started from one evaluation to the next.
     - Fewer than `period` epochs were started after the last evaluation.
-    - The epoch numbers that the evaluations state may be irregular, but grow by at most `period` from one to the next.
-
-    Evaluations before the first epoch do not count, except in the last condition. False if fewer than two are left.
+    - The stated epoch numbers of all evaluations grow by at most `period` from one evaluation to the next.
     """
-    started_before = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started]
+    started_before = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started > 0]
     if len(started_before) < 2:
         return False
-    started_between = {after - before for before, after in itertools.pairwise(started_before)}
+    started_between = [after - before for before, after in itertools.pairwise(started_before)]
     started_after_last = order.epochs_counted - started_before[-1]
     stated_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
 
-    is_regular = started_between == {period}
-    are_both_ends_right = started_before[0] <= period and started_after_last < period
-    return is_regular and are_both_ends_right and max(stated_gaps) <= period
+    is_regular = all(started == period for started in started_between)
+    is_start_right = started_before[0] <= period
+    is_end_right = started_after_last < period
+    return is_regular and is_start_right and is_end_right and max(stated_gaps) <= period
 
 
 # --- whole numbers of samples ---
@@ -120,11 +120,11 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
     """Report a breach if a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
     An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If accuracy * `samples` is
-    not always a whole number, another number of samples is looked for that makes it whole for all accuracies:
+    not always a whole number, this function looks for the number that makes it whole for all accuracies:
 
-    - It is larger than `samples`: the padding of the last batch was counted, which only warns.
-    - It is smaller: samples were left out, which is an error.
-    - There is none: the accuracies are means over the workers' shares, which no rule forbids.
+    - The number is larger than `samples`: the padding of the last batch was counted. This is a warning.
+    - The number is smaller: samples were left out. This is an error.
+    - No number is found: the accuracies are means over the workers' accuracies, which no rule forbids.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
@@ -144,13 +144,13 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the least number near `samples` that makes accuracy * number whole for all accuracies of a run.
 
-    Candidates are all numbers less than a global batch away from `samples`, and `samples` less a whole batch. None if
+    The candidates are the numbers from `samples` - batch up to, but not including, `samples` + batch. A run that drops
+    its last, incomplete batch counts up to a batch less, and a run that pads this batch counts up to a batch more.
+    Return None if
 
-    - the log states no batch, or one larger than `samples`,
+    - the log states no global batch, or one larger than `samples`,
     - the accuracies are so few that a candidate may fit them by accident, or
     - no candidate fits them.
-
-    One accuracy times a wrong number is within _MOST_COUNT_ERROR of a whole number by a chance of 2.4 %.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
@@ -158,7 +158,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     candidates = range(max(samples - batch, 1), samples + batch)
 
     values = {evaluation.value for evaluation in run.evaluations}
-    chance_of_one = (2 * _MOST_COUNT_ERROR) ** len(values)  # that one wrong number fits all accuracies
+    chance_of_one = _CHANCE_OF_WHOLE ** len(values)  # that one wrong candidate fits all accuracies
     chance_of_any = len(candidates) * chance_of_one  # at most
     if chance_of_any >= _MOST_CHANCE:
         return None
@@ -191,11 +191,10 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
     """Report accuracies that no training of ResNet-50 gives, by the bounds of the rule `accuracy-curve`.
 
     - An accuracy is higher than this model reaches (`most_accurate`).
-    - The last evaluation leaps to `target`: the one before it is more than `last_rise` below the target.
-    - Too few evaluations are better than the one before (`share_of_rises`). This is not reported beside a leap.
+    - The first accuracy that reaches `target` leaps there: the one before it is more than `last_rise` below `target`.
+    - Otherwise, too few evaluations up to that one are better than the one before (`share_of_rises`).
 
-    The last two are checked only if it took several evaluations (`evaluations`) to reach the target. Accuracies after
-    the one that reached it do not count there.
+    A leap and rises are checked only if the run needed at least `evaluations` evaluations to reach the target.
     """
     bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)

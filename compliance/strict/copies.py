@@ -16,27 +16,27 @@ from runlog import schema
 from runlog.reader import Event
 
 LEAST_EQUAL_VALUES = 3  # of two runs, to be no accident
-_LEAST_DISTINCT_TIMES = 10  # by which a run is known again
-_LEAST_DISTINCT_ACCURACIES = 5  # by which a run is known again
-_NEIGHBOURS = 3  # on each side of a place, to estimate the chance that two times are equal
+_LEAST_DISTINCT_TIMES = 10  # by which a run is recognised
+_LEAST_DISTINCT_ACCURACIES = 5  # by which a run is recognised
+_NEIGHBOURS = 3  # places on each side of a place, to estimate the chance that two intervals are equal
 _MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
 
 
 class Mark(NamedTuple):
-    """Values by which a run is known again: what they are, and the values themselves."""
+    """Values by which a run is recognised: what they are, and the values themselves."""
 
     what: str
     value: tuple[object, ...]
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return the marks by which a run is known again: another run that has one of them is a copy.
+    """Return the marks by which a run is recognised: another run with an equal mark is a copy.
 
-    - `run`: its start, its end and its accuracies. Left out if the log states no start.
-    - `times`: the durations of its epochs, evaluations and other parts. Left out if fewer than 10 of them differ, not
-      counting durations of 0, which a coarse clock gives.
-    - `accuracies`: these alone. Left out if fewer than 5 of them differ, because those may be equal by chance.
+    - `run`: the start, the end and the accuracies together. Left out if the log states no start.
+    - `times`: the durations of the epochs, evaluations and other parts. Left out if there are fewer than 10 different
+      durations above 0, because a coarse clock makes equal ones.
+    - `accuracies`: left out if there are fewer than 5 different ones, because these may be equal by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -51,7 +51,7 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
-    """Return what is equal in two runs of one submission and shows that one is a copy; empty if nothing does.
+    """Return what is equal in two runs of one submission, and so shows that one is a copy; empty if nothing is.
 
     The text begins a sentence that the caller ends: "its times are" + "those of result_1.txt". It names the first of
 
@@ -88,23 +88,27 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) 
     Equal intervals are found if their chance is 10 ** -`least_digits` or less. Call it for this project's benchmarks
     alone: the chances were measured there.
     """
-    return _equal_counts(run, other) or _equal_intervals(run, other, least_digits) or _equal_losses(run, other)
+    return (
+        _describe_equal_counts(run, other)
+        or _describe_equal_intervals(run, other, least_digits)
+        or _describe_equal_losses(run, other)
+    )
 
 
 # --- counts of right images ---
 
 
-def _equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Look for equal counts of right images in the evaluations of two ResNet runs.
+def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
+    """Return how many counts of right (correctly classified) images are equal in the evaluations of two ResNet runs.
 
-    Return what was found, such as "5 of 9 counts of right images are". Empty if chance explains it, if the log does not
-    state eval_samples, or for another benchmark. The runs are compared in two ways, and the first that finds something
-    counts:
+    The text begins a sentence that the caller ends: "5 of 9 counts of right images are" + "those of result_1.txt". It
+    is empty if chance explains the equal counts, if the log does not state eval_samples, or for another benchmark. The
+    first of these that chance does not explain is described:
 
-    - the counts of the n-th evaluations
-    - the rises from one count to the next, which show a copied curve that was moved up or down
+    - equal counts in the n-th evaluations of both runs
+    - equal rises from one count to the next, which show a copied curve that was moved up or down
 
-    A value that is equal in several places counts once: a run that diverged finds the same images each time.
+    A value that is equal in several places counts once, because a run that diverged finds the same images each time.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -113,14 +117,14 @@ def _equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     accuracies = [evaluation.value for evaluation in run.evaluations[:evaluations]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:evaluations]]
     chance_of_one = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
-    if chance_of_one is None:  # nothing can be said of such accuracies
+    if chance_of_one is None:  # there is no bound on the chance for such accuracies
         return ""
 
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
     for what, series, other_series in (
         ("counts", counts, other_counts),
-        ("rises", _rises(counts), _rises(other_counts)),
+        ("rises", _rises(counts), _rises(other_counts)),  # `chance_of_one` bounds these, too: rises vary even more
     ):
         equal = len(_values_at_same_place(series, other_series))
         if equal >= _least_beyond_chance(len(series), chance_of_one):
@@ -133,12 +137,12 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
 
     N is `samples`, and a is the mean of `accuracies`.
 
-    - The difference of two counts would have the variance 2 N a (1 - a) if their errors were independent.
-    - Both runs find most of the same images, so we assume at least a quarter of that: v = N a (1 - a) / 2.
-    - A normal difference is 0 with the chance 1 / sqrt(2 pi v) = 1 / sqrt(pi N a (1 - a)).
+    - If the errors of the runs were independent, the difference of their counts would have the variance 2 N a (1 - a).
+    - The errors are correlated, which makes the variance smaller. We take a quarter as the least: v = N a (1 - a) / 2.
+    - A normal difference is 0 with the chance 1 / sqrt(2 pi v) = 1 / sqrt(pi N a (1 - a)). The least v gives the bound.
 
-    This is 0.006 for 50,000 images at an accuracy of 0.76. (Of 13,332 pairs of counts in 140 published submissions 16
-    are equal, which is 0.0012, and no two runs have two.)
+    For 50,000 images at an accuracy of 0.76 the bound is 0.006. In published submissions, 0.0012 of the counts are
+    equal: 16 of 13,332 pairs.
 
     None if there are no accuracies, if one is not between 0 and 1, or if the bound would be 1 or more.
     """
@@ -165,9 +169,9 @@ def _rises(counts: Sequence[int]) -> list[int]:
 def _least_beyond_chance(places: int, chance: float) -> int:
     """Return the least number of equal places in two runs that cannot be explained by chance.
 
-    `chance` is that of one place out of `places`. The number is 3 at least, and so high that fewer than one submission
-    in 1,000 has as many by chance. A submission of 5 runs has ten pairs of runs. If even all places may be equal by
-    chance, the number is `places` + 1, which is never reached.
+    `chance` is the chance that one of the `places` is equal. The number is at least 3, and so high that fewer than one
+    submission in 1,000 reaches it by chance. (A submission of 5 runs has ten pairs of runs.) If even all places may be
+    equal by chance, the number is `places` + 1, which is never reached.
     """
     for count in range(LEAST_EQUAL_VALUES, places + 1):
         chance_of_two_runs = math.comb(places, count) * chance**count  # at most
@@ -179,58 +183,64 @@ def _least_beyond_chance(places: int, chance: float) -> int:
 # --- intervals ---
 
 
-class _Coincidences(NamedTuple):
-    """How many intervals of one kind are equal in two runs, out of how many places, and the chance of one."""
+class _EqualIntervals(NamedTuple):
+    """How many of the compared intervals of one kind are equal in two runs, and the chance of one pair to be equal."""
 
     equal: int
-    places: int
-    chance: float
+    compared: int
+    chance_of_one: float
 
     @property
     def log_of_inverse_chance(self) -> float:
-        """Return the natural logarithm of 1 / p, with p the chance of so many equal intervals or more.
+        """Return the natural logarithm of 1 / p. p is the chance that so many intervals or more are equal by accident.
 
-        p is bounded by Chernoff's bound. The result is 0 if there are no more equal ones than chance would give.
+        p is bounded by Chernoff's bound, p <= exp(-n KL(s || c)), with the n compared intervals, the share s of the
+        equal ones, and the chance c of one. KL(s || c) is s log(s / c) + (1 - s) log((1 - s) / (1 - c)).
+
+        0 if no more intervals are equal than chance would give.
         """
-        if not self.places or self.equal <= self.places * self.chance:
+        if not self.compared or self.equal <= self.compared * self.chance_of_one:
             return 0.0
-        share = self.equal / self.places
-        log_of_inverse = self.equal * math.log(share / self.chance)
-        if self.equal < self.places:
-            log_of_inverse += (self.places - self.equal) * math.log((1 - share) / (1 - self.chance))
+        share = self.equal / self.compared
+        unequal = self.compared - self.equal
+        log_of_inverse = self.equal * math.log(share / self.chance_of_one)  # n * the first term of KL
+        if unequal:  # else the second term is 0
+            log_of_inverse += unequal * math.log((1 - share) / (1 - self.chance_of_one))
         return log_of_inverse
 
 
-def _equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
-    """Look for intervals that are equal in two runs to the clock's tick.
+def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
+    """Return how many intervals are equal in two runs to the clock's tick: epochs, blocks, evaluations and windows.
 
-    Return what was found, such as "51 of 90 intervals are, to the clock's tick,". Empty if fewer than 3 are equal, or
-    if so many have a chance above 10 ** -`least_digits`.
+    The text begins a sentence that the caller ends: "51 of 90 intervals are, to the clock's tick," + "those of
+    result_1.txt". It is empty if fewer than 3 intervals are equal, or if as many are equal by chance more often than
+    once in 10 ** `least_digits`.
 
-    The n-th epoch of one run is compared with the n-th of the other, and so are blocks, evaluations and windows. The
-    chances of these kinds are multiplied: their logarithms are added.
+    The n-th interval of a kind in one run is compared with the n-th in the other. The chances of the kinds are
+    multiplied: their logarithms are added.
     """
     equal = 0
-    places = 0
+    compared = 0
     log_of_inverse_chance = 0.0  # natural logarithm, of all kinds together
     for kind in sorted({name for name, _ in run.intervals}):
-        coincidences = _coincidences(run.durations(kind), other.durations(kind))
-        equal += coincidences.equal
-        places += coincidences.places
-        log_of_inverse_chance += coincidences.log_of_inverse_chance
-    if equal >= LEAST_EQUAL_VALUES and log_of_inverse_chance >= least_digits * math.log(10):
-        return f"{equal} of {places} intervals are, to the clock's tick,"
+        of_kind = _compare_intervals(run.durations(kind), other.durations(kind))
+        equal += of_kind.equal
+        compared += of_kind.compared
+        log_of_inverse_chance += of_kind.log_of_inverse_chance
+    is_beyond_chance = log_of_inverse_chance >= least_digits * math.log(10)
+    if equal >= LEAST_EQUAL_VALUES and is_beyond_chance:
+        return f"{equal} of {compared} intervals are, to the clock's tick,"
     return ""
 
 
-def _coincidences(intervals: Sequence[float], others: Sequence[float]) -> _Coincidences:
+def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
     """Count the places at which two runs have equal intervals, and estimate the chance of that at one place.
 
-    The chance is the share of equal pairs among intervals of the two runs that are one to three places apart. These are
-    equal by accident alone, and are about as long even in a run that becomes slower. One equal and one unequal pair are
-    added (Laplace's rule of succession), so that the chance is never 0.
+    Even in copied runs, the intervals at neighbouring places (one to three apart) are equal by accident only. They are
+    similarly long, also in a run that becomes slower. So the share of equal pairs of neighbours estimates the chance.
+    One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
 
-    Places at which either run has an interval of 0 are left out.
+    Places at which either run has an interval of 0 are not compared.
     """
     count = min(len(intervals), len(others))
     places = [place for place in range(count) if intervals[place] > 0 and others[place] > 0]
@@ -242,21 +252,21 @@ def _coincidences(intervals: Sequence[float], others: Sequence[float]) -> _Coinc
         last_neighbour = min(count - 1, place + _NEIGHBOURS)
         for neighbour in range(first_neighbour, last_neighbour + 1):
             if neighbour != place:
-                # This place of either run, with the neighbour in the other run.
+                # Each pair is counted from both of its ends, which leaves the share as it is.
                 pairs += 2
                 equal_pairs += intervals[place] == others[neighbour]
                 equal_pairs += intervals[neighbour] == others[place]
-    return _Coincidences(equal=equal, places=len(places), chance=(equal_pairs + 1) / (pairs + 2))
+    return _EqualIntervals(equal=equal, compared=len(places), chance_of_one=(equal_pairs + 1) / (pairs + 2))
 
 
 # --- losses ---
 
 
-def _equal_losses(run: LoggedRun, other: LoggedRun) -> str:
-    """Look for step windows that have an equal loss in two runs, at the same place.
+def _describe_equal_losses(run: LoggedRun, other: LoggedRun) -> str:
+    """Return how many losses are equal in the n-th step windows of two runs.
 
-    Return what was found, such as "9 of 20 losses of step_windows are". Empty if fewer than 3 different losses are
-    equal. A loss has 24 bits, so that even three equal ones are no accident.
+    The text begins a sentence that the caller ends: "9 of 20 losses of step_windows are" + "those of result_1.txt". It
+    is empty if fewer than 3 different losses are equal. A loss has 24 bits, so even three equal ones are no accident.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
@@ -269,22 +279,19 @@ def _equal_losses(run: LoggedRun, other: LoggedRun) -> str:
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return the key by which a seed is compared with those of other runs: no two runs may have an equal key.
+    """Return the key of a seed: no two runs may have seeds of an equal key. None: the seed is not compared.
 
     - The event has no value: None.
-    - A benchmark of this project: the number, so that `7`, `"+7"` and `7.0` are one seed.
-    - Another benchmark, and the rules of the round ask for different seeds: the number, and the file and the line of
-      code that logged it.
+    - The benchmark is one of this project's: the seed's text.
+    - Another benchmark, and the rules of the round ask for different seeds: the seed's text, and the file and the line
+      of code that logged it.
     - Another benchmark in an older round: None.
 
-    A value that is not a whole number, such as 7.5, takes the place of the number as it is.
+    The text of a whole number is the same however it is written: `7`, `"+7"` and `7.0` give "7".
     """
-    value = seed.value
-    if value is None:
+    if seed.value is None:
         return None
-    is_fraction = isinstance(value, float) and not value.is_integer()
-    number = None if is_fraction else whole_seed(value)  # int() would make 7 of 7.5
-    text = str(value if number is None else number)
+    text = _text_of_seed(seed.value)
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
         return (text,)
@@ -292,6 +299,15 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     if must_seeds_differ:
         return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
     return None
+
+
+def _text_of_seed(value: object) -> str:
+    """Return the text of a seed: "7" for 7, "+7" and 7.0. Any value that is not a whole number keeps its own text."""
+    is_fraction = isinstance(value, float) and not value.is_integer()
+    if is_fraction:  # such as 7.5, which whole_seed would round down
+        return str(value)
+    number = whole_seed(value)
+    return str(value) if number is None else str(number)
 
 
 def whole_seed(value: object) -> int | None:

@@ -31,7 +31,7 @@ class Fastest(NamedTuple):
     line: int
 
 
-class _Throughput(NamedTuple):
+class _StatedTime(NamedTuple):
     """The time of an epoch that an event epoch_throughput states, and the line of the event."""
 
     line: int
@@ -83,7 +83,7 @@ class Measured:
         self._open_epoch: int | None = None
         self._last_epoch: int | None = None
         self._last_epoch_training_ms: float | None = None  # without the evaluations in it
-        self._throughputs_of_open_epoch: list[_Throughput] = []
+        self._stated_times_of_open_epoch: list[_StatedTime] = []
         self._blocked_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
         self._short_throughputs: list[_ShortThroughput] = []
         self._handlers: dict[str, Callable[[Event], None]] = {
@@ -118,21 +118,23 @@ class Measured:
         self._epoch_sums = _WindowSums(since_ms=event.time_ms)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
-        """End an epoch. `training_ms` is its time without evaluations.
+        """End an epoch. `training_ms` is its time by the log's clock, without evaluations.
 
-        The throughputs that were logged while the epoch was open are now compared with this time.
+        The times that events epoch_throughput stated while the epoch was open are now compared with `training_ms`.
         """
         self._open_epoch = None
         self._last_epoch = number
         self._last_epoch_training_ms = training_ms
-        for throughput in self._throughputs_of_open_epoch:
-            self._compare_time(throughput)
-        self._throughputs_of_open_epoch.clear()
+        for stated in self._stated_times_of_open_epoch:
+            self._compare_time(stated)
+        self._stated_times_of_open_epoch.clear()
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Keep faults of a run that ended with success, at `line`: losses that are not numbers, or a missing step.
+        """Check the losses and the last step of a run that ended with success at `line`, the line of its run_stop.
 
-        The last step is known only for a run that only measures throughput.
+        - A loss that is not a number is a fault.
+        - Another last step than the planned one is a fault, if the run only measures throughput. The plan of any other
+          run has no last step.
         """
         losses = self._run.losses
         lost = losses.count(None)
@@ -287,35 +289,38 @@ class Measured:
 
     # --- throughputs ---
 
-    def check_epoch_throughput(self, event: Event, number: int | None) -> None:
+    def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput: the images, seconds and images/s of an epoch.
 
-        `number` is the epoch's; None if the event states none. An event without this number, or with values that are
-        not numbers above 0, is a breach and is not checked further. Otherwise the values must agree with
+        `epoch` is the epoch's number; None if the event states none. An event without this number, or with values that
+        are not numbers above 0, is a breach and is not checked further. Otherwise the values must agree with
 
         - each other: images/s is images over seconds,
         - the sums of the epoch's windows,
-        - the time of the epoch by the log's clock, and
+        - the time of the epoch by the log's clock, which is compared once the epoch has stopped, and
         - the size of the data set.
-
-        The clock is looked at when the epoch has stopped.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
-        if number is None or stated is None or not _is_positive(stated):
+        if epoch is None or stated is None or not _is_positive(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collector.add_breach(THROUGHPUT_RULE, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
         self._compare_rate(stated, line)
-        self._compare_with_windows(line, number, stated)
-
-        throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
-        is_epoch_open = self._open_epoch == number
-        if not is_epoch_open:
-            self._compare_time(throughput)
-        elif len(self._throughputs_of_open_epoch) < FINDINGS_PER_RULE:  # more would not be reported
-            self._throughputs_of_open_epoch.append(throughput)
+        self._compare_with_windows(line, epoch, stated)
+        self._compare_time_once_epoch_stops(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))
         self._compare_with_data_set(stated, line)
+
+    def _compare_time_once_epoch_stops(self, stated: _StatedTime) -> None:
+        """Compare the stated time of an epoch with the log's clock: now, or at its epoch_stop if the epoch is open.
+
+        At most FINDINGS_PER_RULE times of an open epoch wait for its epoch_stop, because more would not be reported.
+        """
+        is_epoch_open = self._open_epoch == stated.epoch
+        if not is_epoch_open:
+            self._compare_time(stated)
+        elif len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:
+            self._stated_times_of_open_epoch.append(stated)
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
         """Report a breach if the images/s of an epoch are not its images over its seconds."""
@@ -336,27 +341,29 @@ class Measured:
             actual = f"{images} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
-    def _compare_with_windows(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
-        """Keep a fault for each value of epoch `number` that is not the sum over its windows.
+    def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
+        """Keep a fault for each stated total of an epoch (images, time, waiting) that is not the sum of its windows.
 
-        Seconds may differ by the rounding of the event and of each window. A wrong last step of the epoch is a fault,
-        too, if the plan has its last step.
+        The seconds may differ by the rounding of the event and of each window.
+
+        If the number of steps per epoch is known, keep a fault, too, if the epoch's last window ends at another step
+        than epoch * steps per epoch.
         """
         sums = self._epoch_sums
         rounding_s = _ROUNDING_ERROR_S * (sums.windows + 1)
-        for unit, value, sum_of_windows, tolerance in (
+        for unit, total, sum_of_windows, tolerance in (
             ("images", stated.images, sums.images, 0.0),
             ("s", stated.time_s, sums.time_s, rounding_s),
             ("s of waiting for data", stated.data_wait_s, sums.wait_s, rounding_s),
         ):
-            if abs(value - sum_of_windows) > tolerance:
-                by_windows = f"{significant(sum_of_windows, digits=10)} in its step_windows"
-                self.keep_fault(line, f"{significant(value, digits=10)} {unit} in epoch {number}, {by_windows}")
-        planned_step = number * self._plan.epoch_steps
-        if planned_step and self._last_step != planned_step:
-            self.keep_fault(line, f"epoch {number} ends with step {self._last_step}, not {planned_step}")
+            if abs(total - sum_of_windows) > tolerance:
+                other_total = f"{significant(sum_of_windows, digits=10)} in its step_windows"
+                self.keep_fault(line, f"{significant(total, digits=10)} {unit} in epoch {epoch}, {other_total}")
+        planned_last_step = epoch * self._plan.epoch_steps  # 0 if the steps per epoch are not known
+        if planned_last_step and self._last_step != planned_last_step:
+            self.keep_fault(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
 
-    def _compare_time(self, throughput: _Throughput) -> None:
+    def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
         The training time is from epoch_start to epoch_stop, without evaluations.
@@ -366,23 +373,23 @@ class Measured:
         - The stated time is longer: a breach.
         - The stated time is shorter: kept for `judge_short_throughputs`, because checkpoints may explain it.
         """
-        epoch = throughput.epoch
+        epoch = stated.epoch
         training_ms = self._last_epoch_training_ms
         if epoch != self._last_epoch or training_ms is None:
             actual = f"a throughput of epoch {epoch}, which is not the last one trained"
-            self._collector.add_breach(THROUGHPUT_RULE, throughput.line, actual)
+            self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
             return
-        missing_ms = training_ms - throughput.time_s * 1000  # below 0: the stated time is longer
+        missing_ms = training_ms - stated.time_s * 1000  # below 0: the stated time is longer
         allowed_ms = self._most_difference_ms(training_ms)
         if abs(missing_ms) <= allowed_ms:
             return
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
-        actual = f"{throughput.time_s:.3f} s for epoch {epoch}; {between}"
+        actual = f"{stated.time_s:.3f} s for epoch {epoch}; {between}"
         if missing_ms < 0:
-            self._collector.add_breach(THROUGHPUT_RULE, throughput.line, actual)
+            self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
         elif len(self._short_throughputs) < EVENTS_KEPT:
             unexplained_ms = missing_ms - allowed_ms
-            self._short_throughputs.append(_ShortThroughput(throughput.line, epoch, unexplained_ms, actual))
+            self._short_throughputs.append(_ShortThroughput(stated.line, epoch, unexplained_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a breach if a throughput in another submitter's log does not fit the duration of the epoch before it.

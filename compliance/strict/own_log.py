@@ -17,9 +17,9 @@ class OwnLogRules:
     events_of_a_training: Sequence[str]
     settings: Sequence[str]
     recipe_settings: Mapping[str, Sequence[str]]
-    repeated: Mapping[str, str]
-    repeated_of_optimizer: Mapping[str, str]
-    source_forms: Mapping[str, str]
+    setting_by_name: Mapping[str, str]
+    setting_by_hyperparameter: Mapping[str, str]
+    source_patterns: Mapping[str, str]
 
 
 @functools.cache
@@ -29,15 +29,20 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return for each hyperparameter of the run's optimizer, by its key, the setting of the recipe that repeats it.
+    """Return the setting of the recipe that each hyperparameter must equal, by the key of its event.
 
-    Empty if the log states no optimizer that is known.
+    The hyperparameters are those of the optimizer that the log states; none if that optimizer is not known. For lars:
+
+        {"lars_opt_momentum": "RECIPE.optimizer.momentum",
+         "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs", ...}
     """
     optimizer = run.stated_text(schema.OPT_NAME)
     if optimizer not in schema.OPTIMIZER:
         return {}
-    settings = {}
-    for name, setting in own_log_rules().repeated_of_optimizer.items():
-        settings[schema.OPTIMIZER[optimizer][name].key] = setting
-    settings[schema.WARMUP_EPOCHS[optimizer].key] = "RECIPE.warmup_epochs"
-    return settings
+    setting_by_key = {}
+    for hyperparameter, setting in own_log_rules().setting_by_hyperparameter.items():
+        event = schema.OPTIMIZER[optimizer][hyperparameter]
+        setting_by_key[event.key] = setting
+    # The schema has the warm-up in a table of its own.
+    setting_by_key[schema.WARMUP_EPOCHS[optimizer].key] = "RECIPE.warmup_epochs"
+    return setting_by_key

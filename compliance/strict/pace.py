@@ -11,7 +11,7 @@ from compliance.logged_run import LoggedRun
 from compliance.rules import Benchmark, FindingCollector
 from compliance.strict.run_order import RunOrder, TrainedPart
 from runlog import schema
-from runlog.digits import significant
+from runlog.digits import significant, six_digits
 
 RULE = "epoch-time"
 
@@ -25,45 +25,45 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
 
     Call it once the whole log has been read.
     """
-    bounds = collector.strict_rules[RULE].bounds
     trained = [part for part in order.trained if part.epoch_ms > 0]
-    fast_epochs = _fast_between_slower(
-        trained,
-        least_epochs=bounds["epochs"],
-        least_median_ms=bounds["median_ms"],
-        share=bounds["share_of_median"],
-    )
-    if fast_epochs:
-        median_ms = statistics.median_high(part.epoch_ms for part in trained)
-        how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
-        share = "1/8"  # share_of_median
-        actual = f"{how_many} take under {share} of the median, {significant(median_ms, digits=10)} ms"
-        collector.add_breach(RULE, fast_epochs[0].line, f"{actual}, between slower ones")
+    _check_epochs(trained, collector)
     if benchmark.name == "resnet":
         _check_steps(run, order, trained, collector)
         if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
             _check_evaluations(run, order, trained, collector)
 
 
-def _fast_between_slower(
-    trained: Sequence[TrainedPart], *, least_epochs: float, least_median_ms: float, share: float
-) -> list[TrainedPart]:
-    """Return the epochs that took less than `share` of the median, and have slower ones before and after them.
+def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
+    """Report a breach if epochs took less than 1/8 of the median (`share_of_median`), with slower epochs around them.
+
+    Nothing is checked if there are fewer epochs than the rule's bound `epochs`. Nor is anything checked if the median
+    is below the bound `median_ms`, because such short times are no evidence.
+    """
+    bounds = collector.strict_rules[RULE].bounds
+    if len(trained) < bounds["epochs"]:
+        return
+    median_ms = statistics.median_high(part.epoch_ms for part in trained)
+    if median_ms < bounds["median_ms"]:
+        return
+    fast_epochs = _fast_epochs_between_slower(trained, least_ms=bounds["share_of_median"] * median_ms)
+    if fast_epochs:
+        how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
+        share = f"1/{six_digits(1 / bounds['share_of_median'])}"  # 1/8 for a bound of 0.125
+        actual = f"{how_many} take under {share} of the median, {significant(median_ms, digits=10)} ms"
+        collector.add_breach(RULE, fast_epochs[0].line, f"{actual}, between slower ones")
+
+
+def _fast_epochs_between_slower(trained: Sequence[TrainedPart], least_ms: float) -> list[TrainedPart]:
+    """Return the epochs that took less than `least_ms`, if a slower epoch comes before and another one after them.
 
     Fast epochs at the start or the end of the run are left out: a machine may be faster before it throttles, or after.
-    Empty if there are fewer than `least_epochs` epochs, or if the median is below `least_median_ms`: such short times
-    are no evidence.
     """
-    if len(trained) < least_epochs:
+    slower_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= least_ms]
+    if not slower_indices:
         return []
-    median_ms = statistics.median_high(part.epoch_ms for part in trained)
-    if median_ms < least_median_ms:
-        return []
-    # Never empty, because the high median is the time of one of the epochs.
-    slower_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= share * median_ms]
     first_slower = slower_indices[0]
     last_slower = slower_indices[-1]
-    return [part for part in trained[first_slower:last_slower] if part.epoch_ms < share * median_ms]
+    return [part for part in trained[first_slower:last_slower] if part.epoch_ms < least_ms]
 
 
 class _EpochTime(NamedTuple):
@@ -117,16 +117,19 @@ def _check_evaluations(
 ) -> None:
     """Report a breach if the fastest evaluation takes far less time than the fastest training of as many images.
 
-    Nothing is checked if the log lacks eval_samples or run_stop, or has no evaluation of a time above 0.
+    The log must state train_samples. Nothing is checked if the log lacks eval_samples or run_stop, or if the fastest
+    evaluation has no time above 0. If the log has no time of a single epoch, the mean time of an epoch is used.
     """
-    samples = run.stated_count(schema.TRAIN_SAMPLES)
-    evaluated = run.stated_count(schema.EVAL_SAMPLES)
+    train_samples = run.stated_count(schema.TRAIN_SAMPLES)
+    eval_samples = run.stated_count(schema.EVAL_SAMPLES)
     fastest_evaluation_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
+    if not eval_samples or run.stop is None or fastest_evaluation_ms <= 0:
+        return
     fastest_epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
-    training_ms = fastest_epoch_ms / samples * evaluated
+    training_ms = fastest_epoch_ms / train_samples * eval_samples
     least_ms = collector.strict_rules[RULE].bounds["share_of_training"] * training_ms
-    if run.stop is not None and 0 < fastest_evaluation_ms < least_ms:
-        training_takes = f"{evaluated} images of training take {significant(training_ms, digits=4)} ms"
+    if fastest_evaluation_ms < least_ms:
+        training_takes = f"{eval_samples} images of training take {significant(training_ms, digits=4)} ms"
         actual = f"an evaluation of {significant(fastest_evaluation_ms, digits=10)} ms; {training_takes}"
         collector.add_breach(RULE, run.stop.line, actual)
 

@@ -50,14 +50,16 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, all findings of rules
-        that do not apply to the run's benchmark and division are dropped, also those of single events. Each such rule
-        is noted.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any.
+
+        Rules may hold for some benchmarks or one division only. At the end, the findings of rules that do not hold for
+        this run are dropped, also those of single events, and a note names each such rule. A rule for some benchmarks
+        holds for a run only if this project has the run's benchmark in this round.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
         division = run.stated_text(schema.SUBMISSION_DIVISION)
-        benchmark = self.ruleset.benchmarks.get(name)  # None: not one of this project's
+        benchmark = self.ruleset.benchmarks.get(name)  # None: this project does not have it in this round
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
         self._check_summary()
@@ -66,13 +68,13 @@ class Policy:
         if benchmark is not None:
             self._check_benchmark(benchmark, division)
         if run.is_project_log:
-            # This must see all breaches of form before some are dropped below: our writer breaks none of these rules,
-            # whatever the benchmark.
+            # It looks at the breaches of form found so far, so it comes after all other checks, and before some of
+            # their findings are dropped.
             self._check_project_log(benchmark)
-        # For a benchmark that this round does not have, None drops even the rules that name it.
-        known_name = None if benchmark is None else name
-        self.collector.drop_inapplicable_rules(known_name, division)
-        if division == "closed":
+
+        name_if_in_round = name if benchmark is not None else None
+        self.collector.drop_inapplicable_rules(name_if_in_round, division)
+        if division == "closed":  # last: it looks at the findings that are left
             self._note_rules_for_benchmark_data()
 
     def _add_breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
@@ -88,10 +90,10 @@ class Policy:
             self._add_breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, *, ours: bool) -> None:
-        """Report a run that did not end with success.
+        """Report a run that did not end with success. A log without run_stop is skipped.
 
         `ours` says whether the benchmark is one of this project's. Logs of other benchmarks have other words for
-        success, so that only the status "aborted" is reported for them. A log without run_stop is passed over.
+        success, so only the status "aborted" is reported for them.
         """
         run = self.run
         status = run.status
@@ -121,10 +123,10 @@ class Policy:
                 self._add_breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
 
     def _check_caches(self) -> None:
-        """Report each cache_clear event that denies that the cache was cleared, and caches that were cleared too late.
+        """Report each cache_clear event that says that the cache was not cleared, and a clearing that came too late.
 
-        The earliest clearing may come up to `late_ms` after run_start, a bound of the rule. One is enough, because each
-        node may log its own by its own clock. A log without any cache_clear breaks another rule.
+        The earliest clearing may come up to `late_ms`, a bound of the rule, after run_start. The others may be later,
+        because each node may log its clearing by its own clock. A log without any cache_clear breaks another rule.
         """
         cleared: list[Event] = []
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:
@@ -154,13 +156,13 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Report what is wrong with a run of one of this project's benchmarks.
+        """Report what is wrong with a run of one of this project's benchmarks. These are checked, in this order:
 
-        - In any run: its throughputs, accuracies that are no share, its pace and its target.
-        - If a log of this project states the benchmark's numbers of samples: the bytes of its data set.
-        - In a closed ResNet run: the rules of written.yaml.
-        - In a closed run that does not state the benchmark's numbers of samples: these numbers.
-        - In a ResNet run: its evaluations.
+        - any run: its throughputs, its pace, its status against its target, and that its accuracies are 0 to 1
+        - a log of this project that states the benchmark's numbers of samples: the bytes of its data set
+        - a closed ResNet run: the rules of written.yaml
+        - a closed run: that it states the benchmark's numbers of samples
+        - a ResNet run: its evaluations
         """
         run = self.run
         self.order.measured.judge_short_throughputs()
@@ -179,12 +181,16 @@ class Policy:
         if is_closed and is_resnet:
             self.collector.findings += self._written_findings()
 
-        used_benchmark_data = states_right_counts
+        is_on_benchmark_data = states_right_counts
         if is_closed and not states_right_counts:
-            # It may have used the data set, and only logged a wrong number.
-            used_benchmark_data = self._report_wrong_counts(benchmark)
+            # The accuracies may show that the data set was used, and that only eval_samples is wrong.
+            is_on_benchmark_data = is_resnet and states_wrong_eval_samples(run, benchmark)
+            if is_on_benchmark_data:
+                self._warn_of_wrong_eval_samples(benchmark)
+            else:
+                self._report_wrong_counts(benchmark)
         if is_resnet:
-            self._check_resnet_evaluations(benchmark, is_closed_on_its_data=is_closed and used_benchmark_data)
+            self._check_resnet_evaluations(benchmark, is_closed_on_its_data=is_closed and is_on_benchmark_data)
 
     def _check_resnet_evaluations(self, benchmark: Benchmark, *, is_closed_on_its_data: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run.
@@ -205,38 +211,29 @@ class Policy:
             check_samples(run, int(run.stated_count(schema.EVAL_SAMPLES)), self.collector)
 
     def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
-        """Report files that cannot be those of the benchmark's data set, by the sums of their bytes in the header.
-
-        Nothing is reported if the benchmark's bytes are not known.
-        """
-        if benchmark.distributed is None:
+        """Report files that cannot be those of the benchmark's data set, by the sums of their bytes in the header."""
+        if benchmark.published_sizes is None:  # the sizes of the published files are not known
             return
         stated = passports.bytes_of_parts(self.run.header_section(schema.DATASET))
-        for difference in passports.differences(stated, benchmark.distributed):
+        for difference in passports.differences(stated, benchmark.published_sizes):
             self._add_breach("data-distributed", None, difference)
 
-    def _report_wrong_counts(self, benchmark: Benchmark) -> bool:
-        """Report that a closed run states wrong numbers of samples, and return whether it used the data set after all.
-
-        Call it only if the numbers are not those of the benchmark's data set.
-
-        - The accuracies of a ResNet run show that only eval_samples is wrong, such as a number of batches: this is a
-          warning, and the answer is True.
-        - Otherwise it is an error, and the answer is False.
-        """
+    def _report_wrong_counts(self, benchmark: Benchmark) -> None:
+        """Report a closed run that does not state the numbers of samples of the benchmark's data set."""
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
-        if benchmark.name == "resnet" and states_wrong_eval_samples(self.run, benchmark):
-            by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
-            actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
-            self.collector.add_breach("eval-samples", evaluation.line, actual, severity="warning")
-            return True
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
         is_train_wrong = train.value != benchmark.train_samples  # else evaluation is
         blamed_event = train if is_train_wrong else evaluation
         actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
         self._add_breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
-        return False
+
+    def _warn_of_wrong_eval_samples(self, benchmark: Benchmark) -> None:
+        """Warn of a run on the benchmark's data set that states a wrong eval_samples, such as a number of batches."""
+        evaluation = self.run.first_event(schema.EVAL_SAMPLES)
+        by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
+        actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
+        self.collector.add_breach("eval-samples", evaluation.line, actual, severity="warning")
 
     def _note_rules_for_benchmark_data(self) -> None:
         """Note the rules that were not applied because a closed run is not on the benchmark's data set.
@@ -253,13 +250,13 @@ class Policy:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Report a status that the accuracies contradict.
+        """Report a status that contradicts the accuracies.
 
         - An accuracy reached the target: the status must be success, and the target reached by run_stop.
-        - None did: the status must not be success.
+        - No accuracy reached the target: the status must not be success.
 
-        The target is the one of the benchmark for the division, else the one of the recipe in the log's header. Without
-        a target it is noted that the rule was not applied. A run without evaluations or run_stop is passed over.
+        The target is that of the benchmark for the division, else that of the recipe in the log's header. If there is
+        no target, a note says that the rule was not applied. A run without evaluations or run_stop is skipped.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -278,11 +275,11 @@ class Policy:
             self._add_breach("target-status", last.line, actual)
 
     def _check_reached(self, reaching: Evaluation, division: str) -> None:
-        """Check a run that reached the target; `reaching` is the first evaluation that did. The run has a run_stop.
+        """Check a run that reached the target at the evaluation `reaching`. The run must have a run_stop.
 
-        - Its status is not success: a breach.
-        - It reached the target after run_stop, by more than the bound `after_stop_ms` of the rule: a breach.
-        - It is closed and went on after that evaluation: a note, because it may.
+        - The run's status is not success: a breach.
+        - The evaluation came after run_stop by more than `after_stop_ms`, a bound of the rule: a breach.
+        - A closed run went on after this evaluation: a note, because it may.
         """
         run = self.run
         assert run.stop is not None
@@ -323,9 +320,10 @@ class Policy:
     # --- a log of this project ---
 
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
-        """Report what a log of this project cannot hold, and any breach of form: our writer breaks none of these rules.
+        """Report what a log of this project cannot hold, as breaches of the rule `own-log`, which are errors.
 
-        All of these are breaches of the rule `own-log`, which is an error.
+        These are the faults of ProjectLog, and all breaches of form found so far: they only warn in other logs, but the
+        writer of this project's logs makes none of them.
         """
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
@@ -358,13 +356,13 @@ def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding |
 
 
 def _why_not_cleared(event: Event) -> str:
-    """Return what a cache_clear event states against a cleared cache; empty if it states nothing against it.
+    """Return the part of a cache_clear event that says that the cache was not cleared; empty if nothing says so.
 
-    - Its value is one such as false, "no" or "failed", but not null: the value.
-    - Its metadata has a `status` other than "done": the metadata.
+    If the value is false or a word such as "no", "none" or "failed", the value is returned. A value of null says
+    nothing. If the metadata has a `status` other than "done", the metadata is returned.
     """
-    is_value_negative = str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE
-    if is_value_negative and event.value is not None:  # str(None) is among these words
+    has_value = event.value is not None  # null is usual; str(None) would be the word "none"
+    if has_value and str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE:
         return f"the value is {printable(event.value)}"
     if event.metadata.get("status", "done") != "done":
         return printable(own_metadata(event.metadata))

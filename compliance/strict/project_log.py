@@ -10,7 +10,7 @@ from compliance.rules import Benchmark, most_images_per_s
 from compliance.strict.accuracies import are_shares_of_samples, index_of_target
 from compliance.strict.measured import Fault
 from compliance.strict.own_log import own_log_rules
-from compliance.strict.repeated_values import differing_repetitions, missing_settings
+from compliance.strict.repeated_values import contradictory_values, missing_settings
 from compliance.strict.run_order import RunOrder
 from compliance.strict.schema_types import fits
 from runlog import schema
@@ -81,8 +81,7 @@ class ProjectLog:
         - run_summary and seed must not be repeated.
         - There must be an epoch_throughput for each epoch_stop.
         - opt_name must name a known optimizer, unless Paddle chooses one (STRATEGY=auto).
-        - The events of each run must be there, those of each training if the run is one that succeeded, and those of
-          the optimizer's hyperparameters if it is known.
+        - Every key that such a run needs must occur: see `_needed_keys`.
         """
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
@@ -104,7 +103,12 @@ class ProjectLog:
                 yield Fault(None, f"no {key}")
 
     def _needed_keys(self) -> list[str]:
-        """Return the keys of the events that the log must have."""
+        """Return the keys that the log must have at least one event of.
+
+        - those of any run of this project
+        - if the run is a training that succeeded: those of a training
+        - if its optimizer is known: those of the optimizer's hyperparameters
+        """
         run = self.run
         needed_keys = list(own_log_rules().events_of_a_run)
         is_training = run.summary is not None and run.summary.mode == "train"
@@ -225,14 +229,15 @@ class ProjectLog:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
-        """Yield a number of telemetry samples that is too small or too large for the time of the run.
+        """Yield a fault if the number of telemetry samples is too small or too large for the time of the run.
 
         A sample is due on each node every TELEMETRY_S seconds.
 
-        - At least half of the samples that are due from run_start to run_stop must be there.
-        - At most 1.5 times those that are due from init_start to the summary may be there, and 10 more a node.
+        - least: half of the samples that are due from run_start to run_stop.
+        - most: 1.5 times the samples that are due from init_start to telemetry_summary, and 10 more per node. Without
+          an init_start, they are due from run_start on.
 
-        Nothing is yielded if the log does not state these numbers.
+        Nothing is checked if the log does not state the number of samples, TELEMETRY_S or run_start.
         """
         run = self.run
         summary = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -245,9 +250,10 @@ class ProjectLog:
 
         stop_ms = run.stop_ms or run.start_ms
         due_in_run = (stop_ms - run.start_ms) * samples_per_ms
-        # Without init_start, the summary stands in for it: it is later than run_start, so run_start counts.
-        init_start = run.first_events.get(schema.INIT_START.key, summary)
-        began_ms = min(init_start.time_ms, run.start_ms)
+        began_ms = run.start_ms
+        init_start = run.first_events.get(schema.INIT_START.key)
+        if init_start is not None:
+            began_ms = min(began_ms, init_start.time_ms)
         due_in_all = (summary.time_ms - began_ms) * samples_per_ms
 
         least = _LEAST_SHARE_OF_DUE * due_in_run
@@ -261,9 +267,10 @@ class ProjectLog:
 
         The header's section `program` has the number of its operators by their kind.
 
-        - Convolutions are `...conv2d...` and `resnet_unit`, one that is fused with what follows it.
-        - Those of the backward pass, `..._grad`, do not count.
-        - Half of the model's convolutions must be left, because passes may fuse the others into operators of any name.
+        - An operator counts if its kind contains `conv2d`. So does `resnet_unit`, which is a convolution fused with
+          what follows it. Operators of the backward pass, `..._grad`, do not count.
+        - At least half of the model's convolutions must be there. Passes of the compiler may fuse the others into
+          operators of any name.
 
         Nothing is yielded for a benchmark without a known number, and for STRATEGY=auto: Paddle makes that program.
         """
@@ -279,24 +286,25 @@ class ProjectLog:
             yield Fault(None, f"a program of {convolutions} convolutions; the model has {wanted}")
 
     # --- what is stated wrongly, or twice and differently ---
-    def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield faults of what the log states in its header, its settings and its events, in this order:
 
-        1. hashes in the header's section `source` that are none, such as a commit that is no hexadecimal number
-        2. settings that are missing; nothing more is then yielded
-        3. numbers of nodes, devices and GPUs that are impossible
-        4. values that are stated in two places, and differently
+    def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
+        """Yield a fault for each wrong statement in the header, the settings and the events, in this order:
+
+        1. malformed hashes in the header's section `source`, such as a commit that is not a hexadecimal number
+        2. missing settings; nothing more is then yielded, because the next checks need them
+        3. impossible numbers of nodes, devices and GPUs
+        4. values that contradict each other
         """
-        for name, form in own_log_rules().source_forms.items():
+        for name, pattern in own_log_rules().source_patterns.items():
             text = self.run.header_section(schema.SOURCE)[name]
-            if text is not None and not re.fullmatch(form, text):
+            if text is not None and not re.fullmatch(pattern, text):
                 yield Fault(None, f"source's {name} is {printable(text)}")
         missing = missing_settings(self.run)
         if missing:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
         yield from self._impossible_sizes(summary)
-        yield from differing_repetitions(self.run, summary)
+        yield from contradictory_values(self.run, summary)
 
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield numbers of nodes, devices and GPUs that cannot be those of one run.

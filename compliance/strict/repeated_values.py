@@ -1,4 +1,4 @@
-"""The values that a log of this project states in two places: in its settings, its header and its events.
+"""The values of a log of this project that must agree: one follows from another, in its settings, header and events.
 
 The log must have all settings that `missing_settings` looks for, and its header and run_summary must fit the schema.
 """
@@ -13,11 +13,11 @@ from runlog import schema, workloads
 from runlog.text import printable
 
 
-class _Repetition(NamedTuple):
-    """A value that a log states, by its name, and the value that it must have by another place in the log."""
+class _Expectation(NamedTuple):
+    """The value that a log must state under a name, and the setting or part of the log that it follows from."""
 
-    name: str
-    other_place: str
+    value_of: str
+    follows_from: str
     expected: Any
 
 
@@ -39,28 +39,28 @@ def missing_settings(run: LoggedRun) -> list[str]:
     return sorted(needed - settings.keys())
 
 
-def differing_repetitions(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
-    """Yield a fault for each value that the log states in two places, and differently."""
-    for repetition in (
-        *_repeated_settings(run),
-        *_consequences_of_settings(run, summary),
-        *_conditional_repetitions(run, summary),
+def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
+    """Yield a fault for each value that is not the one that follows from another place in the log."""
+    for expectation in (
+        *_copies_of_settings(run),
+        *_consequences_in_any_run(run, summary),
+        *_consequences_in_some_runs(run, summary),
     ):
-        stated = _stated_value(run, repetition.name)
-        if stated.value != repetition.expected:
-            other = f"by {repetition.other_place} it is {printable(repetition.expected)}"
-            yield Fault(stated.line, f"{repetition.name} is {printable(stated.value)}; {other}")
+        stated = _stated_value(run, expectation.value_of)
+        if stated.value != expectation.expected:
+            other = f"by {expectation.follows_from} it is {printable(expectation.expected)}"
+            yield Fault(stated.line, f"{expectation.value_of} is {printable(stated.value)}; {other}")
 
 
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
-    """Return a value that the log states, and its line. `name` is one of these, in this order:
+    """Return the value that the log states under `name`, and its line. `name` is the first of these that fits:
 
         a setting                           BATCHSIZE
         a field of a section of the header  dataset.train_samples
         an event                            seed
         a field of an event's value         run_summary.devices
 
-    Settings and the header have no line of their own; they get the line of run_summary. If the event is missing, both
+    Settings and the header have no line of their own, so they get the line of run_summary. If the event is missing,
     value and line are None.
     """
     line_of_summary = run.first_event(schema.RUN_SUMMARY).line
@@ -77,20 +77,20 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
     return _StatedValue(event.line, event.value)
 
 
-def _repeated_settings(run: LoggedRun) -> list[_Repetition]:
+def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
     """Return the values that must be equal to a setting: those in own_log.yaml, and the hyperparameters.
 
     A setting that the log does not have is left out.
     """
-    repetitions = []
-    setting_by_name = {**own_log_rules().repeated, **recipe_settings_of_hyperparameters(run)}
+    expectations = []
+    setting_by_name = {**own_log_rules().setting_by_name, **recipe_settings_of_hyperparameters(run)}
     for name, setting in setting_by_name.items():
         if setting in run.settings:
-            repetitions.append(_Repetition(name, other_place=setting, expected=run.settings[setting]))
-    return repetitions
+            expectations.append(_Expectation(name, follows_from=setting, expected=run.settings[setting]))
+    return expectations
 
 
-def _consequences_of_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Repetition]:
+def _consequences_in_any_run(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return the values that follow from other values in any run, such as the number of devices from DGXNGPU.
 
     The expected value is None if it cannot be computed: for an unknown WORKLOAD, or a DGXNGPU that is not a number.
@@ -102,41 +102,44 @@ def _consequences_of_settings(run: LoggedRun, summary: schema.RunSummary) -> lis
     benchmark = workload.benchmark if workload else None
     devices_per_node = settings["DGXNGPU"]
     devices = devices_per_node * summary.nodes if type(devices_per_node) is int else None
-    may_be_resumed = settings["RESUME"] == "auto"  # which does not demand it
+    # With RESUME=auto a run may or may not have been resumed, so whatever it states is right.
+    resumed = summary.resumed if settings["RESUME"] == "auto" else False
     platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
     return [
-        _Repetition("run_summary.model", other_place="WORKLOAD", expected=model),
-        _Repetition("submission_benchmark", other_place="WORKLOAD", expected=benchmark),
-        _Repetition("run_summary.devices", other_place="DGXNGPU", expected=devices),
-        _Repetition("run_summary.profiled", other_place="PROFILE", expected=settings["PROFILE"] != ""),
-        _Repetition("run_summary.resumed", other_place="RESUME", expected=may_be_resumed and summary.resumed),
-        _Repetition("dataset.synthetic", other_place="DATA", expected=settings["DATA"] == "synthetic"),
-        _Repetition("submission_platform", other_place="SUBMISSION_PLATFORM", expected=platform),
-        _Repetition("train_samples", other_place="dataset", expected=dataset["train_samples"]),
-        _Repetition("eval_samples", other_place="dataset", expected=dataset["eval_samples"]),
-        _Repetition("global_batch_size", other_place="run_summary", expected=_global_batch(summary)),
+        _Expectation("run_summary.model", follows_from="WORKLOAD", expected=model),
+        _Expectation("submission_benchmark", follows_from="WORKLOAD", expected=benchmark),
+        _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
+        _Expectation("run_summary.profiled", follows_from="PROFILE", expected=settings["PROFILE"] != ""),
+        _Expectation("run_summary.resumed", follows_from="RESUME", expected=resumed),
+        _Expectation("dataset.synthetic", follows_from="DATA", expected=settings["DATA"] == "synthetic"),
+        _Expectation("submission_platform", follows_from="SUBMISSION_PLATFORM", expected=platform),
+        _Expectation("train_samples", follows_from="dataset", expected=dataset["train_samples"]),
+        _Expectation("eval_samples", follows_from="dataset", expected=dataset["eval_samples"]),
+        _Expectation("global_batch_size", follows_from="run_summary", expected=_global_batch(summary)),
     ]
 
 
-def _conditional_repetitions(run: LoggedRun, summary: schema.RunSummary) -> list[_Repetition]:
+def _consequences_in_some_runs(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return the values that follow from other values in some runs only.
 
-    - PRECISION, on a CPU.
-    - The seed, unless the run was resumed, which keeps its first seed, or SEED is -1, which asks for any seed.
-    - The base learning rate, if the optimizer is known and the recipe has such a rate.
+    - On a CPU, PRECISION must be fp32.
+    - The event seed must equal the setting SEED, unless SEED is -1, which asks for any seed, or the run was resumed: a
+      resumed run keeps its first seed.
+    - The event of the base learning rate must equal the recipe's rate for the run's global batch. This follows only if
+      the optimizer is known and the recipe has such a rate.
     """
     settings = run.settings
-    repetitions = []
+    expectations = []
     if settings["DEVICE"] == "cpu":
-        repetitions.append(_Repetition("PRECISION", other_place="DEVICE", expected="fp32"))
-    if not summary.resumed and settings["SEED"] != -1:
-        repetitions.append(_Repetition("seed", other_place="SEED", expected=settings["SEED"]))
+        expectations.append(_Expectation("PRECISION", follows_from="DEVICE", expected="fp32"))
+    if settings["SEED"] != -1 and not summary.resumed:
+        expectations.append(_Expectation("seed", follows_from="SEED", expected=settings["SEED"]))
     optimizer = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))
     if optimizer is not None and "RECIPE.base_learning_rate" in settings:
-        key = optimizer["base_learning_rate"].key
+        key_of_rate = optimizer["base_learning_rate"].key  # such as lars_opt_base_learning_rate
         rate = _base_learning_rate(run, _global_batch(summary))
-        repetitions.append(_Repetition(key, other_place="the recipe and the batch", expected=rate))
-    return repetitions
+        expectations.append(_Expectation(key_of_rate, follows_from="the recipe and the batch", expected=rate))
+    return expectations
 
 
 def _global_batch(summary: schema.RunSummary) -> int:

@@ -15,14 +15,14 @@ from runlog.digits import significant
 from runlog.reader import Event
 from runlog.text import printable
 
-ORDER = "event-order"  # the rule of form that labels and closing events break
+ORDER = "event-order"  # a rule of form, so a breach of it only warns
 _STARTS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
 _STOPS = frozenset({schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key})
 # The kinds of parts that must have stopped before a part of a kind starts.
 _MUST_STOP_BEFORE = {"block": ("block", "epoch"), "epoch": ("epoch",), "eval": ("eval",)}
 _NUMBER_FIELD = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}  # in the metadata of a part
 _PARTS = _STARTS | _STOPS | {schema.EVAL_ACCURACY.key}
-# Keys by whose times a score or a rate is computed. All others are labels, which some log at any time.
+# Keys by whose times a score or a rate is computed. All others only annotate the run: some log them at any time.
 KEYS_OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
 KEYS_OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
 _KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
@@ -66,7 +66,7 @@ class RunOrder:
         self.trained: list[TrainedPart] = []
         self._collector = collector
         self._latest_ms: float | None = None  # of the events of KEYS_OF_THE_CLOCK
-        self._early_part: Event | None = None  # the start of the first part that started above run_start
+        self._early_start: Event | None = None  # the first event on a line before run_start that starts a part
         self._has_epoch_events = False  # whether the log has any epoch_start; some have blocks alone
         self._open_parts: dict[str, _OpenPart] = {}  # by kind: block, epoch and eval
         self._evaluation_without_accuracy: _OpenPart | None = None  # the evaluation that has no accuracy yet
@@ -108,20 +108,23 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Report an event whose time is earlier than that of an event above it, or that comes after run_stop.
+        """Report an event that goes back in time, or that decides the score and comes after run_stop.
 
-        - An event that each rank logs by a clock of its own is not checked.
-        - An event of KEYS_OF_THE_CLOCK decides the score. It may go back by 0.1 s, because clocks are corrected. More
-          is a breach of time-order. After run_stop it is a breach of event-order, which only warns.
-        - Any other event is a label. If it goes back at all, it breaches event-order. It may come after run_stop.
+        Its time is compared with the latest time of the events of KEYS_OF_THE_CLOCK so far.
 
-        The time to compare with is the latest one of KEYS_OF_THE_CLOCK.
+            key                  may go back by   more is a breach of   after run_stop
+            _KEYS_OF_EVERY_RANK  any time         -                     allowed
+            KEYS_OF_THE_CLOCK    0.1 s            time-order            a breach of event-order
+            any other key        0 s              event-order           allowed
+
+        Each rank logs its own _KEYS_OF_EVERY_RANK, by its own clock. The 0.1 s are for clocks that are corrected during
+        the run. A breach of event-order only warns.
         """
         if event.key in _KEYS_OF_EVERY_RANK:
             return
         latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
-        is_label = event.key not in KEYS_OF_THE_CLOCK
-        if is_label:
+        decides_score = event.key in KEYS_OF_THE_CLOCK
+        if not decides_score:
             self._check_not_earlier(event, latest_ms, ORDER, allowed_ms=0.0)
             return
 
@@ -139,35 +142,37 @@ class RunOrder:
             before = f"{significant(back_ms, digits=10)} ms before an event above it"
             self._add_breach(rule, event, f"{printable(event.key)} at {event.time_ms} ms, {before}")
 
-    def _check_not_before_start(self, part: Event, start_ms: float) -> None:
-        """Report a block, epoch or evaluation that starts before `start_ms`, the time of run_start."""
-        before_ms = start_ms - part.time_ms
+    def _check_not_before_start(self, part_start: Event, start_ms: float) -> None:
+        """Report the start of a block, epoch or evaluation at a time before `start_ms`, the time of run_start."""
+        before_ms = start_ms - part_start.time_ms
         if before_ms > self._collector.strict_rules["before-run-start"].bounds["before_ms"]:
-            actual = f"{part.key} {significant(before_ms, digits=10)} ms before run_start"
-            self._add_breach("before-run-start", part, actual)
+            actual = f"{part_start.key} {significant(before_ms, digits=10)} ms before run_start"
+            self._add_breach("before-run-start", part_start, actual)
 
     def _start_run(self, event: Event) -> None:
-        """Begin the run at its first run_start, and report a part that started above it.
+        """Begin the run at its first run_start. The time of any later run_start is only compared with the first.
 
-        A second run_start is only compared with the first.
+        Report a breach if a block, epoch or evaluation started on an earlier line of the log. The time of the first
+        of these is checked, too: it could not be compared with run_start before.
         """
         first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
             self._compare_time_with_first(event, first)
             return
         self.measured.run_starts(event)
-        if self._early_part is not None:
-            self._add_breach(ORDER, self._early_part, f"{self._early_part.key} above run_start")
-            self._check_not_before_start(self._early_part, event.time_ms)
+        early_start = self._early_start
+        if early_start is not None:
+            self._add_breach(ORDER, early_start, f"{early_start.key} above run_start")
+            self._check_not_before_start(early_start, event.time_ms)
 
     def _stop_run(self, event: Event) -> None:
         """End the run at its first run_stop, and report what is wrong with its end.
 
-        - It must be later than run_start.
-        - If its status is success, no block, epoch or evaluation may be open, and the last evaluation must have an
+        - run_stop must be later than run_start.
+        - A run that succeeded must not have an open block, epoch or evaluation, and its last evaluation must have an
           accuracy. Its losses are checked, too, and its last step if it only measures throughput.
 
-        A second run_stop is another node's: it is only compared with the first.
+        Any later run_stop is another node's: it is only compared with the first.
         """
         first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
         if event is not first:
@@ -192,9 +197,10 @@ class RunOrder:
             self._collector.add_breach("run-status", event.line, f"status {printable(status)}; {status_of_first}")
 
     def _compare_time_with_first(self, event: Event, first: Event) -> None:
-        """Report a second run_start or run_stop that is at another time than the first.
+        """Report another run_start or run_stop that is at another time than the first.
 
-        Far from the first it is a breach of run-time. Close to it, it may be another node's and only warns.
+        - The times differ by more than `repeat_ms`, a bound of the rule run-time: a breach of run-time.
+        - They differ by less: a breach of event-order, which only warns, because the event may be another node's.
         """
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
@@ -205,17 +211,19 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_part(self, event: Event) -> None:
-        """Open a block, epoch or evaluation at its start event, and report what is wrong with it. It may not start
+        """Open a block, epoch or evaluation at its start event. Whatever is wrong with the start, the part is opened.
 
-        - before run_start, which is checked later if run_start is still to come,
-        - while a part is open that must have stopped by then, or
-        - with an unexpected epoch number, which only warns. An evaluation's number is checked when it opens.
+        Report a breach if
+
+        - it starts at a time before run_start; `_start_run` checks this if run_start comes later in the log,
+        - a block, epoch or evaluation is still open that must have stopped before it, or
+        - its epoch is not the expected one. For an evaluation, `_open_evaluation` checks the epoch.
         """
         kind = _kind_of_part(event)
         if self.run.start_ms is not None:
             self._check_not_before_start(event, self.run.start_ms)
-        elif self._early_part is None:
-            self._early_part = event  # checked when run_start comes
+        elif self._early_start is None:
+            self._early_start = event  # its time is checked when run_start comes
         for other_kind in _MUST_STOP_BEFORE[kind]:
             if other_kind in self._open_parts:
                 self._add_breach(ORDER, event, f"{self._open_parts[other_kind]} is still open")
@@ -254,30 +262,30 @@ class RunOrder:
         return _OpenPart(event, number)
 
     def _open_evaluation(self, event: Event, number: int | None) -> _OpenPart:
-        """Return the evaluation that starts at an event with the epoch `number`.
+        """Return the evaluation that starts at an event with the epoch `number`. From now on it lacks an accuracy.
 
-        Report a breach if the evaluation before it has no accuracy, or if `number` is not that of the last epoch.
+        Report a breach if the previous evaluation has no accuracy, or if `number` is not the epoch to evaluate now.
         """
-        is_last_one_open = "eval" in self._open_parts  # then it was reported by now
-        if self._evaluation_without_accuracy is not None and not is_last_one_open:
+        # `_start_part` has reported a previous evaluation that never stopped. It is not reported again here.
+        is_previous_still_open = "eval" in self._open_parts
+        if self._evaluation_without_accuracy is not None and not is_previous_still_open:
             self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
-        last_trained = self._epoch_to_evaluate()
-        if number != last_trained:
-            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {last_trained}")
+        epoch_to_evaluate = self._epoch_to_evaluate()
+        if number != epoch_to_evaluate:
+            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
         evaluation = _OpenPart(event, number)
         self._evaluation_without_accuracy = evaluation
         return evaluation
 
     def _stop_part(self, event: Event) -> None:
-        """Close the block, epoch or evaluation that stops at `event`, and keep how long it took.
+        """Close the block, epoch or evaluation that stops at `event`, and keep its duration.
 
-        A stop without a start is a breach. A stop with another epoch number than the start warns. The time of the part
-        is kept as follows:
+        A stop without a start is a breach. A stop with another epoch number than its start is a warning.
 
-        - block: as training time. If the log has events of single epochs, those have the time, so only the number of
-          the block's last epoch is checked.
-        - epoch: as training time. The evaluations in it are taken off for the check of its throughput.
-        - evaluation: as evaluation time.
+        - A block in a log that has epoch events: no duration is kept. Only the number of its last epoch is checked.
+        - Any other block: its duration is kept as training time.
+        - An epoch: its duration is kept as training time, and checked without the evaluations within the epoch.
+        - An evaluation: its duration is kept. It is also added up for the epoch that it lies in, if there is one.
         """
         kind = _kind_of_part(event)
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
@@ -291,17 +299,20 @@ class RunOrder:
             return
 
         took_ms = event.time_ms - part.start.time_ms
-        self._keep_time(event, took_ms)
+        self._keep_duration(event, took_ms)
         if kind == "block":
-            self._keep_trained(part, took_ms, event.line)
+            self._keep_training_time(part, took_ms, event.line)
         elif kind == "epoch":
-            self._keep_trained(part, took_ms, event.line)
+            self._keep_training_time(part, took_ms, event.line)
             self.measured.epoch_stops(part.number, took_ms - self._evaluated_in_epoch_ms)
         elif "epoch" in self._open_parts:  # an evaluation within an epoch
             self._evaluated_in_epoch_ms += took_ms
 
-    def _keep_trained(self, part: _OpenPart, took_ms: float, line: int) -> None:
-        """Keep the time of an epoch, or the mean time of a block's epochs. `line` is that of its stop event."""
+    def _keep_training_time(self, part: _OpenPart, took_ms: float, line: int) -> None:
+        """Keep the time of an epoch, or the mean time of a block's epochs, and the number of the last epoch.
+
+        `line` is that of the stop event.
+        """
         self.last_epoch = part.last
         if len(self.trained) < EVENTS_KEPT:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
@@ -312,13 +323,14 @@ class RunOrder:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
-    def _keep_time(self, event: Event, took_ms: float) -> None:
-        """Keep the time of the part that stops at `event`, and report a time that is not above 0.
+    def _keep_duration(self, event: Event, took_ms: float) -> None:
+        """Keep the duration of the part that stops at `event`. Report a duration that is not above 0.
 
-        A time of 0 is right if the log's clock counts whole seconds.
+        A duration of 0 is no breach if the log's clock counts whole seconds.
         """
         self.run.keep_interval(event.key, took_ms)
-        if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
+        counts_milliseconds = self.run.tick_ms == 1
+        if took_ms < 0 or (took_ms == 0 and counts_milliseconds):
             self._add_breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
 
     def _warn_of_other_number(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
@@ -336,7 +348,7 @@ class RunOrder:
         return None if self.last_epoch is None else self.last_epoch + 1
 
     def _epoch_to_evaluate(self) -> int | None:
-        """Return the number of the epoch that an evaluation is of if it starts now; None if no event states it.
+        """Return the number of the epoch that an evaluation must state if it starts now; None if it is not known.
 
         - An epoch is open: this epoch.
         - A block is open, and the log has no events of single epochs: the last epoch of the block.
@@ -349,30 +361,44 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy with the epoch that it states, and report what is wrong with that epoch.
+        """Keep an accuracy with the number of its epoch, and check that number. The number is
 
-        - No epoch is stated, as in benchmarks that count samples or steps: the accuracies are numbered in turn, and
-          nothing is checked.
-        - The stated epoch is not a whole number: this is reported, and `epochs_counted` takes its place.
-        - The evaluation that started last has no accuracy yet: it must be of the same epoch.
-        - The log has evaluations, but each of them has an accuracy already: a breach.
-        - The epoch is later than `epochs_counted`, the epochs that were started or announced: a breach.
+        - the count of the accuracies so far (1, 2, ...) if the event states no epoch. Benchmarks that count samples or
+          steps state none, and nothing is checked.
+        - the stated epoch, if it is a whole number.
+        - `epochs_counted` if the stated epoch is anything else, which is reported.
+
+        The number must be that of the evaluation that the accuracy is of, and not ahead of the training.
         """
         if "epoch_num" not in event.metadata:
-            self._keep_accuracy(event, self.run.number_of_events(schema.EVAL_ACCURACY))
+            accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
+            self._keep_accuracy(event, accuracies_so_far)
             return
         number = self._epoch_number(event, "epoch_num")
         if number is None:
             number = self.epochs_counted
         self._keep_accuracy(event, number)
+        self._match_accuracy_with_evaluation(event, number)
+        self._check_not_ahead_of_training(event, number)
 
+    def _match_accuracy_with_evaluation(self, event: Event, number: int) -> None:
+        """Take an accuracy of epoch `number` as that of the evaluation that started last.
+
+        - This evaluation has no accuracy yet: warn if it is of another epoch.
+        - It has an accuracy already: report a breach. Nothing is reported if the log has no eval_start at all.
+        """
         evaluation = self._evaluation_without_accuracy
-        self._evaluation_without_accuracy = None  # this is its accuracy
+        self._evaluation_without_accuracy = None
         if evaluation is not None:
             self._warn_of_other_number(event, "an accuracy of epoch", number, evaluation.number)
         elif self.run.number_of_events(schema.EVAL_START):
             self._add_breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
 
+    def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
+        """Report an accuracy whose epoch `number` exceeds the epochs started or announced by more than `ahead`.
+
+        `ahead` is a bound of the rule `epochs-counted`. Nothing is checked if the log has no epochs or blocks so far.
+        """
         epochs_ahead = number - self.epochs_counted
         if self.epochs_counted and epochs_ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
             actual = f"an accuracy of epoch {number}; {self.epochs_counted} were started or announced"

@@ -155,7 +155,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
     runs_of_result = benchmark.runs_of_result
-    by = by or first.by
+    by = by or first.deciding_rules
     _refuse_mixed_batches(checked, by)
     judged = _judge_runs(checked, ruleset, by)
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)

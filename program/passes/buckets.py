@@ -141,7 +141,7 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
     gradient.
     """
     by_type: dict[Any, list[str]] = {}
-    # By name, too, because one operator may compute several gradients.
+    # One operator may compute several gradients. These are sorted by name.
     for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
         by_type.setdefault(block.var(name).dtype, []).append(name)
 

@@ -88,13 +88,14 @@ class _JoinedVariables:
         """Decide whether these variables can become one. Return the name that stays, or None if they cannot.
 
         The variables must be equal after the operator at `index` has run. The decision is only noted. `rename` carries
-        it out. For dx and dy, which are equal after `index`:
+        it out. For `names` [dx, dy]:
 
         - their shapes or types differ: None.
-        - neither is written after `index`: dx stays, the first one.
         - both are written after `index`: None, because one would overwrite the other.
-        - only dx is written after `index`: dx stays. If dy is read at the next write of dx or later: None, because that
-          reader needs the value from before the write.
+        - only dx is written after `index`, and dy is read at this next write or later: None, because that reader of dy
+          needs the value from before the write.
+        - only one is written after `index`: it stays.
+        - neither is written after `index`: dx stays, the first one.
         """
         names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
         shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
@@ -209,7 +210,7 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
     if kernel != [3, 3] or not is_padded_by_one or has_stride or is_dilated or is_grouped:
         return False
     image_sides = block.var(op.input("Input")[0]).shape[2:]
-    side_pixels = math.sqrt(math.prod(image_sides))  # of an image that is not square: of a square of equal area
+    side_pixels = math.sqrt(math.prod(image_sides))  # if it is not a square: the side of a square of equal area
     return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side_pixels)
 
 

@@ -110,7 +110,7 @@ class _CpuEquivalent:
         self.channels = shape[1] if op.attr("data_layout") == "NCHW" else shape[-1]
         self.count = ranks * math.prod(shape) // self.channels  # number of values of a channel over all ranks
         assert self.count > 0, "the batch must be static"
-        # SavedVariance holds the variance itself, not 1 / sqrt: only `backward`, which this class writes too, reads it.
+        # In the slot SavedVariance Paddle stores 1 / sqrt(variance). Here it is the variance, which `backward` reads.
         self.mean, self.variance = operands(op, "SavedMean", "SavedVariance")
 
     def forward(self, weight_name: str) -> list[Step]:

@@ -42,8 +42,8 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
     - fusions and merged updates: see `_check_fusions`.
     - cuDNN's flags: Paddle has the values that the user gave.
     - `perturb_input`: if it is on, an input is moved.
-    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. One rank has no buckets, so any
-      value except the default is refused.
+    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. With one rank there are no
+      buckets, so any value except the default is refused.
 
     Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
     rule that does not hold.
@@ -147,8 +147,8 @@ def _count_made(block: Block) -> dict[str, int]:
 def _count_left(block: Block) -> Counter[str]:
     """Count the places of a program that each pass would still change, by the knob that turns on the pass.
 
-    A place is an operator at which the pattern of the pass begins. One operator may be a place for several passes. The
-    comments in the body name the patterns.
+    A place is an operator that is part of the pattern that the pass replaces. One operator may be a place for several
+    passes. The comments in the body name the patterns.
     """
     reads = _Reads(block)
     places: Counter[str] = Counter()
@@ -259,12 +259,11 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
 
     A bucket is a buffer that `coalesce_tensor` makes of gradients. Raises Refused if
 
-    - an all-reduce sums something else than a bucket;
-    - a bucket of several gradients has more than `limit_mib` MiB. A single gradient may have any size;
-    - a bucket is closed although the next gradient of its type would have fitted. The first, the last but one and the
-      last bucket of a type may be so.
+    - an all-reduce sums anything but a bucket;
+    - a bucket of several gradients has more than `limit_mib` MiB. A bucket of one gradient may have any size;
+    - a bucket is closed although the next gradient of its type would have fitted (`_check_full`).
 
-    Whether every gradient is in an all-reduce is proved by `verify.check_gradients`.
+    `verify.check_gradients` proves that every gradient is in an all-reduce.
 
     Returns the number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 7".
     """
@@ -274,7 +273,7 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
     for name in all_reduced:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    # By data type, because a bucket has one: for each bucket, the MiB of each of its gradients.
+    # data type: a list for each of its buckets, with the MiB of each gradient in the bucket
     buckets_by_type: dict[str, list[list[float]]] = {}
     for op in coalescing:
         gradients = op.output("Output")

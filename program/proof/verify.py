@@ -97,8 +97,7 @@ class _Follower:
         self._read_by_optimizer: dict[str, GradientHistory] = {}  # parameter: its gradient as the optimizer reads it
         self._histories: dict[str, GradientHistory] = {}  # variable: the history of the gradient in it
         self._gradients_by_buffer: dict[str, list[str]] = {}  # buffer: the gradients that lie in it
-        # Variables whose gradient was summed over the ranks in any program so far; `_histories` forgets programs.
-        self._summed: set[str] = set()
+        self._ever_summed: set[str] = set()  # variables whose gradient was summed over the ranks, in any program so far
         self._runs = 0  # how many times an update runs the program that is being followed
         self._dynamic_scales: set[str] = set()  # variables by which AMP multiplies the loss
         for op in update[-1].global_block().ops:
@@ -141,7 +140,7 @@ class _Follower:
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
-        # It leaves the ranks with different sums. Outside the backward pass it carries no gradient.
+        # These operators sum to or send from one rank only. Outside the backward pass they carry no gradients.
         is_one_sided = op.type in ("c_reduce_sum", "c_broadcast") and is_in_backward
         if op.type == "coalesce_tensor":  # gradients become slices of a buffer
             self._gradients_by_buffer[op.output("FusedOutput")[0]] = op.output("Output")
@@ -189,7 +188,7 @@ class _Follower:
         for gradient in gradients:
             history = self._histories[gradient]
             self._histories[gradient] = replace(history, sums=history.sums + 1)
-            self._summed.add(gradient)
+            self._ever_summed.add(gradient)
 
     def _note_loss_scaling(self, op: Operator) -> None:
         """Update histories by one of the two operators of AMP that work on all gradients before the update.
@@ -243,7 +242,7 @@ class _Follower:
 
         may_write_after_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
-            is_summed = name in self._summed
+            is_summed = name in self._ever_summed
             prove(may_write_after_sum or not is_summed, f"{name} is written by {op.type} after its sum over the ranks")
             is_computed = name != ops.EMPTY
             if is_computed:
@@ -339,9 +338,9 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
 
 
 def _check_decays(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator applies the recipe's weight decay to each of its parameters that decays.
+    """Prove that an update operator has the weight decay of `config` for each of its parameters.
 
-    Raises Refused for the first parameter with another decay.
+    It is 0 for parameters that do not decay. Raises Refused for the first parameter with another weight decay.
     """
     for index, name in enumerate(op.input("Param")):
         decay = _decay(op, index)

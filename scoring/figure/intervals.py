@@ -30,15 +30,8 @@ class Intervals:
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    The intervals need a figure that is made of windows, because their widths were calibrated for such figures. There
-    are none, and `method` says why, if:
-
-    - the figure is the log's own closing figure, or the time between two time stamps,
-    - the windows are running averages,
-    - the windows are printed summaries of epochs,
-    - the windows are too few or too uneven.
-
-    The first case has no standard deviation either; in the others it is that of the windows' rates.
+    Without intervals, the result's `method` says why. They need a figure that is made of windows, because their widths
+    were calibrated for such figures.
     """
     if protocol.over_steps == "own_summary":
         return Intervals(deviation=None, method="none: the log says one figure")
@@ -57,39 +50,41 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return the intervals of a run, with the widths that published logs showed for windows of its kind and number.
 
-    `kind` is EPOCHS or ROWS. `deviation` is passed on into the result. The half-width of each interval, as a share of
-    the figure, is calibrated by another scale:
-
-    - `run_95`, which is also `interval_95`: by the relative standard deviation of the windows' times.
-    - `repeat_95`: by the half-width of the interval that the windows alone give. It is None if the run has too few
-      windows for this calibration.
-
-    There are no intervals, and `method` says why, if the windows are too few for `run_95`, or are too uneven.
+    `kind` is EPOCHS or ROWS. `deviation` is passed on into the result. Without intervals, the result's `method` says
+    why.
     """
     windows = len(run.rates)
-    widths_of_run = calibration().run[kind]
-    width_of_run = width_for(widths_of_run, windows)
-    if width_of_run is None:
-        return Intervals(deviation=deviation, method=_why_no_width(widths_of_run, kind))
+    calibrated_widths = calibration().run[kind]
+    width = width_for(calibrated_widths, windows)
+    if width is None:
+        return Intervals(deviation=deviation, method=_why_no_width(calibrated_widths, kind))
 
     times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
-    half_width_of_run = width_of_run.half_width(spread.relative_sd(times))
-    if half_width_of_run > 1 or run.windows_interval_95 is None:
+    half_share = width.half_width(spread.relative_sd(times))
+    # The windows are enough here. So they alone have no interval only if they are too uneven.
+    if half_share > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
 
-    run_95 = spread.around(run.value, half_width_of_run)
-    repeat_95 = None
-    width_of_repeat = width_for(calibration().repeat[kind], windows)
-    if width_of_repeat is not None:
-        half_width_of_windows = spread.half_share(run.windows_interval_95)
-        repeat_95 = spread.around(run.value, width_of_repeat.half_width(half_width_of_windows))
+    run_95 = spread.around(run.value, half_share)
     return Intervals(
         deviation=deviation,
         interval_95=run_95,
         method=f"from {windows} windows of one run",
         run_95=run_95,
-        repeat_95=repeat_95,
+        repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
     )
+
+
+def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
+    """Return the 95 % interval of the figure of another run; None if the run has too few windows for this calibration.
+
+    It is calibrated by the width of `windows_interval`, which the run's windows alone give.
+    """
+    width = width_for(calibration().repeat[kind], len(run.rates))
+    if width is None:
+        return None
+    half_share_of_windows = spread.half_share(windows_interval)
+    return spread.around(run.value, width.half_width(half_share_of_windows))
 
 
 def _why_no_width(widths: Sequence[Width], kind: str) -> str:
@@ -103,35 +98,30 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the runs' standard deviation.
 
-    The figure is the mean, median or olympic mean of the runs, as the protocol says. The interval is None, and `method`
-    says why, if the runs are too few, or if all of them print the same figure.
-
-    Runs that did not converge have no part in the standard deviation.
+    Without an interval, the result's `method` says why.
     """
     values = [run.value for run in runs]  # infinite for a run that did not converge
+    deviation = spread.sd([value for value in values if math.isfinite(value)])
     hosts = hosts_of_runs(records)
     runs_in_words = f"{len(runs)} runs"
     if hosts is not None and len(set(hosts)) == 1:
         runs_in_words += " of one host"
 
     made = _interval_by_protocol(values, runs_in_words, hosts, protocol)
-    bounds = made.bounds
-    method = made.method
-    if bounds is None:
-        method = f"none: {runs_in_words}, {made.needed}"  # such as "none: 3 runs, order statistics need 5"
-    elif spread.has_no_width(bounds):
-        bounds = None
-        why = "print one and the same figure, in too few digits to tell how far they lie apart"
-        method = f"none: {runs_in_words} {why}"
-    deviation = spread.sd([value for value in values if math.isfinite(value)])
-    return Intervals(deviation=deviation, interval_95=bounds, method=method)
+    if made.bounds is None:
+        why_none = f"none: {runs_in_words}, {made.needed}"  # such as "none: 3 runs, order statistics need 5"
+        return Intervals(deviation=deviation, method=why_none)
+    if spread.has_no_width(made.bounds):
+        says = "print one and the same figure, in too few digits to tell how far they lie apart"
+        return Intervals(deviation=deviation, method=f"none: {runs_in_words} {says}")
+    return Intervals(deviation=deviation, interval_95=made.bounds, method=made.method)
 
 
 class _IntervalOfRuns(NamedTuple):
     """A 95 % interval of several runs, if they are enough for one."""
 
-    bounds: Bounds | None
-    method: str  # how it was made, in words
+    bounds: Bounds | None  # None: too few runs or hosts
+    method: str  # how the bounds were made, in words
     needed: str  # how many runs or hosts the method needs, in words
 
 
@@ -140,19 +130,13 @@ def _interval_by_protocol(
 ) -> _IntervalOfRuns:
     """Return the interval of several runs, by the method for the protocol's figure.
 
-    - A median: order statistics.
-    - An olympic mean: Yuen's t.
-    - A mean, if the runs are of several hosts and some host has several runs: Student's t over the means of the hosts,
-      because runs on one host lie closer together than hosts do.
-    - Any other mean: Student's t over the runs.
-
     `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)
     if protocol.over_runs == "olympic_mean":
         return _interval_of_olympic_mean(values, runs_in_words, protocol.dropped_runs)
-    if hosts is not None and _some_host_ran_twice(hosts):
+    if hosts is not None and _some_host_ran_twice(hosts):  # runs on one host lie closer together than hosts do
         return _interval_over_hosts(values, runs_in_words, hosts)
     bounds = _bounds_of(spread.mean_of(values))
     return _IntervalOfRuns(bounds, f"t over {runs_in_words}", needed="a mean's needs 2")

@@ -23,8 +23,8 @@ class Level:
     name: str  # window, run or host
     count: int | None  # values of the level in all; None: the logs do not say
     relative_sd: float | None = None  # sample standard deviation over the mean; None: nothing has two of the level
-    unknown: str = ""  # why there is no deviation
-    not_converged: int = 0  # runs that are not counted, as they have no figure: aborted, or short of the target
+    unknown: str = ""  # why there is no count, or else why there is no deviation
+    not_converged: int = 0  # runs that are not counted because they have no figure: aborted, or short of the target
 
 
 def levels_of_repetition(
@@ -32,19 +32,14 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    - Windows vary within their run, by `rates`: the rates of each run's windows, empty for a run without any.
-    - Runs vary within their host. `values` are the figures of the runs. If the hosts are not known, the runs vary among
-      all runs, so their variation includes that of the hosts.
-    - Hosts vary by the mean of their runs. `hosts` names the host of each run; None if not known.
-
-    A run that did not converge has an infinite value and is not counted, except as `not_converged` of the level of
-    runs. A host without any other run is not counted either. A run without a figure (NaN) is counted.
+    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
+    not known. A run that did not converge (infinite) counts only in `not_converged`.
     """
     window_level = _level_of_windows(rates)
     indices_of_converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     not_converged = len(values) - len(indices_of_converged)
     converged_values = [values[index] for index in indices_of_converged]
-    if hosts is None:
+    if hosts is None:  # the variation of the runs then includes that of their hosts
         run_level = _level_of_sets("run", [converged_values], unknown="one run", not_converged=not_converged)
         return window_level, run_level, Level(name="host", count=None, unknown=HOSTS_UNSAID)
 
@@ -58,8 +53,7 @@ def levels_of_repetition(
 def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
     """Return how many windows were measured, and how far they vary within their runs.
 
-    `rates` are the rates of each run's windows. If no run has any, the figure is not made of windows, and the number
-    is not known.
+    `rates` are the rates of each run's windows, empty for a run whose figure is not made of windows.
     """
     if not any(rates):
         return Level(name="window", count=None, unknown="the figure is not made of windows")
@@ -69,15 +63,11 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 def _level_of_sets(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
     """Return one level of repetition: the number of its values, and their relative deviation within their sets.
 
-    `name` is window, run or host. Each set holds values that are compared with each other, such as the images/s of the
-    runs of one host. The deviation is pooled over all sets. A value of NaN is counted, but has no part in the
-    deviation.
-
-    If no set has two values, there is no deviation, and the level carries the text `unknown` as the reason.
-    `not_converged` is the number of runs that are in no set because they did not converge.
+    Each set holds values that are compared with each other, such as the images/s of the runs of one host. `unknown`
+    is the reason for no deviation if no set has two values.
     """
     count = sum(len(values) for values in sets)
-    measured_sets = []
+    measured_sets = []  # without NaN: a run without a figure only counts
     for values in sets:
         measured_sets.append([value for value in values if math.isfinite(value)])
     pooled = spread.pooled_sd(measured_sets)
@@ -105,23 +95,21 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many values a level counts, and their deviation or why there is none.
+    """Return how many values a level counts, and their deviation or why there is none: `2 runs (one run of each host)`.
 
-    - Not known how many: `hosts: the logs do not name their hosts`.
-    - None or one: `no run`, `one run`.
-    - Several without a deviation: `2 runs (one run of each host)`.
-    - Several with a deviation: `3 runs +-0.31%`.
+    Without a count, the text says why: `hosts: the logs do not name their hosts`.
     """
+    why_unknown = level.unknown
     if level.count is None:
-        return f"{level.name}s: {level.unknown}"
+        return f"{level.name}s: {why_unknown}"
     if level.count == 0:
         return f"no {level.name}"
     if level.count == 1:
         return f"one {level.name}"
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
-        return f"{counted} ({level.unknown})"
-    return f"{counted} +-{percent(level.relative_sd, decimals=2)}"
+        return f"{counted} ({why_unknown})"
+    return f"{counted} +-{percent(level.relative_sd, decimals=2)}"  # 3 runs +-0.31%
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
@@ -158,13 +146,11 @@ def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, l
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> Sequence[float]:
-    """Return the values that count as independent repeats of a system.
-
-    - The means of the hosts, if `hosts` names two or more: runs on one host lie closer together than hosts do.
-    - Otherwise the runs' own `values`.
+    """Return the values that count as independent repeats of a system: the means of several hosts, or else the runs.
 
     `hosts` names the host of each run; None if not known.
     """
     if hosts is None or len(set(hosts)) < 2:
         return values
+    # Runs on one host are not independent: they lie closer together than hosts do.
     return [statistics.fmean(values_of_host) for values_of_host in values_by_host(values, hosts).values()]

@@ -8,10 +8,9 @@ from scoring.record import InputError, Record, Window
 
 
 def devices_in_rate(record: Record) -> int | None:
-    """Return the factor from a printed rate to the rate of all devices; None if the log does not say it.
+    """Return the factor from a printed rate to the rate of all devices; None if the number of devices is not known.
 
-    - The log prints the rate of all devices: 1.
-    - It prints the rate of one device, or does not say which: the number of devices, None if not known.
+    If the log does not say whose rates it prints, they count as the rates of one device.
     """
     return 1 if record.rate_scope == "global" else record.devices
 
@@ -19,14 +18,8 @@ def devices_in_rate(record: Record) -> int | None:
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """Return the images/s of all devices in a window or an epoch; None if its row says too little.
 
-    The first of these rates that the row has is taken:
-
-    - its images over its seconds,
-    - the rate that it prints,
-    - the batch over the step time that it prints.
-
-    With `printed`, the printed rate comes before the others. If the log prints rates of one device, and does not say
-    the number of devices, the result is the rate of one device.
+    `printed` takes the rate that the row prints before the measured one, images over seconds. If the number of devices
+    is not known, the result is that of one device.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -36,20 +29,18 @@ def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | N
 
 
 def _printed_rate_of_all(record: Record, item: Window) -> float | None:
-    """Return the rate that a row prints, for all devices if their number is known; None if it prints none."""
+    """Return the rate that a row prints, of all devices if their number is known; None if it prints none."""
     if item.printed_rate is None:
         return None
     return item.printed_rate * (devices_in_rate(record) or 1)
 
 
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
-    """Return the batch of all devices over the step time that a row prints; None if one of the two is not known.
-
-    If the number of devices is not known, the result is the rate of one device, unless the log prints rates of all
-    devices: then it is None.
-    """
+    """Return the batch of all devices over the step time that a row prints; None if one of the two is not known."""
     devices = record.devices
-    if devices is None and record.rate_scope != "global":
+    prints_rates_of_all = record.rate_scope == "global"
+    # The rate of one device may stand in for that of all, but not beside printed rates of all devices.
+    if devices is None and not prints_rates_of_all:
         devices = 1
     if item.printed_step_time_s and devices and record.batch_per_device:
         return record.batch_per_device * devices / item.printed_step_time_s
@@ -57,23 +48,20 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 
 
 def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
-    """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError if its row says too little.
-
-    If the row prints a step time, it lacks only the batch or the number of devices. The error then asks for that one.
-    """
+    """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError if its row says too little."""
     rate = rate_of(record, item, printed=printed)
     if rate is None and item.printed_step_time_s is not None:
-        images_per_step(record)  # raises the error that names the missing fact
+        images_per_step(record)  # raises the error that asks for the missing batch or number of devices
     if rate is None:
         raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
     return rate
 
 
 def images_per_step(record: Record) -> int:
-    """Return the images of one step on all devices; of one device if the number of devices is not known.
+    """Return the images of one step on all devices, or on one device if the number of devices is not known.
 
-    In the second case the unit of the figure says `per device`. Raises InputError if the batch of one device is not
-    known, or if the log prints rates of all devices without their number.
+    Raises InputError if the batch of one device is not known, or if the log prints rates of all devices without their
+    number.
     """
     if record.devices is None and record.rate_scope == "global":
         raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
@@ -101,14 +89,8 @@ class Work(NamedTuple):
 def work_of(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
     """Return the images and seconds of each chosen window, read in the same way from all rows.
 
-    `over_steps` is how the protocol averages the steps of a run:
-
-    - `images_over_time`: what the rows measured, if all rows give it.
-    - `epoch_rates`: images and seconds at the speed that each row prints. All epochs weigh the same.
-    - Any other, or rows that measured too little: as for `epoch_rates`, but both numbers are multiplied by the steps of
-      the window. So a window of 20 steps weighs twice as much as one of 10.
-
-    Raises InputError if the log lacks something that is needed, such as the batch.
+    `over_steps` is how the protocol averages the steps of a run. Raises InputError if the log lacks something that is
+    needed, such as the batch.
     """
     if over_steps == "images_over_time":
         measured = _measured_work(record, chosen)
@@ -117,21 +99,22 @@ def work_of(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
 
     at_printed_speed = _work_at_printed_speed(record, chosen, over_steps)
     if over_steps == "epoch_rates":
-        return at_printed_speed
+        return at_printed_speed  # all epochs weigh the same
+    return _weighted_by_steps(at_printed_speed, chosen)
+
+
+def _weighted_by_steps(work: Work, chosen: Sequence[Window]) -> Work:
+    """Return each window's images and seconds times its steps: 20 steps weigh twice as much as 10."""
     weights = steps_as_weights(chosen)
-    images = [count * weight for count, weight in zip(at_printed_speed.images, weights, strict=True)]
-    seconds = [time * weight for time, weight in zip(at_printed_speed.seconds, weights, strict=True)]
+    images = [count * weight for count, weight in zip(work.images, weights, strict=True)]
+    seconds = [time * weight for time, weight in zip(work.seconds, weights, strict=True)]
     return Work(images, seconds)
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
-    """Return the images and seconds that the windows' rows measured; None if they do not give both.
+    """Return the images and seconds that the windows' rows measured; None if not all rows give both.
 
-    - All rows give seconds and images: these.
-    - All give seconds and steps, but not all give images: the seconds, and steps * batch of all devices.
-    - Otherwise: None.
-
-    Raises InputError in the second case if that batch is not known.
+    Without images, the steps and the batch stand in for them. Raises InputError if that batch is not known.
     """
     seconds = _values_if_in_all(chosen, "seconds")
     if not seconds:
@@ -141,35 +124,28 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
         return Work(images, seconds)
     steps = _values_if_in_all(chosen, "steps")
     if steps:
-        batch = images_per_step(record)
+        batch = images_per_step(record)  # of all devices
         return Work([count * batch for count in steps], seconds)
     return None
 
 
 def _work_at_printed_speed(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
-    """Return for each window a number of images, and the seconds that they take at the speed that its row prints.
+    """Return images and seconds of each window that make the speed its row prints, read in the same way from all rows.
 
-    All windows are read in the same way. The first way that fits is taken:
-
-    - All rows print a step time, and their rates do not come first: the batch of all devices in that time.
-    - All rows print a rate: one image on each device in 1 / rate seconds; one image in all if the rate is that of all
-      devices.
-    - Otherwise: one image in 1 / rate seconds, with any rate that `rate_of` finds in the row.
-
-    Rates come first if all rows print the rate of all devices, or if the protocol averages the rates of epochs
-    (`over_steps` is `epoch_rates`). Raises InputError if a row has no rate, or if the batch is needed but not known.
+    A printed rate of 500 images/s is 1 image in 1/500 s on each device. Raises InputError if a row's rate is not known.
     """
     windows = len(chosen)
     rates = _values_if_in_all(chosen, "printed_rate")
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
     all_print_rate_of_all_devices = bool(rates) and record.rate_scope == "global"
-    rates_come_first = over_steps == "epoch_rates" or all_print_rate_of_all_devices
-    if step_times and not rates_come_first:
+    prefers_rates = over_steps == "epoch_rates" or all_print_rate_of_all_devices
+    if step_times and not prefers_rates:
         return Work([images_per_step(record)] * windows, step_times)
     if rates:
-        images = devices_in_rate(record) or 1
-        return Work([images] * windows, [1 / rate for rate in rates])
-    return Work([1] * windows, [1 / rate_or_refuse(record, window, printed=False) for window in chosen])
+        images_in_1_over_rate = devices_in_rate(record) or 1  # None: count the images of one device
+        return Work([images_in_1_over_rate] * windows, [1 / rate for rate in rates])
+    rates_of_any_kind = [rate_or_refuse(record, window, printed=False) for window in chosen]
+    return Work([1] * windows, [1 / rate for rate in rates_of_any_kind])
 
 
 def _values_if_in_all(windows: Sequence[Window], name: str) -> list[float]:

@@ -34,22 +34,14 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the figure of one run under a protocol, with the rows of the log that it is made of.
 
-    The protocol's `over_steps` says how the steps of the run become one figure:
-
-    - `between_stamps`: images/s between the time stamps of two rows. The first is the last row that warm-up includes.
-    - `run_time`: minutes from the start of the run to its stop.
-    - `own_summary`: the images/s that the log closes with.
-    - Any other: images/s averaged over the windows or epochs after the warm-up.
-
-    `skip` is how many windows (or epochs) to drop at the start, instead of the protocol's own number. Raises InputError
-    if the log lacks what the protocol needs, if it contradicts itself about its throughput, or for a `skip` above 0
-    with `run_time` or `own_summary`.
+    `skip` is how many windows (or epochs) to drop at the start; None takes the protocol's number. Raises InputError if
+    the log lacks what the protocol needs, or contradicts itself.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
-        return _figure_between_stamps(record, protocol, skip)
+        return _figure_between_stamps(record, protocol, start_row=skip)
     if protocol.over_steps == "run_time":
         if skip:
             raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
@@ -87,8 +79,7 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: str
     """Return the figure of the chosen windows of a run, in images/s.
 
     `over_steps` is how the protocol averages them. For `epoch_rates` the windows are summaries of epochs. Raises
-    InputError if a row does not give its speed, or if the batch or the number of devices is needed for it and not
-    known.
+    InputError if a row's speed is not known.
     """
     if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
         average = _mean_of_rates(record, chosen, prefers_printed=over_steps == "mean_of_printed_rates")
@@ -135,18 +126,17 @@ def _average_over_time(record: Record, chosen: Sequence[Window], over_steps: str
 
 
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of a rate in images/s, as (low, high), by how much the time of an image varies.
+    """Return the 95 % interval of the rate `value`, as (low, high) in images/s, by how the time of an image varies.
 
-    `value` is the rate. The bounds are 1 / the bounds of the mean time, scaled so that they lie around `value`. Returns
-    None if the times are too few or too uneven for an interval.
+    Returns None if the times are too few or too uneven for an interval.
     """
     interval_of_time = spread.series_interval(seconds_per_image)
     if interval_of_time is None:
         return None
     low_time, high_time = interval_of_time
-    # value * mean time. This is 1 if `value` is 1 / mean time; all images / all seconds may differ a little from that.
-    scale = value * math.fsum(seconds_per_image) / len(seconds_per_image)
-    return scale / high_time, scale / low_time
+    # A small correction, value * mean time: 1, unless `value` is all images / all seconds of unequal windows.
+    correction = value * math.fsum(seconds_per_image) / len(seconds_per_image)
+    return correction / high_time, correction / low_time
 
 
 class StampedRow(NamedTuple):
@@ -154,24 +144,24 @@ class StampedRow(NamedTuple):
 
     window: Window
     end_s: float  # its time stamp
-    position: int  # steps of the run that were done at that moment
+    position: int  # steps of the run that were done at that moment, warm-up included
 
 
-def _figure_between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
+def _figure_between_stamps(record: Record, protocol: Protocol, start_row: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows: steps * batch / seconds between them.
 
-    The first row is the one at which warm-up ends. `skip`, if given, is its number among the stamped rows, counted from
-    1; otherwise the protocol says how many steps to skip. The second row is the last one within the steps that the
-    protocol takes, or the last of the log if it takes all.
+    With `start_row` 3, the clock starts at the third stamped row; with None, where the protocol's warm-up ends.
 
-    Raises InputError if there are no such rows, if the clock was set between them, if the batch is not known, or for a
-    `skip` of 0.
+    Raises InputError if there are no such rows, if the clock was set between them, or without a batch.
     """
     stamped = _stamped_rows(record, protocol)
-    if skip == 0:
+    if start_row == 0:
         raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
-    start = _row_ending_warm_up(record, protocol, stamped, skip)
-    measured = _rows_to_measure(record, protocol, stamped, start)
+    if start_row is None:
+        start = _row_ending_warm_up(record, protocol.skip, stamped)
+    else:
+        start = _row_of_number(record, start_row, stamped)
+    measured = _rows_to_measure(record, protocol.take_steps, stamped, start)
     end = measured[-1]
     seconds = _seconds_between(record, start, end)
     steps = end.position - start.position
@@ -188,8 +178,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, skip: int | None)
 def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     """Return the rows of the log that have a time stamp and a known number of steps done.
 
-    Raises InputError if there are none. The error names the protocol, and says whether the stamps or the steps are
-    missing.
+    Raises InputError, which names the protocol, if there are none.
     """
     rows = []
     for window, position in zip(record.windows, positions(record), strict=True):
@@ -205,25 +194,20 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
 
 
 def _rows_to_measure(
-    record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start: StampedRow
+    record: Record, take_steps: int | None, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows after `start`, up to the last one within the steps that the protocol takes.
+    """Return the rows after `start`, up to the last one within `take_steps` steps; None takes all of them.
 
-    A protocol without a number of steps (`take_steps` is None) takes all rows after `start`, at least one. Raises
-    InputError if the log is too short. One step less than the protocol takes is enough: if a log counts its steps from
-    0, the last of N steps prints N - 1.
+    Raises InputError if the log is too short.
     """
     steps_left = max(0, stamped[-1].position - start.position)
-    if protocol.take_steps is None:
-        steps_needed = 1
-        steps_to_take = steps_left
-    else:
-        steps_needed = protocol.take_steps
-        steps_to_take = protocol.take_steps
+    steps_to_take = steps_left if take_steps is None else take_steps
     last_position = start.position + steps_to_take
     rows = [row for row in stamped if start.position < row.position <= last_position]
-    if not rows or steps_left < steps_needed - 1:
-        raise too_short(record, steps_needed, steps_left)
+    # One step less is enough: if a log counts its steps from 0, the last of N steps prints N - 1.
+    least_steps_left = 0 if take_steps is None else take_steps - 1
+    if not rows or steps_left < least_steps_left:
+        raise too_short(record, take_steps or 1, steps_left)
     return rows
 
 
@@ -242,28 +226,22 @@ def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> floa
     return seconds
 
 
-def _row_ending_warm_up(
-    record: Record, protocol: Protocol, stamped: Sequence[StampedRow], skip: int | None
-) -> StampedRow:
-    """Return the row at whose time stamp warm-up ends. Raises InputError if the log ends before.
+def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -> StampedRow:
+    """Return the stamped row of a number, counted from 1. Raises InputError if the log has fewer of them."""
+    if number <= len(stamped):
+        return stamped[number - 1]
+    raise nothing_left(record, f"{number} windows", _stamps_in_words(stamped))
 
-    If `skip` is given, it is the stamped row of that number, counted from 1. Otherwise the protocol skips a number of
-    steps, and the first of these rows that the log has is returned:
 
-    - the row at which exactly that many steps were done,
-    - if the log counts its steps from 0: the row that prints that number (the rows 0, 10, 20 come after 1, 11, 21
-      steps, so no row comes after exactly 20),
-    - the first row after more steps.
+def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
+    """Return the first row at whose time stamp the steps to skip were done. Raises InputError if the log ends before.
+
+    A row at which exactly that many steps were done comes before all others.
     """
-    if skip is not None:
-        if skip <= len(stamped):
-            return stamped[skip - 1]
-        raise nothing_left(record, f"{skip} windows", _stamps_in_words(stamped))
-
-    steps_to_skip = protocol.skip
     for row in stamped:
         if row.position == steps_to_skip:
             return row
+    # A log that counts from 0 prints the steps 0, 10, 20 after 1, 11, 21 steps. Its row 20 counts as 20 steps here.
     for row in stamped:
         if record.first_step == 0 and row.window.step == steps_to_skip:
             return row
@@ -298,21 +276,19 @@ def _figure_of_own_summary(record: Record) -> RunFigure:
 
 
 # MLPerf benchmarks whose run_stop is the saving of the model that later proved good, while epochs went on.
-JUDGED_AFTER_TRAINING = ("minigo",)
+TRAINING_ON_AFTER_STOP = ("minigo",)
 
 
 def _run_time_figure(record: Record) -> RunFigure:
-    """Return the minutes from a run's start to its stop.
+    """Return the minutes from a run's start to its stop; infinite if the run did not reach the target.
 
-    The figure is infinite if the run has no stop, or if its status is not `success`: it did not reach the target. Its
-    last line is that of the stop, or the last of the log without a stop. Raises InputError if the log has no start, or
-    if the clock was set during the run.
+    Raises InputError if the log has no start, or if the clock was set during the run.
     """
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
     seconds = record.run_time_s
     minutes = math.inf
-    if seconds is not None:
+    if seconds is not None:  # None: the log has no run_stop
         _refuse_if_clock_was_set(record, seconds)
         if record.status == "success":
             minutes = seconds / 60
@@ -325,20 +301,18 @@ def _run_time_figure(record: Record) -> RunFigure:
 
 
 def _refuse_if_clock_was_set(record: Record, run_s: float) -> None:
-    """Raise InputError if the clock was set during a run; `run_s` is its time from start to stop.
+    """Raise InputError if a run's stamps or times show that the clock was set during it.
 
-    Each of these shows it:
-
-    - The stop is not after the start.
-    - The time stamp of a row is earlier than that of the row above.
-    - The windows together take longer than the run, by more than the share AGREES_WITHIN. This does not count for the
-      benchmarks of JUDGED_AFTER_TRAINING, because they train on after their stop.
+    `run_s` is the time from the run's start to its stop.
     """
+    cause = "the clock was set, or the log edited"
     if run_s <= 0:
-        raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
+        raise InputError(f"{record.file}: run_stop is not after run_start: {cause}")
     _refuse_clock_set_back(record, record.windows)
     windows_s = total(record.windows, "seconds")
-    if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES_WITHIN) < windows_s:
-        times = f"are {six_digits(run_s)} s and the windows alone {six_digits(windows_s)} s"
-        says = f"{times}: the clock was set, or the log edited"
-        raise InputError(f"{record.file}: run_start to run_stop {says}")
+    trains_on_after_its_stop = record.benchmark in TRAINING_ON_AFTER_STOP
+    if windows_s > run_s * (1 + AGREES_WITHIN) and not trains_on_after_its_stop:
+        raise InputError(
+            f"{record.file}: run_start to run_stop are {six_digits(run_s)} s and the windows alone "
+            f"{six_digits(windows_s)} s: {cause}"
+        )

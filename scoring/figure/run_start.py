@@ -8,6 +8,8 @@ from scoring.record import Record
 
 OLDEST_DATE_S = 1e9  # Unix time, in 2001; an earlier one is of a clock that began at 0
 LATEST_DATE_S = 1e10  # Unix time, in 2286
+# Importers turn a stamp in words into `date.toordinal() * 86400 + seconds of the day`, without its time zone.
+ORDINAL_OF_1970 = datetime.date(1970, 1, 1).toordinal()
 
 
 class Start(NamedTuple):
@@ -18,15 +20,9 @@ class Start(NamedTuple):
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started, by the first of these that is a date:
+    """Return when a run started: by its run_start, or the time stamp of its first row, or the last change of its file.
 
-    - its run_start,
-    - the time stamp of its first row, read as a Unix time (seconds since 1970),
-    - the same stamp, read as a local time (seconds since the year 1),
-    - the last change of its file.
-
-    The log does not say how its stamps count. So a time is a date if it lies between OLDEST_DATE_S and LATEST_DATE_S;
-    any other is of a clock without a calendar.
+    A log does not say how its stamps count. A stamp that gives no plausible date is passed over.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
@@ -35,8 +31,7 @@ def start_of(record: Record) -> Start:
     if first_stamp_s is not None:
         if _is_date(first_stamp_s):
             return Start(first_stamp_s, "first_row")
-        days_before_1970 = datetime.date(1970, 1, 1).toordinal()  # since the year 1
-        unix_s = first_stamp_s - days_before_1970 * 86_400
+        unix_s = first_stamp_s - ORDINAL_OF_1970 * 86_400
         if _is_date(unix_s):
             return Start(unix_s, "first_row")
 
@@ -44,5 +39,5 @@ def start_of(record: Record) -> Start:
 
 
 def _is_date(unix_s: float | None) -> TypeGuard[float]:
-    """Tell whether a Unix time may be that of a run, rather than of a clock that began at 0. None is no date."""
+    """Tell whether a Unix time lies in the years of runs. None does not, nor does the time of a clock from 0."""
     return unix_s is not None and OLDEST_DATE_S < unix_s < LATEST_DATE_S

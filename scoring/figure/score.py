@@ -100,7 +100,6 @@ class Score:
         """How many runs to add for a 95 % interval of +-1 %, by the spread of these; None without such a spread.
 
         The number must be settled before the further runs are seen (Stein, Annals of Mathematical Statistics 16, 1945).
-        If one stops as soon as the interval looks narrow, it holds the true figure too seldom.
         """
         if self.interval_95 is None or len(self.runs) < 2:
             return None
@@ -190,12 +189,10 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `skip` is how many windows of each run to drop at the start, instead of the protocol's own number. `system` names
-    the machine of all runs. If neither it nor the logs name the machine, several runs have a warning.
+    `skip` drops so many windows of each run, not the protocol's number. `system` names the machine.
 
-    Raises InputError if there are no runs, if the runs are not repeats of one system, or if a run lacks what the
-    protocol needs. Raises TooFewRunsError for fewer runs than the protocol asks for, or if too few converged. Its
-    `partial` is then the score of the runs that there are, if they can be averaged.
+    Raises InputError if the runs are not repeats or lack something, and TooFewRunsError for too few runs. Its `partial`
+    is their score, if they have one.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -205,44 +202,30 @@ def score(
 
     runs = [run_figure(record, protocol, skip=skip) for record in records]
     unit = _unit(records, protocol)
-    too_few = missing_runs(runs, protocol, unit)  # a message, or None
-    refuse_if_no_mean(runs, protocol, too_few)
-    if len(runs) == 1:
-        estimated = intervals.intervals_of_one_run(runs[0], records[0], protocol)
-    else:
-        estimated = intervals.intervals_of_several_runs(runs, records, protocol)
-    result = Score(
-        value=over_runs([run.value for run in runs], protocol),
-        unit=unit,
-        protocol=protocol if skip is None else protocol.skipping(skip),
-        runs=tuple(runs),
-        spread=estimated.deviation,
-        interval_95=estimated.interval_95,
-        interval_method=estimated.method,
-        run_interval_95=estimated.run_95,
-        repeat_interval_95=estimated.repeat_95,
-        records=tuple(records),
-        chosen=chosen_in_words,
-    )
-    shown_warnings = list(_warnings(result, too_few))
+    missing_runs_message = missing_runs(runs, protocol, unit)  # None: there are enough
+    refuse_if_no_mean(runs, protocol, missing_runs_message)
+
+    shown_protocol = protocol if skip is None else protocol.skipping(skip)
+    result = _score_without_warnings(runs, records, shown_protocol, unit)
+    shown_warnings = list(_warnings(result, missing_runs_message))
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(records)
-    result = dataclasses.replace(result, warnings=tuple(shown_warnings))
-    if too_few is not None:
-        raise TooFewRunsError(too_few, partial=result)
+    result = dataclasses.replace(result, warnings=tuple(shown_warnings), chosen=chosen_in_words)
+    if missing_runs_message is not None:
+        raise TooFewRunsError(missing_runs_message, partial=result)
     return result
 
 
 def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequence[Record], str]:
     """Return the runs to score, and a text that says which they are; the text is empty if all runs are scored.
 
-    All runs are scored, with one exception by the rules of MLPerf: a protocol that times whole runs scores no more runs
-    than it asks for. If there are more, the runs are ordered by their start. Of all sets of `protocol.runs` consecutive
-    runs, the one with the median figure is scored. The sets overlap: of 7 runs there are 3 sets of 5.
-
-    A protocol of one or two runs scores all runs too, because that rule is for three or more.
+    If a protocol times whole runs, and there are more than it asks for, MLPerf scores only a set of consecutive runs:
+    the one with the median figure.
     """
-    if protocol.figure != "run_time" or protocol.runs <= 2 or len(records) <= protocol.runs:
+    times_whole_runs = protocol.figure == "run_time"
+    has_surplus_runs = len(records) > protocol.runs
+    rule_applies = protocol.runs >= 3  # the rule is for three runs or more
+    if not (times_whole_runs and has_surplus_runs and rule_applies):
         return records, ""
 
     def figure_of_set(runs: Sequence[Record]) -> float:
@@ -250,7 +233,30 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequenc
 
     # A run without a start has no place in this order, but `run_figure` refuses it anyway.
     by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
-    return median_set(by_start, protocol.runs, figure_of_set)
+    scored, which_in_words = median_set(by_start, protocol.runs, figure_of_set)
+    return scored, which_in_words
+
+
+def _score_without_warnings(
+    runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol, unit: str
+) -> Score:
+    """Return the score of runs with its intervals; `records` are those of the runs."""
+    if len(runs) == 1:
+        estimated = intervals.intervals_of_one_run(runs[0], records[0], protocol)
+    else:
+        estimated = intervals.intervals_of_several_runs(runs, records, protocol)
+    return Score(
+        value=over_runs([run.value for run in runs], protocol),
+        unit=unit,
+        protocol=protocol,
+        runs=tuple(runs),
+        spread=estimated.deviation,
+        interval_95=estimated.interval_95,
+        interval_method=estimated.method,
+        run_interval_95=estimated.run_95,
+        repeat_interval_95=estimated.repeat_95,
+        records=tuple(records),
+    )
 
 
 def _unit(records: Sequence[Record], protocol: Protocol) -> str:
@@ -260,16 +266,10 @@ def _unit(records: Sequence[Record], protocol: Protocol) -> str:
     return protocol.unit
 
 
-def _warnings(result: Score, too_few: str | None) -> Iterator[Verdict]:
-    """Yield the warnings about a score, in the order in which they are shown:
+def _warnings(result: Score, missing_runs_message: str | None) -> Iterator[Verdict]:
+    """Yield the warnings about a score, in the order in which they are shown.
 
-    - what the importers found in the logs,
-    - an unknown number of devices,
-    - too few runs: the message `too_few`, or for a throughput that there is just one run,
-    - those of a throughput or of a run time,
-    - settings in which the runs differ.
-
-    `too_few` is None if there are as many runs as the protocol asks for.
+    `missing_runs_message` is None if there are as many runs as the protocol asks for.
     """
     protocol = result.protocol
     for record in result.records:
@@ -278,8 +278,8 @@ def _warnings(result: Score, too_few: str | None) -> Iterator[Verdict]:
     if is_per_device:
         message = "the log does not say how many devices ran: the figure is of one; give --devices"
         yield warning("devices_unknown", message)
-    if too_few is not None:
-        yield warning("too_few_runs", too_few)
+    if missing_runs_message is not None:
+        yield warning("too_few_runs", missing_runs_message)
     elif len(result.runs) == 1 and protocol.figure == "throughput":
         yield warning("too_few_runs", "one run: run-to-run spread cannot be estimated from one run")
 
@@ -291,12 +291,9 @@ def _warnings(result: Score, too_few: str | None) -> Iterator[Verdict]:
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together.
-
-    A mean of rates is higher than the total rate, all images / all time, unless all rates are equal. So there are
-    further warnings if the protocol takes the mean of the windows' rates, or the mean of the runs' rates.
-    """
+    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
     protocol = result.protocol
+    # Means of rates have a warning of their own: they lie above all images / all time, unless all rates are equal.
     averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
     for record, run in zip(result.records, result.runs, strict=True):

@@ -32,36 +32,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the score of the logs, as lines or as JSON. Returns the exit status.
+    """Print the score of the logs, as lines or as JSON. Returns 1 if there are too few runs, else 0.
 
-    - The logs have a score: it is printed. Returns 0.
-    - There are too few runs: the reason is printed on stderr. With --json, the score of these runs is still printed.
-      Returns 1.
-    - The warm-up leaves nothing to measure: if all runs were resumed near their end and then finished, this is not an
-      error. A score without a figure is printed. Returns 0. Otherwise, or with --skip, NothingMeasuredError is raised.
+    Raises NothingMeasuredError if the warm-up leaves nothing to measure. Runs that were resumed near their end have a
+    score without a figure instead, unless --skip is given.
     """
     protocol = protocol_of(args)
     records = read_records(args)
     try:
-        shown = score(records, protocol, skip=args.skip, system=args.system)
-        status = 0
+        result = score(records, protocol, skip=args.skip, system=args.system)
     except TooFewRunsError as error:
-        print(safe_lines([f"{called('scoring')} score: {error}"]), file=sys.stderr)
-        shown = error.partial or _score_without_figure("too_few_runs", error, protocol, records)
-        status = 1
+        command = f"{called('scoring')} score"  # as the user called it
+        print(safe_lines([f"{command}: {error}"]), file=sys.stderr)
+        if args.json:
+            _print_json(error.partial or _score_without_figure("too_few_runs", error, protocol, records))
+        return 1
     except NothingMeasuredError as error:
         is_expected = args.skip is None and all(_was_resumed_and_finished(record) for record in records)
         if not is_expected:
             raise
-        shown = _score_without_figure("nothing_measured", error, protocol, records)
-        status = 0
+        result = _score_without_figure("nothing_measured", error, protocol, records)
 
-    has_too_few_runs = status == 1
     if args.json:
-        print(json.dumps(jsonable(shown.to_json()), indent=1))
-    elif not has_too_few_runs:
-        print(safe_lines(score_lines(shown)))
-    return status
+        _print_json(result)
+    else:
+        print(safe_lines(score_lines(result)))
+    return 0
+
+
+def _print_json(result: Score) -> None:
+    """Print a score as JSON."""
+    print(json.dumps(jsonable(result.to_json()), indent=1))
 
 
 def _was_resumed_and_finished(record: Record) -> bool:
@@ -85,18 +86,13 @@ def _score_without_figure(rule: str, error: Exception, protocol: Protocol, recor
 
 
 def _interval_rows(result: Score) -> list[tuple[str, str]]:
-    """Return the rows of `score` that show the 95 % intervals, as (name, text).
-
-    - No interval: one row that says why.
-    - An interval only for the figure itself, of one or several runs: one row.
-    - A single run with two intervals: one row for its own mean, and one for another run of the system.
-    """
+    """Return the rows of `score` that show the 95 % intervals, or why there is none, as (name, text)."""
     if result.interval_95 is None:
         return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"
     low, high = result.interval_95
     if result.repeat_interval_95 is None:
         return [("95 % interval", f"{low:.3f} to {high:.3f}   ({result.interval_method})")]
-    repeat_low, repeat_high = result.repeat_interval_95
+    repeat_low, repeat_high = result.repeat_interval_95  # only a single run has this interval
     return [
         ("this run", f"{low:.3f} to {high:.3f}   (95 % interval of its mean, {result.interval_method})"),
         ("another run", f"{repeat_low:.3f} to {repeat_high:.3f}   (95 % interval of another run of this system)"),

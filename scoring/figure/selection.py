@@ -9,10 +9,7 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Return the part of a run's log that the protocol measures, without the warm-up.
-
-    - A protocol that skips epochs measures epoch summaries: those that have a printed rate.
-    - Any other protocol measures windows, which are the rows that a log prints every few steps.
+    """Return the windows or epoch summaries of a run that the protocol measures, without the warm-up.
 
     `skip` is how many windows or epochs to drop at the start; None takes the protocol's own number. Raises InputError
     if nothing is left, or fewer steps than the protocol takes.
@@ -30,13 +27,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    A log may mark windows itself, as "warmup" or "measured". Windows marked "warmup" are always dropped. The first rule
-    that applies says which of the others are dropped:
-
-    - `skip` is given: the first `skip` windows.
-    - The protocol skips windows: the first ones, up to its number. Windows marked "warmup" count towards that number.
-    - The log marks windows as "measured": none. The log's own warm-up replaces the steps that the protocol skips.
-    - The protocol skips steps: windows that begin within these steps, and windows without a number of steps.
+    Windows that the log marks as "warmup" are always dropped. `skip` is how many of the others to drop; None leaves it
+    to the log and the protocol.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
@@ -46,13 +38,12 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     if skip is not None:
         return _drop_first(record, windows, skip, "windows")
     if protocol.skip_unit == "window":
-        marked_as_warm_up = len(record.windows) - len(windows)
-        return _drop_first(record, windows, max(0, protocol.skip - marked_as_warm_up), "windows")
-    log_marks_measured = any(window.phase == "measured" for window in windows)
-    if log_marks_measured:
+        already_dropped = len(record.windows) - len(windows)
+        return _drop_first(record, windows, max(0, protocol.skip - already_dropped), "windows")
+    log_marks_its_warm_up = any(window.phase == "measured" for window in windows)
+    if log_marks_its_warm_up:
         return windows
-    # This reads record.windows. They are the same as `windows`: a log without "measured" has no "warmup" marks either.
-    return _windows_after_skipped_steps(record, protocol)
+    return _windows_after_skipped_steps(record, protocol)  # the log marks nothing: the protocol's steps decide
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -68,8 +59,6 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     """Return the windows that begin after the steps that the protocol skips.
 
-    Windows without a number of steps are left out, because it is not known where they begin.
-
     Raises InputError if no window is left, or if the log does not say how many steps were done at the end of a window.
     """
     steps_done = positions(record)
@@ -79,7 +68,7 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
             says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
             raise InputError(f"{record.file}: protocol {protocol.name} {says}")
         if not window.steps:
-            continue
+            continue  # it is not known where the window begins
         done_at_begin = done_at_end - window.steps
         if done_at_begin >= protocol.skip:
             chosen.append(window)
@@ -89,36 +78,37 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
 
 
 def positions(record: Record) -> list[int | None]:
-    """Return for each window how many steps of the run, warm-up included, were done at its end.
+    """Return for each window how many steps of the run, warm-up included, were done at its end; None if not known.
 
-    - The row prints the number of its last step: that number. If the log starts again from 1 in each epoch, the epochs
-      are added up: rows of the steps 50, 100, 50, 100 -> 50, 100, 150, 200.
-    - The row prints no step number, such as the row of a whole epoch: its own steps are added to those done before.
-    - It does not say how many steps it has either: None. So are the following rows, up to the next row that prints a
-      step number.
+    If the printed numbers start again in each epoch, the epochs are added up: 50, 100, 50, 100 -> 50, 100, 150, 200.
     """
     steps_done: list[int | None] = []
     done: int | None = 0  # at the end of the row before
     done_at_restart = 0  # when the printed numbers last started again
     last_epoch: int | None = None
     for window in record.windows:
-        if window.step is None:
-            if done is None or not window.steps:
-                done = None
-            else:
-                done += window.steps
+        if window.step is None:  # such as the row of a whole epoch
+            done = _sum_if_known(done, window.steps)
             steps_done.append(done)
             continue
 
         printed_done = window.step - record.first_step + 1  # a log may print 0 for its first step
         is_new_epoch = last_epoch is not None and window.epoch != last_epoch
-        # A new epoch alone does not prove a restart. If the numbers go on instead, they lie above the row before.
-        if is_new_epoch and done is not None and done_at_restart + printed_done <= done:
+        done_if_numbers_go_on = done_at_restart + printed_done
+        # After 100 in the epoch before, 50 is a restart. 150 is not: the numbers go on.
+        if is_new_epoch and done is not None and done_if_numbers_go_on <= done:
             done_at_restart = done
         last_epoch = window.epoch
         done = done_at_restart + printed_done
         steps_done.append(done)
     return steps_done
+
+
+def _sum_if_known(done: int | None, steps: int | None) -> int | None:
+    """Return the steps done before plus those of a window; None if one of the two is not known."""
+    if done is None or not steps:
+        return None
+    return done + steps
 
 
 def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:

@@ -38,12 +38,9 @@ class PooledSd(NamedTuple):
 
 
 def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
-    """Return one relative standard deviation of values within their sets, pooled over all sets.
+    """Return one relative standard deviation of values within their sets; None if no set has two values.
 
-    It is the root of the weighted mean of the sets' squared relative deviations. A set of n values has the weight
-    n - 1, which is its degrees of freedom. So a set with a single value does not count.
-
-    Returns None if no set has two values.
+    It is the root of the mean of the sets' squared relative deviations, weighted by their degrees of freedom.
     """
     squares = 0.0
     freedom = 0
@@ -84,16 +81,8 @@ def half_share(interval: tuple[float, float]) -> float:
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows, as (low, high).
 
-    `values` are the windows' rates or times, in the order of the windows. Neighbouring windows are correlated, so a
-    plain t interval would be too narrow. The interval is made in three steps:
-
-    1. Average the values in batches of consecutive ones (Conway, Management Science 10, 1963).
-    2. Find the standard errors that the mean may have, each with its probability. There are several, because a few
-       batches do not show exactly how correlated they are.
-    3. Average Student's t over these standard errors (Zellner and Tiao, JASA 59, 1964).
-
-    If all batches are equal, the interval has no width. Returns None for fewer than LEAST_WINDOWS values, and if half
-    the width would reach the mean itself. The latter happens if one window takes many times as long as the others.
+    `values` are the windows' rates or times, in their order. Neighbouring ones are correlated, so a plain t interval
+    would be too narrow. Returns None if the values are fewer than LEAST_WINDOWS or too uneven.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -108,16 +97,16 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return mean, mean
 
     half_width = _half_width(_possible_errors(deviations), freedom=len(deviations) - 1)
-    if half_width >= mean:
+    if half_width >= mean:  # one window took many times as long as the others
         return None
     return around(mean, half_width / mean)
 
 
 def _batch_means(values: Sequence[float]) -> list[float]:
-    """Return the means of at least 30 batches of consecutive values, all of the same size.
+    """Return the means of batches of consecutive values, which are less correlated than the values.
 
-    Fewer than 60 values are returned as they are. The first values are left out if they do not fill a batch: of 65
-    values, the first one is left out and the means of 32 pairs are returned.
+    Of 65 values, the first one is left out and the means of 32 pairs are returned. Fewer than 60 values are returned
+    as they are. See Conway, Management Science 10, 1963.
     """
     size = len(values) // 30 if len(values) >= 60 else 1
     left_out = len(values) % size
@@ -136,7 +125,7 @@ class DeviationSums(NamedTuple):
 
     length: int
     squares: float
-    ends: float  # the first deviation plus the last one
+    ends: float  # the first deviation plus the last one, which have only one neighbour each
     squares_of_ends: float
     products: float  # of each deviation and the next one
 
@@ -151,20 +140,20 @@ class AutoregressionFit(NamedTuple):
 def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
     """Return half the width of the 95 % interval of a mean whose standard error is uncertain.
 
-    It is the distance from the mean that the true mean exceeds with a probability of 5 %. This probability is averaged
-    over the possible standard errors. `freedom` is the degrees of freedom of Student's t.
-
-    The result is found by bisection, to a millionth of it.
+    The true mean lies farther away than this with a probability of 5 % (Zellner and Tiao, JASA 59, 1964). `freedom` is
+    the degrees of freedom of Student's t.
     """
+    # Each error alone would give quantile * error. The result lies between the least and the greatest of these.
     quantile = t_quantile(freedom)
     low = quantile * min(possible.error for possible in possible_errors)
     high = quantile * max(possible.error for possible in possible_errors)
     while high - low > 1e-6 * high:
-        half = (low + high) / 2
-        if _chance_beyond(half, possible_errors, freedom) > 1 - CONFIDENCE:
-            low = half  # too narrow
+        middle = (low + high) / 2
+        is_too_narrow = _chance_beyond(middle, possible_errors, freedom) > 1 - CONFIDENCE
+        if is_too_narrow:
+            low = middle
         else:
-            high = half
+            high = middle
     return high
 
 
@@ -183,22 +172,14 @@ def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], fr
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    `deviations` are the values less their mean, in their order. The standard error depends on how correlated
-    neighbouring values are, which is not known. So each correlation of CORRELATIONS is fitted to the series. All are
-    equally probable at first; then each is as probable as the series is likely under it (Bayes' rule).
-
-    Correlations with a probability of LEAST_PROBABILITY or less are left out.
+    `deviations` are the values less their mean, in their order. The standard error depends on the correlation of
+    neighbours. It is not known, so each one of CORRELATIONS has a probability.
     """
-    sums = DeviationSums(
-        length=len(deviations),
-        squares=math.fsum(deviation * deviation for deviation in deviations),
-        ends=deviations[0] + deviations[-1],
-        squares_of_ends=deviations[0] ** 2 + deviations[-1] ** 2,
-        products=math.fsum(deviation * following for deviation, following in itertools.pairwise(deviations)),
-    )
+    sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
 
-    # Likelihoods relative to the greatest one: the likelihoods themselves may be too small for a float.
+    # Bayes' rule: correlations that are equally probable at first become as probable as the series is likely under
+    # them. The likelihoods are divided by the greatest one, because they may be too small for a float.
     greatest = max(fit.log_likelihood for fit in fits)
     likelihoods = [math.exp(fit.log_likelihood - greatest) for fit in fits]
     total = math.fsum(likelihoods)
@@ -210,30 +191,45 @@ def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     return possible_errors
 
 
+def _deviation_sums(deviations: Sequence[float]) -> DeviationSums:
+    """Return the sums over deviations from their mean that `_fit_autoregression` needs."""
+    return DeviationSums(
+        length=len(deviations),
+        squares=math.fsum(deviation * deviation for deviation in deviations),
+        ends=deviations[0] + deviations[-1],
+        squares_of_ends=deviations[0] ** 2 + deviations[-1] ** 2,
+        products=math.fsum(deviation * following for deviation, following in itertools.pairwise(deviations)),
+    )
+
+
 def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
     """Return the fit of a series to a first-order autoregression whose neighbours have the correlation `r`.
 
-    `sums` are sums over the deviations of the values from their plain mean. In the model, each deviation from the true
-    mean is r times the one before, plus independent noise. If the true mean is the plain mean + m, the squares of the
-    noise add up to
-
-        a * m**2 - 2 * b * m + c
-
-    This is least at m = b / a, and is then c - b**2 / a. The likelihood is averaged over all means and all sizes of
-    noise (Zellner and Tiao, JASA 59, 1964): it is proportional to sqrt((1 - r**2) / a) * squares**(-(n - 1) / 2).
+    `sums` are sums over the deviations of the values from their plain mean. The likelihood is averaged over all true
+    means and all sizes of noise (Zellner and Tiao, JASA 59, 1964).
     """
     n = sums.length
+    # Let d[i] be the deviations from a true mean, which is the plain mean + m. In the model, d[i] is r * d[i - 1] plus
+    # independent noise. The squares of the noise add up to
+    #     (1 - r**2) * d[0]**2 + sum of (d[i] - r * d[i - 1])**2  =  a * m**2 - 2 * b * m + c
     a = (1 - r) * (n - (n - 2) * r)
     b = (1 - r) * r * sums.ends
     c = sums.squares + r * r * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
-    least_squares = c - b * b / a
-    least_squares = max(least_squares, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
-    log_likelihood = 0.5 * math.log((1 - r * r) / a) - (n - 1) / 2 * math.log(least_squares)
+    least_sum = c - b * b / a  # at m = b / a
+    noise_squares = max(least_sum, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
 
-    # The variance of the plain mean of n values with autocovariances r**lag / (1 - r * r), for noise of variance 1.
-    variance = (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
-    # The noise has the variance least_squares / (n - 1).
-    return AutoregressionFit(log_likelihood, error=math.sqrt(variance * least_squares / (n - 1)))
+    log_likelihood = 0.5 * math.log((1 - r * r) / a) - (n - 1) / 2 * math.log(noise_squares)
+    # noise_squares / (n - 1) is the variance of the noise.
+    error = math.sqrt(_variance_of_mean(r, n) * noise_squares / (n - 1))
+    return AutoregressionFit(log_likelihood, error)
+
+
+def _variance_of_mean(r: float, n: int) -> float:
+    """Return the variance of the plain mean of n values of a first-order autoregression, for noise of variance 1.
+
+    Two values that are `lag` places apart have the covariance r**lag / (1 - r**2).
+    """
+    return (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
 
 
 @dataclass(frozen=True)
@@ -253,62 +249,67 @@ class Estimate:
 def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
     """Return the mean of values with its standard error; None if fewer than two values are averaged.
 
-    With `dropped` it is an olympic mean: that many of the least values are left out, and as many of the greatest
-    (Tukey and McLaughlin, Sankhya A 25, 1963). The values left out may be infinite, as the time of a run that did not
-    converge.
-
-    Without `dropped` the standard error is the usual one (Student, Biometrika 6, 1908). An olympic mean has that of
-    Yuen (Biometrika 61, 1974). For it, each value left out is replaced by the nearest value kept.
+    `dropped` makes it an olympic mean: that many of the least values, and as many of the greatest, are left out. The
+    values left out may be infinite.
     """
-    kept = sorted(values)[dropped : len(values) - dropped]
+    n = len(values)
+    kept = sorted(values)[dropped : n - dropped]
     count = len(kept)
-    freedom = count - 1
-    if freedom < 1:
+    if count < 2:
         return None
 
-    with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped  # `kept` is in ascending order
+    # Yuen (Biometrika 61, 1974) replaces each value left out by the nearest one kept.
+    with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped
     deviation = sd(with_replaced)
     assert deviation is not None, "two values or more are left"
-    # Yuen: deviation * sqrt((n - 1) / (count * (count - 1))) for n values. If all are kept: deviation / sqrt(n).
-    error = deviation / math.sqrt(count * freedom / (len(values) - 1))
-    return Estimate(math.fsum(kept) / count, error, freedom)
+    error = deviation / math.sqrt(count * (count - 1) / (n - 1))  # deviation / sqrt(n) if all are kept
+    return Estimate(math.fsum(kept) / count, error, freedom=count - 1)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median as (low, high), for any distribution; None for fewer than five values.
 
-    The interval of depth d runs from the d-th least value to the d-th greatest. A greater depth makes it narrower and
-    lowers its confidence. No depth gives exactly 95 %, so the result lies between two intervals:
-
-    - `outer`, the deepest one with a confidence of 95 % or more, and
-    - `inner`, which is one deeper.
-
-    It is interpolated by Hettmansperger and Sheather (Statistics & Probability Letters 4, 1986).
-
-    Five values are an exception: even their widest interval, least to greatest, has only 93.75 %. It is returned as it
-    is.
+    Of five values, the least and the greatest are returned, although their confidence is only 93.75 %.
     """
     n = len(values)
     if n < 5:
         return None
     ordered = sorted(values)
-    if _confidence_at_depth(1, n) < CONFIDENCE:
+    if n == 5:
         return ordered[0], ordered[-1]
 
-    depth = 1
-    while _confidence_at_depth(depth + 1, n) >= CONFIDENCE:
-        depth += 1
-    outer_confidence = _confidence_at_depth(depth, n)
-    inner_confidence = _confidence_at_depth(depth + 1, n)
-    share = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)
-    # The paper's weight of the inner bounds. It is not `share`: confidence does not change linearly between the bounds.
-    inner_weight = (n - depth) * share / (depth + (n - 2 * depth) * share)
-
+    # The interval of depth d runs from the d-th least value to the d-th greatest. No depth has exactly 95 %, so the
+    # result lies between the last depth that has more and the next one.
+    depth = _deepest_of_enough_confidence(n)
     outer_low, inner_low = ordered[depth - 1], ordered[depth]
     inner_high, outer_high = ordered[-depth - 1], ordered[-depth]
+    inner_weight = _weight_of_inner_bounds(depth, n)
     low = outer_low + inner_weight * (inner_low - outer_low)
     high = outer_high + inner_weight * (inner_high - outer_high)
     return low, high
+
+
+def _deepest_of_enough_confidence(n: int) -> int:
+    """Return the greatest depth whose interval of the median has a confidence of 95 % or more, for n >= 6 values.
+
+    The interval of depth 2 runs from the second least value to the second greatest.
+    """
+    depth = 1
+    while _confidence_at_depth(depth + 1, n) >= CONFIDENCE:
+        depth += 1
+    return depth
+
+
+def _weight_of_inner_bounds(depth: int, n: int) -> float:
+    """Return where the 95 % bounds lie between those of `depth` (0) and those one deeper (1).
+
+    See Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+    """
+    outer_confidence = _confidence_at_depth(depth, n)
+    inner_confidence = _confidence_at_depth(depth + 1, n)
+    share = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)
+    # The weight is not `share`, because confidence does not change linearly between the bounds.
+    return (n - depth) * share / (depth + (n - 2 * depth) * share)
 
 
 def _confidence_at_depth(depth: int, n: int) -> float:
@@ -356,8 +357,8 @@ def single_run_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
-    A single run does not show how far repeats lie apart. So `relative_sd`, with its degrees of freedom `freedom`, is
-    the relative standard deviation of other runs. `counts` are the numbers of runs of the two means.
+    `relative_sd`, with `freedom` degrees of freedom, is that of other runs: a single run shows none. `counts` are the
+    numbers of runs of the two means.
     """
     runs, other_runs = counts
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
@@ -367,12 +368,8 @@ def single_run_interval(
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    Each value of `other` is divided by each value of `base`. The interval runs from the k-th least to the k-th greatest
-    of these quotients, where k is the result of `_rank_of_bounds`. It is widened if the ratio of the medians lies
-    outside.
-
-    If both sets have distributions of the same shape, the interval holds every ratio that the Mann-Whitney test does
-    not reject (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963).
+    For distributions of the same shape, it holds every ratio that the Mann-Whitney test does not reject (Hodges and
+    Lehmann, Annals of Mathematical Statistics 34, 1963).
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -385,40 +382,34 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     low = quotients[rank - 1]
     high = quotients[-rank]
     ratio = statistics.median(other) / statistics.median(base)
-    return min(ratio, low), max(ratio, high)
+    return min(ratio, low), max(ratio, high)  # widened if the ratio itself lies outside
 
 
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank k for a 95 % interval of the ratio of two sets, of m and n values; 0 for too few values.
 
-    Each value of one set is divided by each value of the other. The interval runs from the k-th least of these m * n
-    quotients to the k-th greatest. For 5 and 5 values k is 3.
-
-    If the sets are alike, all rankings of the m + n values are equally probable. The true ratio is below the k-th least
-    quotient in the rankings whose Mann-Whitney U is less than k, and above the k-th greatest in as many. The result is
-    the greatest k for which these are at most 5 % of all rankings.
+    The interval runs from the k-th least of their m * n quotients to the k-th greatest. For 5 and 5 values k is 3.
     """
-    rankings_by_u = _rankings_by_u(m, n)
+    # U is the number of quotients below the true ratio. The interval lies above the true ratio if U is less than k, and
+    # below it in as many rankings. All rankings of the m + n values are equally probable.
+    rankings_of_u = _rankings_by_u(m, n)
     most_outside = (1 - CONFIDENCE) * math.comb(m + n, m)  # rankings, at both ends together
     rank = 0
-    outside_at_one_end = 0
-    while 2 * (outside_at_one_end + rankings_by_u[rank]) <= most_outside:
-        outside_at_one_end += rankings_by_u[rank]
+    outside_at_one_end = 0  # rankings of a U less than `rank`
+    while 2 * (outside_at_one_end + rankings_of_u[rank]) <= most_outside:
+        outside_at_one_end += rankings_of_u[rank]
         rank += 1
     return rank
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
-    """Return how many rankings of m and n values have each Mann-Whitney U; the index of the list is U, 0 to m * n.
+    """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
 
-    U is the number of pairs in which the value of the first set is the greater one. For m = 1 and n = 2 the list is
-    [1, 1, 1]: the one value may be greater than none, one or both of the others.
-
-    The counts are the coefficients of the Gaussian binomial, a polynomial in q. It is the product of
-    (1 - q**(n + k)) / (1 - q**k) for k from 1 to m.
+    U is the number of pairs in which the first set has the greater value. For m = 1 and n = 2: [1, 1, 1].
     """
-    # Coefficients by power of q, at first of the polynomial 1. Powers above m * n are cut off: they never change a
-    # lower one, and the final polynomial does not have them.
+    # The counts are the coefficients of the Gaussian binomial, a polynomial in q. It is the product of
+    # (1 - q**(n + k)) / (1 - q**k) for k from 1 to m. Here they are by power of q, at first of the polynomial 1.
+    # Powers above m * n are cut off: they never change a lower one, and the final polynomial does not have them.
     counts = [1] + [0] * (m * n)
     for k in range(1, m + 1):
         # Multiply by 1 - q**(n + k). Go down, because each count takes a lower one that must still be the old one.

@@ -17,24 +17,19 @@ WINDOWS_PER_INDEPENDENT_ONE = 4  # (1 + r) / (1 - r), at a correlation r of 0.6 
 
 
 def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: str, *, action: str) -> Iterator[Verdict]:
-    """Yield a warning if one rank is a straggler: all other ranks wait for it, again and again.
-
-    A straggler meets both conditions:
-
-    - It is the slowest rank in more windows than chance explains. In each window, some rank must be the slowest.
-    - In those windows its median lag behind the median rank is over LEAST_STRAGGLER_LAG of the window's time.
+    """Yield a warning if one rank is slowest in more windows than chance explains, and lags far behind the others.
 
     `kind` is the time that is compared: `compute` or `data_wait`. `action` is the same in words for the message, such
-    as `computes`. There is no warning for a single device, or if the log does not give the ranks' times.
+    as `computes`.
     """
     slowest_of_windows = slowest_ranks(windows, kind)
     if not slowest_of_windows or not record.devices or record.devices < 2:
         return
 
-    windows_by_rank = Counter((slowest.rank, slowest.host) for slowest in slowest_of_windows)
-    (rank, host), count = windows_by_rank.most_common(1)[0]
+    times_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_of_windows)
+    (rank, host), count = times_slowest.most_common(1)[0]
     chance = _most_chance_of_slowest(count, len(slowest_of_windows), record.devices)
-    windows_of_rank = [slowest for slowest in slowest_of_windows if slowest.rank == rank]
+    windows_of_rank = [slowest for slowest in slowest_of_windows if slowest.rank == rank]  # a rank has one host
     lag_share = statistics.median(slowest.lag_share for slowest in windows_of_rank)
     if chance < MOST_STRAGGLER_CHANCE and lag_share > LEAST_STRAGGLER_LAG:
         message = (
@@ -71,27 +66,25 @@ def slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
 def _most_chance_of_slowest(count: int, windows: int, ranks: int) -> float:
     """Return an upper bound of the chance that any of `ranks` equal ranks is the slowest in `count` of `windows`.
 
-    Each of R equal ranks is the slowest of a window with probability 1/R. Chernoff's bound is R exp(-n D), for n
-    independent windows. D is the Kullback-Leibler divergence of the share `count / windows` from 1/R.
-
-    Neighbouring windows are correlated, so n is `windows / WINDOWS_PER_INDEPENDENT_ONE`. Returns 1 if the share is not
-    above 1/R.
+    For one rank it is Chernoff's bound exp(-n D), for n independent windows. For any of the ranks it is `ranks` times
+    that.
     """
     share = count / windows
     expected_share = 1 / ranks
     if share <= expected_share:
         return 1.0
+    # D, the Kullback-Leibler divergence of the share from the expected one
     divergence = share * math.log(share / expected_share)
     if share < 1:  # at 1 this part is 0, but log(0) is not defined
         divergence += (1 - share) * math.log((1 - share) / (1 - expected_share))
-    return ranks * math.exp(-windows / WINDOWS_PER_INDEPENDENT_ONE * divergence)
+    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE  # fewer, because neighbouring windows are correlated
+    return ranks * math.exp(-independent_windows * divergence)
 
 
 def slowest_rank_lag(window: Window, kind: str) -> float | None:
     """Return how much longer the slowest rank of a window takes than the median rank, as a share of the window's time.
 
-    `kind` is the time that is compared: `compute` or `data_wait`. Returns None if the row does not give the ranks'
-    times of this kind, or the window's own time.
+    `kind` is the time that is compared: `compute` or `data_wait`. Returns None if the row does not give these times.
     """
     if window.rank_times is None or not window.seconds:
         return None

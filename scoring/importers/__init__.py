@@ -206,14 +206,16 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
     """Return the first and the last line of the run that `segment` picks, counted from 1, or of the only run.
 
-    `runs` are the spans of all runs, and `lines` counts the lines of the log. Raises InputError if there is no such
-    run, or if there are several and `segment` is None.
+    `runs` are the spans of all runs. The last line of the last run is None, which means the end of the log. Messages
+    then show `lines`, the number of lines in the log. Raises InputError if there is no such run, or if there are
+    several and `segment` is None.
     """
     in_words = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     shown = "; ".join(in_words[:MOST_RUNS_SHOWN])
     if segment is None and len(runs) > 1:
         more = ""
         if len(runs) > MOST_RUNS_SHOWN:
+            # If several ranks write their rows into one log, the steps go back again and again, as at restarts.
             more = f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
         raise InputError(f"{path}: {len(runs)} runs in one log ({shown}{more}): score one of them with --segment N")
     if segment is not None and segment > len(runs):
@@ -293,10 +295,12 @@ def _complete_windows(record: Record) -> None:
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set the steps and the seconds of the first row if the second row shows that the run began with the first.
+    """Set the number of steps of the first row if the row covers all steps since the run began.
 
-    That is so if the first row's step equals the steps between the two. Example: rows at steps 10 and 20, counted from
-    1, have 10 steps each. The seconds are the printed mean step time x steps, if the log prints times.
+    It does if as many steps lead to the first row as lie between it and the second row. Example: rows at steps 10 and
+    20, counted from 1, have 10 steps each. With rows at steps 510 and 520, nothing is set, because rows before the
+    first one may be missing. The seconds are also set, to step time x steps, if the printed step time stands for all
+    steps of a row.
     """
     first, second = record.windows[:2]
     if first.steps is not None or first.step is None:
@@ -306,7 +310,8 @@ def _complete_first_window(record: Record) -> None:
         return
 
     first.steps = second.steps
-    if first.printed_step_time_s is not None and second.seconds is not None:
+    stands_for_all_steps = second.seconds is not None  # the importer sets the seconds only then
+    if first.printed_step_time_s is not None and stands_for_all_steps:
         first.seconds = first.printed_step_time_s * second.steps
 
 

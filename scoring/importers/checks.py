@@ -4,22 +4,20 @@ A function of CHECKS makes one comparison, such as of printed rates with time st
 one of the two ways. A row is a line that a program prints of its training steps; it becomes a Window of the record.
 """
 
-import bisect
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from runlog.digits import significant, six_digits
-from scoring.importers.run_time import rate_of_whole_time, rows_of_epochs
+from scoring.importers.gaps import gaps_of_training, without_pauses
+from scoring.importers.run_time import rows_of_epochs, training_rate_by_clock
 from scoring.importers.text import lines_in_words, total
 from scoring.record import Check, Record, Window
 
 MAX_PLAUSIBLE_RATIO = 1.5  # no pause explains that two figures differ by a larger factor: one of them is wrong
 AGREES_WITHIN = 0.02  # two figures agree if their ratio is 1 within this, beyond the rounding of their digits
 CLOCKS_AGREE_WITHIN = 0.05  # the same for two clocks: evaluations that no line marks lie between epochs
-PAUSE_RATIO = 1.5  # a gap between rows that is longer than usual by more than this factor is a pause
 TWO_STAMPS_ERROR_S = 2.0  # the error of the time between two stamps of whole seconds
 EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
 # Names of the checks that compare a figure with another clock. A record with one of them has a second clock.
@@ -30,14 +28,6 @@ CLOCK_CHECKS = (
     EPOCHS_AND_RUN,
     "rates against the epochs' time",
 )
-
-
-class Gap(NamedTuple):
-    """The time from one row to the next, by two clocks."""
-
-    clock_s: float  # difference of the two time stamps
-    row_s: float  # what the later row's own figures say
-    row: Window  # the later row
 
 
 def checks_of_record(record: Record) -> list[Check]:
@@ -104,72 +94,20 @@ def problems_of_time_stamps(record: Record) -> list[str]:
     return [f"line {row.line}: its time stamp is {back}: the clock was set"]
 
 
-def seconds_of_row(record: Record, window: Window) -> float | None:
-    """Return how many seconds the steps of a row took by its own figures, or None if a figure is missing.
-
-    - A row that states its seconds: these.
-    - A row that prints the images/s of all devices: its images / that rate.
-    - A row that prints the images/s of one device: its steps x the batch of one device / that rate.
-    """
-    if window.seconds:
-        return window.seconds
-    if not window.printed_rate:
-        return None
-
-    images: float | None = None
-    if record.rate_scope == "global":
-        images = window.images
-    elif window.steps and record.batch_per_device:
-        images = window.steps * record.batch_per_device
-    return images / window.printed_rate if images else None
-
-
-def _gaps_of_training(record: Record) -> list[Gap]:
-    """Return a Gap for each two successive rows between which only training happened.
-
-    A Gap holds the time between the two rows by the clock and by the later row's own figures. The two times should
-    agree, so these pairs are left out:
-
-    - A time stamp or the later row's own time is missing.
-    - The clock was set back between the rows.
-    - The rows are of two epochs: between epochs, programs evaluate and save the model.
-    - An evaluation is printed between the rows.
-    """
-    evaluation_lines = sorted(quality.line for quality in record.quality)
-    gaps = []
-    for before, row in itertools.pairwise(record.windows):
-        row_s = seconds_of_row(record, row)
-        if before.end_s is None or row.end_s is None or not row_s:
-            continue
-
-        clock_s = row.end_s - before.end_s
-        is_within_epoch = before.epoch == row.epoch
-        has_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
-        if clock_s >= 0 and is_within_epoch and not has_evaluation:
-            gaps.append(Gap(clock_s, row_s, row))
-    return gaps
-
-
-def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> bool:
-    """Return whether one of the line numbers, which are in ascending order, is above `first` and at most `last`."""
-    count_up_to_first = bisect.bisect(ascending_lines, first)
-    count_up_to_last = bisect.bisect(ascending_lines, last)
-    return count_up_to_last > count_up_to_first
-
-
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the time between the rows' stamps with the time by the rows' own figures, both without pauses.
 
-    The rows' own figures are their step times if the log prints these, otherwise steps x batch / rate. Returns None if
-    there are fewer than two gaps between rows, or if all gaps are pauses (see `_without_pauses`).
+    The rows' own figures are their step times if the log prints these, otherwise steps x batch / rate. The check allows
+    for the rounding of the time stamps. Returns None if there are fewer than two gaps between rows, or if all gaps are
+    pauses (see `without_pauses`).
     """
-    gaps = _gaps_of_training(record)
+    gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
 
     has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
-    last_digit_s = 1.0 if has_whole_seconds else 0.01  # a fraction of a second has at least two digits
-    kept = _without_pauses(gaps, last_digit_s)
+    last_digit_s = 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more
+    kept = without_pauses(gaps, last_digit_s)
     if not kept:
         return None
 
@@ -184,7 +122,8 @@ def _check_time_stamps(record: Record) -> Check | None:
     stamps_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
     lines = lines_in_words([gap.row for gap in kept])
-    # Pauses cut the rows into stretches. Each stretch is uncertain by one last digit of the stamps.
+    # Pauses cut the rows into stretches. In the sum over a stretch the inner stamps cancel out: its time is the last
+    # stamp less the first. So each stretch has the rounding of these two stamps, about one last digit.
     pauses = len(gaps) - len(kept)
     stretches = pauses + 1
     return _check_of_ratio(
@@ -196,54 +135,14 @@ def _check_time_stamps(record: Record) -> Check | None:
     )
 
 
-def _without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
-    """Return the gaps between rows that are not pauses.
-
-    A pause is an evaluation, a checkpoint or a stall. A gap is a pause if
-
-        clock_s > PAUSE_RATIO * max(1, usual clock_s / row_s) * row_s + 2 * last_digit_s
-
-    The usual ratio is at least 1, because a gap no longer than its row is never a pause. The last term is the error of
-    the two time stamps, whose last digit stands for `last_digit_s` seconds.
-    """
-    usual_ratio = max(1.0, _usual_ratio(gaps, last_digit_s))
-    kept = []
-    for gap in gaps:
-        longest_s = PAUSE_RATIO * usual_ratio * gap.row_s + 2 * last_digit_s
-        if gap.clock_s <= longest_s:
-            kept.append(gap)
-    return kept
-
-
-def _usual_ratio(gaps: Sequence[Gap], last_digit_s: float) -> float:
-    """Return the usual ratio of a gap's time by the clock to its time by the row.
-
-    The last digit of the time stamps stands for `last_digit_s` seconds.
-
-    - If a usual row takes at least two such units: the median of the ratios of all gaps.
-    - If rows are shorter, single ratios are mostly rounding: the ratio of the sums over nine tenths of the gaps. The
-      tenth that exceeds its rows most is left out, because it may hold pauses.
-    """
-    usual_row_s = statistics.median(gap.row_s for gap in gaps)
-    if usual_row_s >= 2 * last_digit_s:
-        return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
-    shortest = sorted(gaps, key=_excess_s)[: math.ceil(0.9 * len(gaps))]
-    return math.fsum(gap.clock_s for gap in shortest) / math.fsum(gap.row_s for gap in shortest)
-
-
-def _excess_s(gap: Gap) -> float:
-    """Return by how many seconds a gap is longer by the clock than by its row."""
-    return gap.clock_s - gap.row_s
-
-
 def _check_pauses(record: Record) -> Check | None:
-    """Report time between rows that no row accounts for: compare stamps, pauses included, with the rows' own times.
+    """Report pauses: time between rows, by the stamps, that the rows' own times do not account for.
 
-    The check only informs and never refuses a figure, because figures of speed leave pauses out. Returns None if there
-    are fewer than two gaps between rows, or if the stamps' time is not clearly longer than the rows' time. It is so if
-    it is longer by more than CLOCKS_AGREE_WITHIN and TWO_STAMPS_ERROR_S together. Gaps between epochs do not count.
+    Returns None unless the stamps' time is clearly longer than the rows' time: by more than CLOCKS_AGREE_WITHIN of the
+    rows' time plus TWO_STAMPS_ERROR_S. Also returns None if there are fewer than two gaps between rows. Gaps between
+    epochs do not count. The check only informs and never refuses a figure, because figures of speed leave pauses out.
     """
-    gaps = _gaps_of_training(record)
+    gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
     rows_s = math.fsum(gap.row_s for gap in gaps)
@@ -265,9 +164,10 @@ def _check_pauses(record: Record) -> Check | None:
 def _check_run_time(record: Record) -> Check | None:
     """Compare the images/s by the epochs' printed durations with the images/s by the log's clock, without evaluations.
 
-    The clock's time runs from the first epoch to the last one, or over the whole run (see `rate_of_whole_time`). The
-    two differ if the stamps of an epoch are those of its launch on the devices, while the work is waited for at an
-    evaluation. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
+    The clock's time runs from the first epoch to the last one, or over the whole run (see `training_rate_by_clock`).
+
+    A printed duration is too short if the program stamps an epoch when its work is launched on the devices, not when
+    the work is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
 
     Returns None if the rows are not whole epochs, or if the clock was set so that no time is left.
     """
@@ -277,7 +177,7 @@ def _check_run_time(record: Record) -> Check | None:
 
     durations_s = total(rows, "seconds")
     rate_by_durations = total(rows, "images") / durations_s
-    by_clock = rate_of_whole_time(record, rows, rate_by_durations)
+    by_clock = training_rate_by_clock(record, rows, rate_by_durations)
     if by_clock is None:
         return None
 
@@ -293,10 +193,11 @@ def _check_run_time(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean rate that rows print with the mean rate of the epochs' summaries, which have another clock.
 
-    Both are means over time:
+    Both means are images / seconds:
 
-    - of rows: sum of steps / sum of (steps / rate), because the constant batch cancels out;
-    - of summaries: sum of (seconds x rate) / sum of seconds.
+    - A summary has seconds and a rate, so its images are seconds x rate.
+    - A row has steps and a rate. Its images are steps x batch, and its seconds are steps x batch / rate. The batch is
+      constant and cancels out: the mean is sum of steps / sum of (steps / rate).
 
     Only epochs with both a summary and rows that print a rate are compared. Returns None if there are none.
     """
@@ -308,9 +209,10 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     epoch_numbers = dict.fromkeys(row.epoch for row in rows)  # each once, in order; a set would lose the order
     epochs = [summaries[number] for number in epoch_numbers]
     epochs_s = total(epochs, "seconds")
-    # Below, `or` is only for the type checker: all of these rows and epochs have the figures.
-    epochs_rate = math.fsum((epoch.seconds or 0.0) * (epoch.printed_rate or 0.0) for epoch in epochs) / epochs_s
-    steps_over_rates = math.fsum((row.steps or 0) / (row.printed_rate or 1.0) for row in rows)
+    # The conditions in the sums are for the type checker: all of these rows and epochs have both figures.
+    images = math.fsum(epoch.seconds * epoch.printed_rate for epoch in epochs if epoch.seconds and epoch.printed_rate)
+    epochs_rate = images / epochs_s
+    steps_over_rates = math.fsum(row.steps / row.printed_rate for row in rows if row.steps and row.printed_rate)
     rows_rate = total(rows, "steps") / steps_over_rates
     return _check_of_ratio(
         "rates against the epochs' time",
@@ -358,18 +260,22 @@ def _check_counted_images(record: Record) -> Check | None:
 
 
 def _check_printed_rates(record: Record) -> Check | None:
-    """Compare the mean rate that rows print with the total of the rows' images over the total of their seconds.
+    """Compare the rates that rows print with the rows' images over their seconds.
 
-    Rows with all three figures are the epochs of MLPerf logs. The mean of the printed rates is one over time: sum of
-    images / sum of (images / rate). Returns None if no row has all three figures, or if rates are those of one device.
+    Only rows with images, seconds and a printed rate count: the epochs of MLPerf logs. The two rates over all of them:
+
+    - printed: sum of images / sum of (images / printed rate), which is the mean weighted by time;
+    - measured: sum of images / sum of seconds.
+
+    Returns None if no row has all three figures, or if the rates are those of one device.
     """
     rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if record.rate_scope != "global" or not rows:
         return None
 
     images = total(rows, "images")
-    # `or` is only for the type checker: all of these rows have both figures.
-    seconds_by_rates = math.fsum((row.images or 0.0) / (row.printed_rate or 1.0) for row in rows)
+    # The condition in the sum is for the type checker: all of these rows have both figures.
+    seconds_by_rates = math.fsum(row.images / row.printed_rate for row in rows if row.images and row.printed_rate)
     printed_rate = images / seconds_by_rates
     measured_rate = images / total(rows, "seconds")
     ratio = measured_rate / printed_rate
@@ -390,14 +296,17 @@ def _check_batch(record: Record) -> Check | None:
     - No row prints both a rate and a step time, or the batch is unknown.
     - The log states the batch and the rows agree. A batch from the command line is always reported.
     """
-    rows = [window for window in record.windows if window.printed_rate and window.printed_step_time_s]
+    rows: list[Window] = []
+    batches: list[float] = []
+    for window in record.windows:
+        if window.printed_rate and window.printed_step_time_s:
+            rows.append(window)
+            batches.append(window.printed_rate * window.printed_step_time_s)
     batch = record.batch_per_device
     if record.rate_scope != "device" or not rows or not batch:
         return None
 
-    # `or` is only for the type checker: all of these rows have both figures.
-    products = [(row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0) for row in rows]
-    batch_by_rows = statistics.median(products)
+    batch_by_rows = statistics.median(batches)
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(batch_by_rows / batch - 1) <= AGREES_WITHIN
     if rows_agree and not is_from_options:

@@ -100,7 +100,7 @@ class PyTorch(EpochFormatReader):
         super().read_after_first_row(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the name of each parameter that states one.
+        """Return a dict from each parameter that states the number of devices to that number and its line.
 
         The parameters are `world_size`, a number, and `gpus`, a list such as `[0, 1]`. The number is None if it is
         garbled or 0.
@@ -119,8 +119,8 @@ class PyTorch(EpochFormatReader):
         """Set devices, model, batch and precision from the parameters, and convert the facts."""
         precision = self.precision()
         self.set_if_places_agree("devices", self.device_counts())
-        self.set_from_fact("model", "arch")
-        self.set_from_fact(self.batch_field, "batch_size")
+        self.set_if_unset_from("model", "arch")
+        self.set_if_unset_from(self.batch_field, "batch_size")
         super().finish_facts()  # removes the parameter `precision`, whose words are not the record's
         if precision:
             self.set_if_unset("precision", precision.value, precision.line)
@@ -232,9 +232,9 @@ class MXNet(PyTorch):
         return ClosingTable(devices=self._table_devices[0], batch_per_device=self._table_batch)
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the name of each place in the log that states one.
+        """Return a dict from each place in the log that states the number of devices to that number and its line.
 
-        Two more places than the parameters can state it:
+        Besides the parameters, two places may state it:
 
         - the table that benchmark.py prints last, if all its rows have the same number;
         - mpirun, which starts one rank per device and puts the rank's number before each line.

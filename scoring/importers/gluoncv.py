@@ -32,7 +32,7 @@ class GluonCV(EpochFormatReader):
         r"|\bnum_epochs=(?P<epochs_wanted>\d{1,9})\b|\bmodel='(?P<model>[^']+)'|\bdtype='(?P<precision>\w+)'"
     )
     framework = "MXNet"
-    precisions = (("float32", "fp32"), ("float16", "fp16"))
+    precision_names = (("float32", "fp32"), ("float16", "fp16"))
     evaluation_pattern = re.compile(r"\[Epoch (?P<epoch>\d{1,9})\] validation: (?P<name>err-top1)=(?P<value>[\d.]+)")
     epoch_end_pattern = re.compile(
         rf"\[Epoch (?P<epoch>\d{{1,9}})\] speed: (?P<rate>{NUMBER}) samples/sec\ttime cost: (?P<seconds>{NUMBER})"

@@ -36,7 +36,7 @@ class Keras(FormatReader):
         r"|'use_per_replica_batch_size': (?P<is_batch_per_device>True|False)"
     )
     framework = "TensorFlow"
-    precisions = (
+    precision_names = (
         ("float32", "fp32"),
         ("float16", "amp"),
         ("bfloat16", "amp"),
@@ -74,11 +74,11 @@ class Keras(FormatReader):
         hosts = self.value("hosts")
         if gpus and hosts is not None:
             nodes = hosts.count(",") + 1  # the text `None` is one host
-            self.set_from_fact("nodes", "gpus", nodes)
-            self.set_from_fact("devices", "gpus", gpus * nodes)
+            self.set_if_unset_from("nodes", "gpus", nodes)
+            self.set_if_unset_from("devices", "gpus", gpus * nodes)
         if "is_batch_per_device" in self.facts_by_name:
             is_per_device = self.value("is_batch_per_device") == "True"
-            self.set_from_fact("batch_per_device" if is_per_device else "batch_of_all", "batch")
+            self.set_if_unset_from("batch_per_device" if is_per_device else "batch_of_all", "batch")
         super().finish_facts()
 
     def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:

@@ -57,24 +57,26 @@ class Lines:
         self.stream = stream
         self.span = span
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
-        self._first_lines: list[int] = []  # of each run that has a row
+        self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
         self._possible_start = span[0]  # the last noted start; a run if a row follows
         self._has_row = False  # whether a row came since that start
-        self._start_words: set[str] = set()  # the START_WORDS that came since that start
+        self._words_of_start: set[str] = set()  # the START_WORDS that came since that start
 
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number` if its text is one that a tool prints as it starts.
 
-        Some of these texts are printed once per start. If one of them comes again before a row, the earlier start came
-        to nothing, and the run begins at the new one.
+        A tool prints several such texts as it starts, and the first of them is where the run begins. Some are printed
+        exactly once per start. If one of these comes again before any row, the earlier start failed, and the run begins
+        on line `number`.
         """
         word = _start_word(text)
         if word is None:
             return
 
-        is_second_start = word in _ONCE_PER_START and word in self._start_words
+        is_second_start = word in _ONCE_PER_START and word in self._words_of_start
+        # After a row, any of the texts begins a new run. The next call empties `_words_of_start` if a run begins here.
         self.note_possible_start(number, drop_earlier_start=is_second_start)
-        self._start_words.add(word)
+        self._words_of_start.add(word)
 
     def note_possible_start(self, number: int, *, drop_earlier_start: bool = False) -> None:
         """Note that a run may begin on line `number`. It counts as a run only once `confirm_run` is called.
@@ -85,7 +87,7 @@ class Lines:
         if self._has_row or drop_earlier_start:
             self._possible_start = number
             self._has_row = False
-            self._start_words = set()
+            self._words_of_start = set()
 
     def confirm_run(self, number: int) -> None:
         """Note that line `number` is a row, which makes the last noted start the start of a run."""
@@ -96,16 +98,17 @@ class Lines:
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
         """Return the first and the last line of each run of the log, in order. Call this after all lines are read.
 
-        A run begins in two ways:
+        A run begins on one of these lines:
 
-        - A tool prints that it starts, and rows follow.
-        - The step counter goes back from one row to the next. `restarts` has the lines of these two rows. The run
-          begins on the second row's line, unless a start that a tool prints lies between the two.
+        - The first line that was read, if a row follows.
+        - A line after a row on which a tool prints that it starts, if another row follows.
+        - A row at which the step counter goes back. `restarts` has pairs of lines: of the row before, and of this row.
+          Such a row does not count if a start that a tool prints lies between the two.
 
         The last line of the last run is that of the span that was read: None for a span to the end of the log. If the
         log has no run, the span itself is returned.
         """
-        first_lines = list(self._first_lines)
+        first_lines = list(self._first_lines)  # those of the first two kinds, from `confirm_run`
         for line_before, line_after in restarts:
             has_start_between = any(line_before < start <= line_after for start in self._first_lines)
             if not has_start_between:
@@ -121,7 +124,8 @@ class Lines:
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without colours and NUL bytes. mpirun's prefixes stay in it.
 
-        Of a line longer than MAX_LINE_BYTES only the start is kept. A text whose end is missing ends with _CUT.
+        A line longer than MAX_LINE_BYTES is cut to its start. A text ends with _CUT if it is cut, or if the last line
+        lacks its newline.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             rest = raw
@@ -131,7 +135,7 @@ class Lines:
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
-    def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
+    def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
 
         mpirun can put before each line the rank that wrote it. If all ranks print the same rows, only those of the
@@ -142,17 +146,19 @@ class Lines:
             [1,1]<stdout>: saved to /x  ->  saved to /x
 
         A row is a line that holds the text `marker`, such as `loss`. Lines that a tool prints as it starts are also
-        left out for the other ranks. Every other line is yielded, whatever its rank.
+        left out for the other ranks. Any other line is yielded, whatever its rank. All lines are yielded before the
+        first block of lines with a row, because only that shows which ranks print rows.
         """
-        rank_of_rows: int | None = None  # the lowest rank that prints rows; None while no row was seen
+        rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
         for block in self._blocks_of_lines():
             if rank_of_rows is None:
                 # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
                 is_of_another_rank = line.rank is not None and rank_of_rows is not None and line.rank != rank_of_rows
-                may_be_repeated = marker in line.text or _start_word(line.text) is not None
-                if not (is_of_another_rank and may_be_repeated):
+                is_row_or_start = marker in line.text or _start_word(line.text) is not None
+                is_repeated = is_of_another_rank and is_row_or_start
+                if not is_repeated:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:

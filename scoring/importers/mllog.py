@@ -52,58 +52,57 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        Windows are the first of these that the log has:
+        A window is a stretch of training. The windows are the first of these that the log has:
 
         - the `step_window` events of our own logs;
-        - the epochs;
+        - the epochs with a time or a rate;
         - the blocks of epochs.
         """
         first, last = self.lines.span
         for entry in read_stream(self.lines.stream):
             is_of_run = entry.line >= first and (last is None or entry.line <= last)
             if is_of_run:
-                self._take_entry(entry)
+                self._take_entry(entry)  # adds a window for each `step_window` event
 
         # The header and the summary come first: they show that a log is ours, which decides how epochs are read.
         self._read_header()
         self._read_run_summary()
         self._read_single_events()
-        self._record_unreadable_images()
-        self._read_epochs_or_blocks()
+        self._report_unreadable_images()
+        self._read_epochs()
+        if not self.windows:  # no `step_window` event
+            self._add_epochs_as_windows()
+        if not self.windows:  # no epoch with a time or a rate either
+            self._add_blocks_as_windows()
         self._read_evaluations()
 
-    def _read_epochs_or_blocks(self) -> None:
-        """Set `epochs`. If the log has no step windows, also fill `windows`: with the epochs, or else with the blocks.
-
-        Only epochs with a time or a rate become windows. If the samples are not images, the epochs get neither images
-        nor a rate. Call this after the step windows are read.
-        """
-        are_images = self._samples_are_images()
-        samples = self.value("train_samples") if are_images else None
-        self.epochs = read_epochs(self.events, samples=samples, batch=self.value("batch_of_all"))
-        if not are_images:
+    def _read_epochs(self) -> None:
+        """Set `epochs`. If the samples are not images, the epochs get neither images nor a rate."""
+        self.epochs = read_epochs(self.events, samples=self._images_of_epoch(), batch=self.value("batch_of_all"))
+        if not self._samples_are_images():
             for epoch in self.epochs:
                 epoch.printed_rate = None
 
-        has_step_windows = bool(self.windows)
-        if has_step_windows:
-            return
+    def _add_epochs_as_windows(self) -> None:
+        """Add each epoch that has a time or a rate to `windows`. Call this after `_read_epochs`."""
         for epoch in self.epochs:
             has_speed = epoch.seconds is not None or epoch.printed_rate is not None
             if has_speed:
                 self.add_window(epoch)
-        if not self.windows:
-            for block in self._windows_of_blocks(samples):
-                self.add_window(block)
+
+    def _add_blocks_as_windows(self) -> None:
+        """Add a window for each block of epochs, unless its time or its epochs are not known."""
+        for block in self._windows_of_blocks():
+            self.add_window(block)
 
     def _take_entry(self, entry: Entry) -> None:
         """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
 
         - A Problem is noted as a problem of the record.
-        - A `step_window` event becomes a window at once and is not kept, so that a long run is held only once.
+        - A `step_window` event becomes a window and is not kept, so that a long run is in memory only once.
         - Any other event or section is kept in `self.events`.
 
-        Entries that show where a run begins are also reported to `self.lines`.
+        `self.lines` is notified of entries that show where a run begins.
         """
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
@@ -115,13 +114,12 @@ class MLLog(FormatReader):
         if name == schema.RUN_START.key:
             self.lines.confirm_run(entry.line)  # a run that logs its start counts, even if nothing follows
 
-        self.events.take(entry)
-        is_step_window = isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key
-        if is_step_window:
-            step_window = self.events.windows.pop()  # `take` has put it there
-            step = run.scalar(step_window.metadata.get("step"))
-            rank_times = self.events.rank_times.pop(step, None)  # of this window, logged before it
-            self._add_step_window(step_window, rank_times)
+        if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
+            step = run.scalar(entry.metadata.get("step"))
+            rank_times = self.events.rank_times.pop(step, None)  # logged before the window, with the same step
+            self._add_step_window(entry, rank_times)
+        else:
+            self.events.take(entry)
 
     def _read_header(self) -> None:
         """Set `header` to the values of our own logs' header sections by name, and `software` to package versions.
@@ -253,23 +251,27 @@ class MLLog(FormatReader):
         if images is None:
             self._without_images.append(window)
 
-    def _record_unreadable_images(self) -> None:
-        """Add a check that says so if some step windows have no images that can be read.
+    def _report_unreadable_images(self) -> None:
+        """Add a check `images` that nothing was compared, if the images of some step windows cannot be read.
 
-        Such windows later get images computed from their steps. Comparing images with steps would then prove nothing,
-        so this check replaces the comparison: it does not agree, and is marked one-sided, which means not compared.
+        The check takes the place of the usual comparison of images with steps. That would prove nothing here, because
+        windows without images later get images computed from their steps.
         """
         if not self._without_images:
             return
         first, last = self._without_images[0].line, self._without_images[-1].line
         count = f"{len(self._without_images)} of {len(self.windows)} windows"
         ways = (f"lines {first} to {last}: {count} count no images that can be read", "their steps x batch")
-        self.checks.append(Check(what="images", ways=ways, agree=False, one_sided=True))
+        self.checks.append(Check.not_compared("images", ways))
 
     def _samples_are_images(self) -> bool:
         """Return whether samples and rates count images: in our own logs, and in those of an image benchmark."""
         is_own_log = "run_summary" in self.header
         return is_own_log or self.value("model") in IMAGE_BENCHMARKS
+
+    def _images_of_epoch(self) -> int | None:
+        """Return the number of images in an epoch, or None if it is not logged or the samples are not images."""
+        return self.value("train_samples") if self._samples_are_images() else None
 
     def _read_evaluations(self) -> None:
         """Fill `evaluation_spans` with the time of each evaluation, and `qualities` with the logged accuracies.
@@ -289,46 +291,53 @@ class MLLog(FormatReader):
                 epoch = epoch_number(accuracy.number)
                 self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
-    def _windows_of_blocks(self, samples: int | None) -> Iterator[Window]:
+    def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield a window for each block of epochs, from the block's start to the end of its training.
 
-        Training ends at the first evaluation start or block stop after the block's start. `samples` are the images of
-        an epoch; if they are None, the windows have neither images nor steps.
+        The windows have neither images nor steps if the images of an epoch are not known. A block is left out in these
+        cases:
 
-        A block is left out in these cases:
-
-        - Its training has no end before the next block starts.
+        - The end of its training is not logged (see `_training_of_blocks`).
         - Its first epoch or its number of epochs is not logged.
         - Its time is not positive, because the clock was set back.
         """
-        starts = [block.start for block in self.events.blocks if block.start]
-        ends_of_training = [block.stop for block in self.events.blocks if block.stop]
-        ends_of_training += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
-        ends_of_training.sort(key=_line_of)
-
-        for start, next_start in itertools.zip_longest(starts, starts[1:]):
-            end = _first_after(ends_of_training, start.line)
-            is_of_next_block = end is not None and next_start is not None and end.line > next_start.line
-            if end is None or is_of_next_block:
-                continue
-            first_epoch = whole_or_zero(start.number)
+        images_of_epoch = self._images_of_epoch()
+        batch = self.value("batch_of_all")
+        for start, end in self._training_of_blocks():
+            first_epoch = whole_or_zero(start.number)  # the mark of a block has the number of its first epoch
             epochs = positive_whole(start.count)
-            if first_epoch is None or epochs is None:
-                continue
             seconds = (end.time_ms - start.time_ms) / 1000
-            if seconds <= 0:
+            if first_epoch is None or epochs is None or seconds <= 0:
                 continue
 
-            images = samples * epochs if samples else None
-            batch = self.value("batch_of_all")
+            images = images_of_epoch * epochs if images_of_epoch else None
             yield Window(
                 line=end.line,
-                epoch=first_epoch + epochs - 1,
+                epoch=first_epoch + epochs - 1,  # the last one of the block
                 steps=int(images // batch) if images and batch else None,
                 images=images,
                 seconds=seconds,
                 end_s=end.time_ms / 1000,
             )
+
+    def _training_of_blocks(self) -> Iterator[tuple[Mark, Mark]]:
+        """Yield the start of each block of epochs, and the end of the block's training.
+
+        Training ends at the first evaluation start or block stop after the block's start. A block is left out if the
+        log has no such end before the next block starts.
+        """
+        starts = [block.start for block in self.events.blocks if block.start]
+        ends = [block.stop for block in self.events.blocks if block.stop]
+        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
+        ends.sort(key=_line_of)
+
+        for start, next_start in itertools.zip_longest(starts, starts[1:]):  # after the last block: None
+            end = _first_after(ends, start.line)
+            if end is None:
+                continue
+            is_of_this_block = next_start is None or end.line <= next_start.line
+            if is_of_this_block:
+                yield start, end
 
 
 def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:

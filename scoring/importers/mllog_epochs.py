@@ -20,17 +20,17 @@ class Epoch:
     """All that the log holds of one epoch. At least one of the three is there."""
 
     interval: Interval | None = None  # its stop, and its start if that is logged
-    own_rate: Rate | None = None  # our epoch_throughput, which also has the images and the time
+    own_throughput: Rate | None = None  # our epoch_throughput, which also has the images and the time
     foreign_rate: Rate | None = None  # the first rate that another submitter prints of it
 
     @property
     def line(self) -> int:
-        """The later line of its stop and its own rate. If it has neither, the line of its foreign rate."""
+        """The later line of its stop and its own throughput. If it has neither, the line of its foreign rate."""
         lines = []
         if self.interval and self.interval.stop:
             lines.append(self.interval.stop.line)
-        if self.own_rate:
-            lines.append(self.own_rate.line)
+        if self.own_throughput:
+            lines.append(self.own_throughput.line)
         if not lines and self.foreign_rate:
             lines.append(self.foreign_rate.line)
         return max(lines)
@@ -58,23 +58,23 @@ class Epoch:
 def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[Window]:
     """Return a window for each epoch that stopped or that has a rate, in the order of their lines.
 
-    `samples` are the images of an epoch and `batch` those of a step; each is None if the log does not state it. Seconds
-    and images come from the first of these that the log has:
+    `samples` is the number of images in an epoch and `batch` that in a step; None if the log does not state it.
 
-    - the epoch's `epoch_throughput`, an event of our own logs;
-    - the epoch's start and stop, which give the seconds.
+    - An epoch with an `epoch_throughput`, an event of our own logs: seconds, images and wait for input come from that.
+    - Any other epoch: the seconds come from its start and stop.
 
-    An epoch with seconds but without images of its own gets `samples` images. Steps = images / batch.
+    An epoch with seconds but without images of its own gets `samples` images. Steps = images / batch. The printed rate
+    is the epoch's foreign rate, one that another submitter prints.
     """
     windows = []
-    for number, epoch in _epochs_by_number(events).items():
+    for number, epoch in _epochs_by_number(events).items():  # only epochs that stopped or have a rate
         seconds = epoch.marked_seconds
         images: float | None = None
         wait_s: float | None = None
-        if epoch.own_rate:
-            seconds = positive_amount(epoch.own_rate.time_s)
-            images = positive_amount(epoch.own_rate.images)
-            wait_s = real(epoch.own_rate.data_wait_s)
+        if epoch.own_throughput:
+            seconds = positive_amount(epoch.own_throughput.time_s)
+            images = positive_amount(epoch.own_throughput.images)
+            wait_s = real(epoch.own_throughput.data_wait_s)
         if images is None and seconds:
             images = samples
         steps: int | None = None
@@ -97,39 +97,45 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return what the log holds of each epoch, by the epoch's number as it is logged.
+    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged.
 
-    - An epoch that started but did not stop, and has no rate, is left out.
-    - A rate without an epoch number belongs to the last epoch that stopped before it.
-    - If several foreign rates are of one epoch, the first counts. Foreign rates that are not positive numbers do not.
-    - If several rates of our own are of one epoch, the last counts.
+    An epoch gets three things from the log:
+
+    - The interval from its start to its stop. If several intervals have its number, the last one counts.
+    - Its own throughput: the last `epoch_throughput`, an event of our own logs.
+    - Its foreign rate: the first positive rate that another submitter prints.
     """
     epochs: dict[Any, Epoch] = {}
     stops: list[Mark] = []
     for interval in events.epochs:
         if interval.stop:
-            epochs.setdefault(interval.stop.number, Epoch()).interval = interval
+            epoch = epochs.setdefault(interval.stop.number, Epoch())
+            epoch.interval = interval
             stops.append(interval.stop)
     stops.sort(key=_line_of)
 
-    foreign_rates: list[tuple[Any, Rate]] = []
-    for rate in events.rates:
-        number = _stopped_before(rate, stops) if rate.number is None else rate.number
-        if rate.key == schema.EPOCH_THROUGHPUT.key:
-            epoch = epochs.setdefault(number, Epoch())
-            epoch.own_rate = rate
-        elif positive_amount(rate.images_per_s) is not None:
-            foreign_rates.append((number, rate))
+    own_throughputs = [rate for rate in events.rates if rate.key == schema.EPOCH_THROUGHPUT.key]
+    for rate in own_throughputs:
+        epoch = epochs.setdefault(_number_of_epoch(rate, stops), Epoch())
+        epoch.own_throughput = rate  # the last one counts
 
-    for number, rate in foreign_rates:  # last, so that epochs that have only a foreign rate come after the others
-        epoch = epochs.setdefault(number, Epoch())
-        if epoch.foreign_rate is None:
+    foreign_rates = [rate for rate in events.rates if rate.key != schema.EPOCH_THROUGHPUT.key]
+    for rate in foreign_rates:
+        if positive_amount(rate.images_per_s) is None:
+            continue
+        epoch = epochs.setdefault(_number_of_epoch(rate, stops), Epoch())
+        if epoch.foreign_rate is None:  # the first one counts
             epoch.foreign_rate = rate
     return epochs
 
 
-def _stopped_before(rate: Rate, stops: Sequence[Mark]) -> Any:
-    """Return the number of the last epoch that stopped before a rate, or None if none did. `stops` are in order."""
+def _number_of_epoch(rate: Rate, stops: Sequence[Mark]) -> Any:
+    """Return the number of the epoch of a rate. `stops` are the stops of all epochs, in the order of their lines.
+
+    If the rate is logged without a number, this is the last epoch that stopped before it, or None if none did.
+    """
+    if rate.number is not None:
+        return rate.number
     stops_before = bisect.bisect(stops, rate.line, key=_line_of)
     if stops_before == 0:
         return None

@@ -46,15 +46,18 @@ class MMSeg(FormatReader):
     )
     evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality_name = "mIoU"
-    precisions = (("amp", "amp"),)
+    precision_names = (("amp", "amp"),)
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set the fact `name`, unless it is set already. Three names are treated in their own way:
+        """Take a fact that a line before the first row states. What happens depends on its `name`:
 
-        - `loader` says that the section of a data loader begins.
-        - `batch_of_loader` sets `batch_per_device`, but only in the section of the training loader.
-        - `precision` is set to AMP, by whichever name half precision is switched on.
+        - `loader`: the section of the data loader `value` begins. No fact is set.
+        - `batch_of_loader`: sets `batch_per_device`, but only in the section of the training loader.
+        - `precision`: sets the precision to `amp`, whatever `value` is. The line switches half precision on.
+        - Any other name: sets the fact `name` to `value`.
+
+        A fact that is set already keeps its value.
         """
         if name == "loader":
             self._loader = str(value)
@@ -97,4 +100,4 @@ class MMSeg(FormatReader):
 
         may_be_own_device = count == 1 and "distributed" in self.facts_by_name
         if count > 0 and not may_be_own_device:
-            self.set_from_fact("devices", first_form, count)
+            self.set_if_unset_from("devices", first_form, count)

@@ -33,7 +33,7 @@ class OneFlow(EpochFormatReader):
         rf"|\bnum_nodes{_IS}(?P<nodes>\w+)|\bmodel{_IS}(?P<model>\w+)|\buse_fp16{_IS}(?P<precision>\w+)"
     )
     framework = "OneFlow"
-    precisions = (("True", "amp"), ("1", "amp"), ("False", "fp32"), ("0", "fp32"))
+    precision_names = (("True", "amp"), ("1", "amp"), ("False", "fp32"), ("0", "fp32"))
     evaluation_pattern = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
     quality_name = "top_1"
 
@@ -43,7 +43,7 @@ class OneFlow(EpochFormatReader):
         gpus_per_node = integer(self.value("gpus"))
         nodes = self.value("nodes")
         if gpus_per_node and nodes:
-            self.set_from_fact("devices", "gpus", nodes * gpus_per_node)
+            self.set_if_unset_from("devices", "gpus", nodes * gpus_per_node)
 
     def steps_of_row(self, position: RowPosition) -> int | None:
         """Return the steps since the last row, or None for the first row.

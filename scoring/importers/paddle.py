@@ -47,18 +47,23 @@ class Launch(FormatReader):
         self._set_math_mode()  # last: it uses the converted precision
 
     def _device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the name of each place in the log that states one.
+        """Return a dict from each place in the log that states the number of devices to that number and its line.
 
-        A number of 0 becomes None, except for `replicas x nnodes`.
+        - `replicas x nnodes`: the launcher's `replicas` are the processes of one node, each with a device. A product of
+          0 is kept, and contradicts any other place.
+        - The other places state the number itself. A 0 becomes None, which states nothing.
         """
         counts: dict[str, Fact] = {}
-        replicas = self.facts_by_name.get("replicas")  # processes of one node, each with a device
+        replicas = self.facts_by_name.get("replicas")
         nodes = integer(self.value("nodes"))
         if replicas and nodes is not None:
             counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
-        for place, name in (("PADDLE_TRAINERS_NUM", "trainers"), ("NCCL's nranks", "nranks"), ("GPUs used", "gpus")):
-            if name in self.facts_by_name:
-                counts[place] = Fact(int(self.value(name)) or None, self.facts_by_name[name].line)
+
+        fact_names = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
+        for place, fact_name in fact_names.items():
+            fact = self.facts_by_name.get(fact_name)
+            if fact is not None:
+                counts[place] = Fact(int(fact.value) or None, fact.line)
         return counts
 
     def _set_versions(self) -> None:
@@ -70,7 +75,7 @@ class Launch(FormatReader):
         version = self.value(name)
         if version:
             self.software["paddlepaddle"] = version
-            self.set_from_fact("framework", name, f"PaddlePaddle {version}")
+            self.set_if_unset_from("framework", name, f"PaddlePaddle {version}")
         for library in ("cudnn", "cuda"):
             if self.value(library):
                 self.software[library] = self.value(library)
@@ -84,7 +89,7 @@ class Launch(FormatReader):
         capability = self.value("capability")
         if capability and self.value("precision") == "fp32":
             as_tf32 = int(capability) >= TF32_CAPABILITY and self.value("tf32") != "0"
-            self.set_from_fact("math_mode", "capability", "tf32" if as_tf32 else "fp32")
+            self.set_if_unset_from("math_mode", "capability", "tf32" if as_tf32 else "fp32")
 
 
 class Paddle18(Launch, EpochFormatReader):
@@ -103,7 +108,7 @@ class Paddle18(Launch, EpochFormatReader):
     columns = "stamp epoch step time loss"
     first_step = 0
     fact_pattern = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
-    precisions = (("True", "amp"), ("False", "fp32"))
+    precision_names = (("True", "amp"), ("False", "fp32"))
     evaluation_pattern = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
     quality_name = "acc1"
 
@@ -159,12 +164,14 @@ class PaddleSeg(Launch):
         """Set the precision, the model and the batch, and convert the facts.
 
         - The precision is that of the command line. `fp16` means AMP, with its level if one is stated.
-        - The model is the network and its backbone: `HRNet_W48` with a network `FCN` is `FCN HRNet_W48`.
+        - The model is the network and its backbone: a network `FCN` with the backbone `HRNet_W48` is `FCN HRNet_W48`.
         - The batch is that of the command line, or else that of the configuration.
         """
         level = self.value("level")
-        self.precisions = (("fp32", "fp32"), ("fp16", f"amp_{level.lower()}" if level else "amp"))
-        names = [self.value(part) for part in ("network", "backbone") if self.value(part)]
-        self.set_from_fact("model", "network", " ".join(names))
-        self.set_from_fact("batch_per_device", "batch_of_config")
+        name_of_fp16 = f"amp_{level.lower()}" if level else "amp"
+        self.precision_names = (("fp32", "fp32"), ("fp16", name_of_fp16))  # super() converts the precision by them
+
+        parts = [self.value(part) for part in ("network", "backbone") if self.value(part)]
+        self.set_if_unset_from("model", "network", " ".join(parts))
+        self.set_if_unset_from("batch_per_device", "batch_of_config")  # unset: the command line stated none
         super().finish_facts()

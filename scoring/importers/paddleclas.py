@@ -21,7 +21,7 @@ from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
 from scoring.importers.table import Columns, RowPosition, RowTime
-from scoring.importers.text import RowPattern, field, integer, number, positive, wait_within
+from scoring.importers.text import RowPattern, field, integer, number, plausible, positive, wait_within
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
 _COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
@@ -96,7 +96,7 @@ class Dygraph(Launch):
         r".*?\btop1: +(?P<value>[-\d.]+)"
     )
     quality_name = "top1"
-    precisions = (("fp32", "fp32"), ("fp16", "fp16"), ("amp", "amp"), ("amp_o1", "amp_o1"), ("amp_o2", "amp_o2"))
+    precision_names = (("fp32", "fp32"), ("fp16", "fp16"), ("amp", "amp"), ("amp_o1", "amp_o1"), ("amp_o2", "amp_o2"))
     first_epoch = 1
     meters = Meters(first_step=0, reset_step=5)
 
@@ -177,8 +177,10 @@ class Dygraph(Launch):
         The epoch of the last row decides, in this order:
 
         - It comes before the last epoch that the configuration wants: True.
-        - Its end is printed: False, or None if the configuration does not say how many epochs are wanted.
-        - Its end is not printed, but that of another epoch is: True.
+        - Its end is printed, but the configuration does not say how many epochs are wanted: None. Further epochs may be
+          missing.
+        - Its end is printed: False.
+        - Only the end of other epochs is printed: True.
         - No epoch's end is printed, as in some public logs: None.
         """
         epoch = self.last_position.epoch if self.last_position else None
@@ -189,31 +191,38 @@ class Dygraph(Launch):
                 return True
 
         has_ended = epoch in self._ended_epochs
+        if has_ended and epochs_wanted is None:
+            return None
         if has_ended:
-            return None if epochs_wanted is None else False
+            return False
         prints_ends = bool(self._ended_epochs)
-        return True if prints_ends else None
+        if prints_ends:
+            return True
+        return None
 
     def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return how many steps the printed averages of a row cover. They cover the steps after the latest of these:
+        """Return how many steps the printed averages of a row cover, up to the row's own step.
 
-        - the row before, if it is of the same epoch;
-        - the beginning of the epoch;
-        - the step before `reset_step`, at which the program resets its averages.
+        They cover the steps from the latest of these on:
 
-        Returns None for the log's first row unless it is of an epoch's first step: rows before it may be missing.
+        - the first step of the epoch;
+        - the step after the row before, if that row is of the same epoch;
+        - `reset_step`, if the row has reached it: the program resets its averages there.
+
+        Example: with `reset_step` 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns
+        None for the log's first row unless it is at an epoch's first step: rows before it may be missing.
         """
         last = self.last_position
         if last is None and position.step > self.meters.first_step:
             return None
 
-        last_step_not_covered = self.meters.first_step - 1
+        first_covered = self.meters.first_step
         if last is not None and position.epoch == last.epoch and position.step > last.step:
-            last_step_not_covered = last.step
+            first_covered = last.step + 1
         reset_step = self.meters.reset_step
-        if reset_step is not None and last_step_not_covered < reset_step <= position.step:
-            last_step_not_covered = reset_step - 1
-        return position.step - last_step_not_covered
+        if reset_step is not None and position.step >= reset_step:
+            first_covered = max(first_covered, reset_step)
+        return position.step - first_covered + 1
 
 
 class Static(Dygraph):
@@ -247,10 +256,10 @@ class Static(Dygraph):
     def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The printed averages are over all steps since the program last reset them. An average x its steps is a running
-        total, and the row's own time is its total less that of the row before. For example, averages of 0.2 s over 20
-        steps and 0.3 s over 30 steps make 9 s - 4 s for 10 steps. In a new epoch and after a reset, the row's own time
-        is its whole total. The totals are remembered for the next row, and the time in `row` is made more exact.
+        The printed averages are over all steps since the program last reset them. A row's total is average x steps,
+        and its own time is its total less that of the row before. Example: the averages are 0.2 s over 20 steps, and
+        0.3 s over 30 steps in the next row. The next row covers 10 steps, which took 9 s - 4 s. In a new epoch and
+        after a reset, the row's own time is its whole total. The totals are remembered for the next row.
 
         Seconds are None if they are not positive. The wait is None if it is not printed, or is longer than the seconds.
         """
@@ -268,10 +277,13 @@ class Static(Dygraph):
         if totals.wait_s is not None:
             wait_s = max(0.0, totals.wait_s - self._last_wait_s)
 
-        row["time"] = str(self._mean_step_s(row))  # so that the window's step time is the more exact one, too
         self._last_total_s = totals.time_s
         self._last_wait_s = totals.wait_s or 0.0
         return RowTime(steps, seconds, wait_within(wait_s, seconds))
+
+    def step_time_of_row(self, row: Columns) -> float | None:
+        """Return the mean step time of a row's averages, as exactly as the row shows it, or None if it is absurd."""
+        return plausible(self._mean_step_s(row))
 
     def _mean_step_s(self, row: Columns) -> float:
         """Return the mean step time of a row's averages, as exactly as the row's digits allow.

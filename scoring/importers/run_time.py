@@ -62,54 +62,60 @@ def run_rate(record: Record) -> RunRate | None:
     return _rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows).seconds)
 
 
-def rate_of_whole_time(record: Record, rows: Sequence[Window], rate_by_durations: float) -> RunRate | None:
+def training_rate_by_clock(record: Record, rows: Sequence[Window], rate_by_durations: float) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, without evaluations.
 
-    `rate_by_durations` is the images/s by the epochs' own durations. The clock's time is one of two:
-
-    - from run_start to run_stop, if rate_by_durations / (rate over this time) > MAX_RATIO_BY_STARTUP. The start and the
-      end of the run do not explain such a ratio, so the epochs' stamps are wrong;
-    - otherwise from the first epoch to the last one.
+    - Normally, the time runs from the first epoch to the last one.
+    - If the epochs' stamps are wrong, it runs from run_start to run_stop. They are taken to be wrong if
+      `rate_by_durations`, the images/s by the epochs' own durations, is above MAX_RATIO_BY_STARTUP x the images/s over
+      the run. The start and the end of a run do not explain so large a ratio.
 
     Returns None if no positive time is left, because the clock was set.
     """
     run = record.run_span
     if run is not None:
-        rate_of_run = _rate_of_training(record, rows, RUN_SPAN, run)
-        if rate_of_run is None:
+        rate_over_run = _training_rate_over(record, rows, RUN_SPAN, run)
+        if rate_over_run is None:
             return None
-        if rate_by_durations / rate_of_run.images_per_s > MAX_RATIO_BY_STARTUP:
-            return rate_of_run
-    return _rate_of_training(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
+        has_wrong_stamps = rate_by_durations / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
+        if has_wrong_stamps:
+            return rate_over_run
+    return _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
 
 
-def _rate_of_training(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
+def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
     """Return the images/s of the epochs in `rows` over the time of `span` less its evaluations.
 
-    The text of the result names the span by `span_name` and says what happened to evaluations. If the log marks
-    evaluations but does not state their number of images, they stay in: an evaluation may wait for training to end, and
-    only its images show how much of its time is waiting. The text then says what to log.
+    `span_name` is the name of the span in the text of the result. The text also says whether evaluations are left out:
+
+    - The log marks evaluations, but does not state their number of images: they stay in, and the text says what to log.
+      Part of their time may be a wait for training to end. Without their images we cannot tell how much.
+    - The span has evaluations: their time is left out.
+    - The span has no evaluations: the text does not speak of them.
 
     Returns None if no positive time is left, because the clock was set.
     """
-    evaluated_s = _evaluated_s(record, rows, span)
-    evaluations_in_words = " without evaluations" if evaluated_s else ""
     if record.evaluations and not record.eval_samples:
+        evaluated_s = 0.0
         evaluations_in_words = (
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
             "log it, or score the time to train with --protocol mlperf)"
         )
+    else:
+        evaluated_s = _evaluated_s(record, rows, span)
+        evaluations_in_words = " without evaluations" if evaluated_s else ""
     return _rate_over(record, rows, span_name + evaluations_in_words, span.seconds - evaluated_s)
 
 
 def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
     """Return how many seconds of a span are evaluations, by the evaluations that the log marks.
 
-    An evaluation counts if it begins in the span and outside of the rows' own times. If the program runs ahead of the
-    devices, an evaluation also waits for training to end. So each evaluation counts for at most MAX_EVALUATION_RATIO x
-    the time in which its images would be trained. If the log does not state the images of an evaluation, 0 is returned.
+    An evaluation counts if it begins in the span and outside of the rows' own times. Its marked time may include a wait
+    for training to end. So it counts for at most MAX_EVALUATION_RATIO x the time in which its images would be trained.
+    If the log does not state the images of an evaluation, 0 is returned.
     """
     images_evaluated = record.eval_samples or 0  # 0 if not stated: no evaluation counts for any time
+    # The rows' seconds / their images is the time to train one image.
     longest_s = MAX_EVALUATION_RATIO * images_evaluated * total(rows, "seconds") / total(rows, "images")
     ends_s = [row.end_s or 0.0 for row in rows]
     evaluated_s = 0.0
@@ -122,8 +128,11 @@ def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
 
 def _is_within_a_row(moment_s: float, rows: Sequence[Window], ends_s: Sequence[float]) -> bool:
     """Return whether a moment lies within the own time of one of the rows. `ends_s` are their ends, in order."""
-    first_ending_later = bisect.bisect(ends_s, moment_s)
-    return first_ending_later < len(rows) and _begin_s(rows[first_ending_later]) < moment_s
+    rows_ended = bisect.bisect(ends_s, moment_s)
+    if rows_ended == len(rows):
+        return False
+    first_row_not_ended = rows[rows_ended]
+    return _begin_s(first_row_not_ended) < moment_s
 
 
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:
@@ -131,10 +140,11 @@ def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: 
 
     `time_name` says in the text what the seconds are. The images are
 
-        images of the first row + (last epoch - first epoch) * images of an epoch
+        images of the first row + (epoch of the last row - epoch of the first row) * images of an epoch
 
-    The epochs are counted by their numbers, because a row may cover several epochs and some epochs may have no row.
-    Returns None if `seconds` are not positive, because the clock was set; another message reports that.
+    A row may cover several epochs; its `epoch` is the last of them. So the first row counts by its own images, and all
+    later epochs by their numbers: some may have no row. Returns None if `seconds` are not positive, because the clock
+    was set.
     """
     if seconds <= 0:
         return None

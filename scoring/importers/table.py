@@ -73,7 +73,7 @@ class FormatReader:
     summary_pattern: re.Pattern[str] | None = None  # its group is the log's own closing figure
     closing_words: tuple[str, ...] = ()  # one of them is in the last line of a complete log
     framework: str | None = None
-    precisions: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; other words are ignored
+    precision_names: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; others are ignored
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
@@ -110,7 +110,7 @@ class FormatReader:
         """Return the line that states the fact `name`, or None if the log does not state it."""
         return self.facts_by_name[name].line if name in self.facts_by_name else None
 
-    def set_from_fact(self, field: str, name: str, value: object = None) -> None:
+    def set_if_unset_from(self, field: str, name: str, value: object = None) -> None:
         """Set the fact `field` from the fact `name`, with the line of `name`.
 
         The new fact has the given `value`, or the value of `name` if `value` is None. Nothing is set if the log does
@@ -215,12 +215,11 @@ class FormatReader:
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:
-        """Add an evaluation result to `qualities` if the line prints one.
+        """Add an evaluation result to `qualities` if the line prints one, with its epoch or its step.
 
-        The result has the epoch and the step that the line prints. A missing one is filled in from the last row:
-
-        - the epoch, if `evaluation_pattern` has a group `epoch`;
-        - the step, if it does not.
+        - A format that prints results by epoch (`evaluation_pattern` has a group `epoch`): a missing epoch is taken
+          from the last row. The step may be missing: the epoch says enough.
+        - Any other format: a missing step is taken from the last row.
 
         A result before the first row is ignored.
         """
@@ -234,11 +233,11 @@ class FormatReader:
         groups = match.groupdict()
         epoch = integer(groups.get("epoch"))
         step = integer(groups.get("step"))
-        pattern_has_epoch = "epoch" in groups  # the group may be there and yet have matched nothing
-        if pattern_has_epoch and epoch is None:
-            epoch = self.last_position.epoch
-        if not pattern_has_epoch and step is None:
-            step = self.last_position.step
+        is_by_epoch = "epoch" in groups  # the group is in the pattern, but need not have matched
+        if is_by_epoch:
+            epoch = self.last_position.epoch if epoch is None else epoch
+        else:
+            step = self.last_position.step if step is None else step
         name = groups.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
@@ -246,7 +245,7 @@ class FormatReader:
         """Convert the facts from the log's words into the values of a record. Call this after the last line.
 
         - Devices, nodes and batches become whole numbers above 0.
-        - The precision becomes the record's name for it, by the format's `precisions`.
+        - The precision becomes the record's name for it, by the format's `precision_names`.
         - The framework becomes the format's own, unless the log states one.
 
         A count or a precision that cannot be converted is removed. Formats extend this to set further facts.
@@ -258,7 +257,7 @@ class FormatReader:
                 self.facts_by_name[field] = Fact(count, fact.line)
 
         precision = self.facts_by_name.pop("precision", None)
-        record_name = dict(self.precisions).get(str(precision.value)) if precision else None
+        record_name = dict(self.precision_names).get(str(precision.value)) if precision else None
         if precision and record_name:
             self.facts_by_name["precision"] = Fact(record_name, precision.line)
         self.set_if_unset("framework", self.framework)
@@ -284,7 +283,7 @@ class FormatReader:
         Seconds and wait are None if they are not known.
         """
         steps = self.steps_of_row(position)
-        step_s = positive(row.get("time"))
+        step_s = self.step_time_of_row(row)
         step_wait_s = number(row.get("wait"))
         stands_for_all_steps = self.prints_mean_times or steps == 1
         if steps is None or step_s is None or not stands_for_all_steps:
@@ -295,6 +294,10 @@ class FormatReader:
         if step_wait_s is not None:
             wait_s = wait_within(step_wait_s * steps, seconds)
         return RowTime(steps, seconds, wait_s)
+
+    def step_time_of_row(self, row: Columns) -> float | None:
+        """Return the step time that a row prints, or None. Formats override this if a row shows it more exactly."""
+        return positive(row.get("time"))
 
     def read(self) -> None:
         """Read the whole log into the lists and facts of this reader. Call this once.
@@ -323,10 +326,10 @@ class FormatReader:
         self._set_truncated()
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Read a printed row with these values of its columns.
+        """Read a printed row with these values of its columns: add its window, and remember it as the last row.
 
         The row is skipped in two cases: it has no positive figure in the format's `required_column`, or it repeats the
-        epoch and step of the last row.
+        epoch and step of the last row. Raises InputError if the row prints a rate of anything but images.
         """
         row = self._values_by_column(values)
         position = RowPosition(integer(row.get("epoch")), int(row["step"] or 0))
@@ -334,7 +337,15 @@ class FormatReader:
         is_repeated = position == self.last_position
         if lacks_figure or is_repeated:
             return
-        self._add_row(line, text, position, row)
+
+        self._require_image_unit(line, row.get("unit"))
+        is_first_row = self.last_position is None
+        if is_first_row:
+            self.read_first_row(text, row)  # some formats recognise their release by the first row
+        if self.rows_imply_batch:
+            self.row_batch.narrow(line, row.get("rate"), row.get("time"))
+        self._add_window_of_row(line, position, row)
+        self.last_position = position  # only now: the steps of the window count from the row before
         self._last_step_wanted = integer(row.get("of"))
 
     def _set_truncated(self) -> None:
@@ -370,37 +381,32 @@ class FormatReader:
             row[name] = row.get(name) or value
         return row
 
-    def _add_row(self, line: int, text: str, position: RowPosition, row: Columns) -> None:
-        """Add the window of one row, and remember the row as the last one.
-
-        `row` holds the printed columns. The first row is also passed to `read_first_row`. In a format whose rate and
-        time imply the batch, each row narrows the range of possible batches. A row that covers 0 steps adds no window.
-        Raises InputError if the row prints a rate of anything but images.
-        """
-        unit = row.get("unit")
+    def _require_image_unit(self, line: int, unit: str | None) -> None:
+        """Raise InputError if the row on `line` prints a rate in `unit` per second that is not of images."""
         if unit and not _IMAGE_UNIT.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
-        if self.last_position is None:
-            self.read_first_row(text, row)  # some formats recognise their release by the first row
-        if self.rows_imply_batch:
-            self.row_batch.narrow(line, row.get("rate"), row["time"])
 
-        time = self.time_of_row(position, row)  # uses `last_position`, which must still be that of the row before
-        self.last_position = position
-        if time.steps == 0:
+    def _add_window_of_row(self, line: int, position: RowPosition, row: Columns) -> None:
+        """Add the window of one row. `row` holds its printed columns, and `position` its epoch and step.
+
+        A row that covers 0 steps adds no window. The first row that says how many steps it covers also sets
+        `usual_steps_per_row`. Call this while `last_position` is that of the row before.
+        """
+        covered = self.time_of_row(position, row)
+        if covered.steps == 0:
             return
 
-        self.usual_steps_per_row = self.usual_steps_per_row or time.steps  # of the first row that says its steps
+        self.usual_steps_per_row = self.usual_steps_per_row or covered.steps
         self.add_window(
             Window(
                 line=line,
                 step=position.step,
                 epoch=position.epoch,
-                steps=time.steps,
-                seconds=time.seconds,
-                data_wait_s=time.wait_s,
+                steps=covered.steps,
+                seconds=covered.seconds,
+                data_wait_s=covered.wait_s,
                 printed_rate=positive(row.get("rate")),
-                printed_step_time_s=positive(row.get("time")),
+                printed_step_time_s=self.step_time_of_row(row),
                 end_s=moment_s(row.get("stamp")),
                 loss=number(row.get("loss")),
                 gpu_memory_mib=number(row.get("memory")),
@@ -426,14 +432,16 @@ class EpochFormatReader(FormatReader):
     def steps_of_row(self, position: RowPosition) -> int | None:
         """Return the steps since the last row, in a format whose step counter starts anew in each epoch.
 
-        - The first row of the log: 1 if it has the number of an epoch's first step. Otherwise None, because the
-          rows before it may be missing. A lower number than expected lowers `first_step`.
+        - The first row of the log, at `first_step`: 1.
+        - The first row of the log, at a lower step: 1. The program counts from that step, which becomes `first_step`.
+        - The first row of the log, at a higher step: None, because the rows before it may be missing.
         - A row of the same epoch: the steps since the last row.
         - The first row of a later epoch, or a step that goes back: the steps since the epoch began.
         """
         last = self.last_position
         if last is None:
-            self.first_step = min(self.first_step, position.step)
+            if position.step < self.first_step:
+                self.first_step = position.step
             return 1 if position.step == self.first_step else None
         if position.epoch == last.epoch and position.step >= last.step:
             return position.step - last.step

@@ -71,7 +71,7 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
 
     `row_marker` is a text at the start of every printed row, and `tool_marker` one in every line that the tool prints.
     Two rows on one line are yielded as two. If several ranks print rows, only those of the lowest rank are yielded.
-    `lines` is notified of rows and of lines that may be the start of a run.
+    Calls `lines.confirm_run` for each row and `lines.note_if_start` for other lines: `lines` works out the runs.
 
     Another process may write into the middle of a row. The second half of the row then follows up to HALF_ROW_LINES
     lines later. The joined row replaces the line of the second half, and has the line number of the first half:
@@ -80,8 +80,9 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
         6: another process     ->  line 6, no values
         7: 0.5, time: 0.1      ->  line 5, values of `iter: 10, loss: 0.5, time: 0.1`
     """
-    first_half: Row | None = None  # of a row whose second half may follow
-    for number, line in lines.of_lowest_rank(row_marker):
+    # The first half of a broken row. Kept until its second half comes, or a line with a row, or it is too far back.
+    first_half: Row | None = None
+    for number, line in lines.without_repeated_rows(row_marker):
         if row_marker in line:
             row_texts = _cut_at_rows(line, row_marker, pattern.head)
             rows_of_line = [Row(number, text, pattern.search(text)) for text in row_texts]
@@ -94,16 +95,17 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
             continue
 
         joined_row: Row | None = None
-        # A line of the tool's own is never a second half.
-        if first_half is not None and tool_marker not in line:
+        may_be_second_half = tool_marker not in line
+        if first_half is not None and may_be_second_half:
             joined_row = _joined(first_half, line, pattern)
         if joined_row is not None:
             lines.confirm_run(joined_row.line)
             yield joined_row
             first_half = None
-        else:
-            lines.note_if_start(number, line)
-            yield Row(number, line, None)
+            continue
+
+        lines.note_if_start(number, line)
+        yield Row(number, line, None)
         if first_half is not None and number - first_half.line >= HALF_ROW_LINES:
             first_half = None  # too far back: no later line is its second half
 
@@ -118,18 +120,22 @@ def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return a line in pieces, one for each row in it.
+    """Return a line in pieces, one for each row in it. No piece is longer than MAX_ROW_CHARS.
+
+    `marker` is a fixed text in every row, such as `train step:`. `head` matches the beginning of a row with its figures
+    and any time stamp before the marker, such as `12:30:00 INFO: epoch:0 train step:10`.
 
     - A line with one marker that is no longer than MAX_ROW_CHARS: the whole line.
-    - Any other line: a piece from each head of a row to the next, without the text before the first head.
-    - A long line without a head: its start.
-
-    No piece is longer than MAX_ROW_CHARS.
+    - Any other line with a head: a piece from each head to the next. The text before the first head is dropped.
+    - Any other line without a head: one piece, from the start of the line.
     """
-    if len(line) <= MAX_ROW_CHARS and line.count(marker) == 1:
+    is_short = len(line) <= MAX_ROW_CHARS
+    if is_short and line.count(marker) == 1:
         return [line]
 
-    starts = [match.start() for match in head.finditer(line)] or [0]  # without a head: one piece
+    starts = [match.start() for match in head.finditer(line)]
+    if not starts:
+        starts = [0]
     ends = [*starts[1:], len(line)]
     return [line[start : min(end, start + MAX_ROW_CHARS)] for start, end in zip(starts, ends, strict=True)]
 
@@ -202,7 +208,11 @@ def number(text: str | None) -> float | None:
 
 def positive(text: str | None) -> float | None:
     """Return a printed rate or time, or None if `text` cannot be one (0, negative, nan, inf, absurd, garbled, None)."""
-    value = number(text)
+    return plausible(number(text))
+
+
+def plausible(value: float | None) -> float | None:
+    """Return `value` if it can be a rate or a time, else None (0, negative, nan, inf, absurd, None)."""
     return value if value is not None and _LEAST < value < _MOST else None
 
 

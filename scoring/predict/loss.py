@@ -33,7 +33,7 @@ class ScalingLoss:
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        The error is that of log(throughput). Its variance is the sum of three:
+        The error is that of log(throughput), and Student's t makes an interval of it. Its variance is the sum of three:
 
         - scatter of single figures from the model: spread² for each doubling from `base_nodes` to `nodes`
         - error of the fitted loss: spread² / tables for each doubling, assumed to grow in the same way
@@ -43,7 +43,8 @@ class ScalingLoss:
         """
         doublings = abs(math.log2(nodes / base_nodes))
         model_error = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
-        half_width = stats.t_quantile(self.tables - 1) * math.hypot(model_error, relative_error)
+        total_error = math.hypot(model_error, relative_error)
+        half_width = stats.t_quantile(self.tables - 1) * total_error  # of the interval of log(throughput)
         return math.exp(-half_width), math.exp(half_width)
 
 
@@ -97,20 +98,15 @@ class _LostThroughput(NamedTuple):
 
 
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
-    """Fit the throughput lost to communication between nodes to published figures.
+    """Fit the throughput lost to communication between nodes to published figures, by this model:
 
-    The model for M nodes, compared with the fewest nodes M0 of the same table, is
+        log(linear scaling / figure on M nodes) = loss * (1 / M0 - 1 / M)
 
-        log(linear scaling / published figure) = loss * (1 / M0 - 1 / M)
+    M0 is the fewest nodes of the figure's table, and linear scaling is M / M0 times the figure there. The result has
+    the mean of the `loss` of each figure on more than M0 nodes.
 
-    Linear scaling is M / M0 times the throughput on M0 nodes. On M nodes, 1 - 1 / M of a ring all-reduce's traffic
-    leaves its node, so 1 / M0 - 1 / M is how much that share grows from M0 to M nodes.
-
-    - `loss`: each figure on more than M0 nodes gives one value, and the result is their mean.
-    - `spread`: the standard deviation of log(figure) from the model after one doubling of the nodes. The variance is
-      assumed to be proportional to the number of doublings.
-
-    The tables must hold at least two figures on more than their fewest nodes.
+    `spread` is the standard deviation of log(figure) from the model after one doubling of the nodes. The variance is
+    assumed to grow in proportion to the doublings. The tables must hold two figures on more than their fewest nodes.
     """
     figures = []
     for table in tables:

@@ -67,10 +67,10 @@ def predict(
     nodes. `input_limit` is the images/s that the input pipeline of one node can deliver. It caps the throughput, and
     the step then waits for its input: `input_wait_s`.
 
-    - `interval_95`: of the throughput. None if `nodes` equals the base's nodes and the base has no error. The interval
-      is relative to the capped throughput, and is not capped itself.
-    - `time_to_train_95_min`: None without `interval_95`, without a time to train, or if `nodes` differs from the base's
-      nodes. Published times on other numbers of nodes were outside such intervals, so the interval is not shown there.
+    - `interval_95`: around the capped throughput, but not capped itself. None if `nodes` equals the base's nodes and
+      the base has no error.
+    - `time_to_train_95_min`: only if `nodes` equals the base's nodes, else None. Published times on other numbers of
+      nodes were outside such intervals.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device

@@ -75,7 +75,7 @@ class Published:
 
     @property
     def devices_per_node(self) -> float | None:
-        """Return how many devices each node had; None where the table does not say the nodes or the devices."""
+        """Return how many devices each node had; None if the table does not say the nodes or the devices."""
         if not self.devices or not self.nodes:
             return None
         return self.devices / self.nodes

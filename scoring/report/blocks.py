@@ -83,7 +83,7 @@ def _values_of_cells(row: Sequence[Cell]) -> list[Inline]:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Names and values; of one run, where `run` names it."""
+    """Names and values. They are of one run if `run` has its number."""
 
     items: Sequence[tuple[str, Inline]]
     run: int | None = None
@@ -97,13 +97,13 @@ class Figure:
     title: str
     caption: str
     draw: "Callable[[Plot], None]"
-    words: str = ""  # the plot in words, where the caption is shorter
+    words: str = ""  # the plot in words, if the caption says less
     numbers: Table | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """A part that is shown on demand only, and not on paper; Markdown has it where `in_markdown`."""
+    """A part that is shown on demand only, and not on paper; Markdown has it if `in_markdown`."""
 
     summary: str
     blocks: "Sequence[Block]"

@@ -105,23 +105,23 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
     """
     starts = []
     for run in runs:
-        start = run.preamble.get("start_s", NOT_LOGGED)  # the time of the log's first event
-        if start.line is not None and _day(start.value):
-            starts.append(_Start(start.value, start.line, run))
+        first_event = run.preamble.get("start_s", NOT_LOGGED)
+        if first_event.line is None or _day(first_event.value) == "":
+            continue  # the log does not say when the run began, or not by a valid time
+        starts.append(_Start(first_event.value, first_event.line, run))
     starts.sort(key=_time_and_line)
 
-    link_of_day: dict[str, Inline] = {}  # a later start on the same day replaces the link
-    for start_of_run in starts:
-        day = _day(start_of_run.unix_s)
-        link_of_day[day] = link_to_line(start_of_run.run, start_of_run.line, day)
-    links = list(link_of_day.values())
+    last_start_by_day: dict[str, _Start] = {}  # the days come in ascending order, as the starts do
+    for start in starts:
+        last_start_by_day[_day(start.unix_s)] = start  # replaces an earlier start on the same day
+    links = [link_to_line(start.run, start.line, day) for day, start in last_start_by_day.items()]
     if len(links) > 2:
         links = [links[0], links[-1]]
     return _joined(links, " to ") or NOT_SAID
 
 
 class _Start(NamedTuple):
-    """When a run began, and the line that says it."""
+    """When a run began, and the line of its log that says it."""
 
     unix_s: float
     line: int
@@ -199,12 +199,12 @@ def tiles(report: Report) -> list[Tile]:
     - Then a tile for the time to train and one for the final quality, if the logs say them.
     """
     group = report.headline
-    group_name = f"{group.name}: " if len(report.groups) > 1 else ""
+    name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
     shown = []
     if group.score is None:
-        shown.append(Tile("no figure", "", group_name + (group.problem or "")))
+        shown.append(Tile("no figure", "", name_prefix + (group.problem or "")))
     else:
-        shown.append(_figure_tile(group, group.score, group_name))
+        shown.append(_figure_tile(group, group.score, name_prefix))
         shown.append(_runs_tile(group, group.score))
     for tile in (_time_tile(group), _quality_tile(group)):
         if tile is not None:
@@ -212,19 +212,22 @@ def tiles(report: Report) -> list[Tile]:
     return shown
 
 
-def _figure_tile(group: Group, score: Score, group_name: str) -> Tile:
-    """Return the tile of a figure, with its 95 % interval and how that was made.
+def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
+    """Return the tile of a group's figure: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
 
-    The text warns if a throughput rests on one clock alone. `group_name` is set before the text; it may be empty.
+    Without an interval the text says why: "95 % interval none: fewer than 8 windows of one run." The text warns if a
+    throughput rests on one clock alone. `name_prefix` begins the text: the group's name with a colon and a space, or
+    empty.
     """
-    bounds = score.interval_method
     if score.interval_95:
-        bounds = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
+        interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
+    else:
+        interval = score.interval_method  # here it is the reason why there is none
     doubt = ""
     if score.one_clock and score.protocol.figure == "throughput":
         doubt = " One clock: nothing else in the log confirms the times."
     figure = link_to_runs(group, number(score.value))
-    return Tile(figure, score.shown_unit, f"{group_name}95 % interval {bounds}.{doubt}")
+    return Tile(figure, score.shown_unit, f"{name_prefix}95 % interval {interval}.{doubt}")
 
 
 def _runs_tile(group: Group, score: Score) -> Tile:
@@ -239,11 +242,10 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of the time to train of a group: the median time from run_start to run_stop.
 
-    A run is left out if its log says that it ended without success. The tile's text then says of how many runs the
-    others are: ", median of 3 runs that ended with success, of 5".
+    Runs that ended without success do not count, but the tile's text says how many runs there are in all. A run counts
+    if its log does not say how it ended.
 
-    None if the runs measured throughput alone, if the group's figure is that time already, or if no run has such a
-    time.
+    None if the runs measured throughput alone, if the group's figure is that time already, or if no run counts.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
@@ -261,14 +263,24 @@ def _time_tile(group: Group) -> Tile | None:
     if not times_s:
         return None
 
-    counted_runs = ""
-    if len(times_s) > 1:
-        counted_runs = f", median of {len(times_s)} runs"
-    if failed_runs:
-        counted_runs += f" that ended with success, of {len(times_s) + failed_runs}"
     unit = plots.time_unit(max(times_s))
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
-    return Tile(median, unit.name, f"time to train: run_start to run_stop{counted_runs}.")
+    which_runs = _counted_runs_in_words(len(times_s), failed_runs)
+    return Tile(median, unit.name, f"time to train: run_start to run_stop{which_runs}.")
+
+
+def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
+    """Return which runs a time to train is of, to be added to its text.
+
+    - 1 run counts, none failed -> ""
+    - 3 runs count, none failed -> ", median of 3 runs"
+    - 1 run counts, 1 failed -> " that ended with success, of 2"
+    - 3 runs count, 2 failed -> ", median of 3 runs that ended with success, of 5"
+    """
+    median_of = f", median of {counted_runs} runs" if counted_runs > 1 else ""
+    if failed_runs == 0:
+        return median_of
+    return f"{median_of} that ended with success, of {counted_runs + failed_runs}"
 
 
 def _quality_tile(group: Group) -> Tile | None:

@@ -65,10 +65,10 @@ class _FigureOptions(NamedTuple):
 
 
 class _Scaling(NamedTuple):
-    """A scaling table for each system with at least two device counts, and warnings if its runs differ in more."""
+    """A scaling table for each system with at least two device counts, and warnings that its runs differ otherwise."""
 
     tables: tuple[tuple[ScalingRow, ...], ...]
-    mixture: tuple[Verdict, ...]
+    mixed_settings_warnings: tuple[Verdict, ...]
 
 
 def build(
@@ -119,7 +119,7 @@ def build(
         scaling=scaling.tables,
         curves=tuple(published.curves),
         curves_note=published.note,
-        mixture=scaling.mixture,
+        mixture=scaling.mixed_settings_warnings,
         path_by_file=path_by_file,
     )
 
@@ -137,8 +137,12 @@ def _scored_groups(
 ) -> list[Group]:
     """Group the runs that repeat each other, and return the groups with their figures, by ascending devices.
 
-    `folder_by_file` has the folder on the command line that a run was found in, by the run's file. A group's name says
-    its machine if the runs are of several machines. It says the folder if two groups would have the same name.
+    `folder_by_file` is {file of a run: the folder on the command line that it was found in}. A folder has two uses:
+
+    - Runs of different folders do not repeat each other.
+    - If two groups would have the same name, their folder is added to it.
+
+    The machine is part of the names if the runs are of several machines.
     """
     repeats_by_key: dict[_RepeatKey, list[ReportedRun]] = {}
     for run in runs:
@@ -149,13 +153,14 @@ def _scored_groups(
     groups = [_scored_group(repeats, options, name_machine=name_machine) for repeats in repeats_by_key.values()]
 
     name_counts = Counter(group.name for group in groups)
-    named_apart = []
+    groups_with_own_names = []
     for group in groups:
         folder = folder_by_file.get(group.record.file)
-        if name_counts[group.name] > 1 and folder:
+        has_name_of_another = name_counts[group.name] > 1
+        if has_name_of_another and folder:
             group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
-        named_apart.append(group)
-    return sorted(named_apart, key=_devices_of)
+        groups_with_own_names.append(group)
+    return sorted(groups_with_own_names, key=_devices_of)
 
 
 def _devices_of(group: Group) -> int:
@@ -248,15 +253,19 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
 
 
 def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
-    """Return the runs with their own figures, in the same order.
+    """Return the runs in the same order, each with its own figure of the score and the lines that the figure is from.
 
-    A run has no figure if the score does not count it, as MLPerf scores a fixed number of runs.
+    A run that the score does not count is returned without a figure: MLPerf scores a fixed number of runs.
     """
-    figure_by_record = {id(record): figure for record, figure in zip(result.records, result.runs, strict=True)}
+    run_figures = result.runs  # one for each of `result.records`
+    figure_by_id: dict[int, RunFigure] = {}  # by the identity of the record, because records are not hashable
+    for record, run_figure in zip(result.records, run_figures, strict=True):
+        figure_by_id[id(record)] = run_figure
+
     with_figures = []
     for run in runs:
-        figure = figure_by_record.get(id(run.record))
-        if figure:
+        figure = figure_by_id.get(id(run.record))
+        if figure is not None:
             run = replace(run, figure=figure, span=_span_of_figure(run.record, figure, protocol))
         with_figures.append(run)
     return with_figures
@@ -283,18 +292,19 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
-    """Return the scaling tables of the systems with several device counts, and warnings if their runs differ in more.
+    """Return a scaling table for each system that was run on several numbers of devices.
 
-    `systems` has a list of groups for each system.
+    The result also has a warning for each setting, other than the number of devices, in which the runs of a table
+    differ. `systems` has a list of groups for each system.
     """
     tables = []
-    mixture: list[Verdict] = []
+    mixed_settings_warnings: list[Verdict] = []
     for groups in systems:
-        rows = scaling_rows(groups)
+        rows = scaling_rows(groups)  # one for each number of devices
         if len(rows) > 1:
             tables.append(tuple(rows))
-            mixture += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
-    return _Scaling(tuple(tables), tuple(mixture))
+            mixed_settings_warnings += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
+    return _Scaling(tuple(tables), tuple(mixed_settings_warnings))
 
 
 def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
@@ -321,19 +331,21 @@ def _reported_run(
     An MLPerf log is read from `path` up to the event run_start for:
 
     - `header_lines`: {section of the header: number of its line}
-    - `preamble`: the events of EVENTS_SHOWN by their keys, and the time of the first event as `start_s`
+    - `preamble`: {"start_s": time of the first event}, and the values of EVENTS_SHOWN by their keys
 
     If something is logged twice, the first one counts. For a log of another format both are empty.
     """
     header_lines: dict[str, int] = {}
     preamble: dict[str, Logged] = {}
-    for entry in _first_entries(record, path):
+    for entry in _first_entries(record, path):  # none for a log of another format
         if isinstance(entry, Header):
             header_lines.setdefault(entry.section, entry.line)
         elif isinstance(entry, Event):
             if entry.key == "run_start":
                 break
-            preamble.setdefault("start_s", Logged(entry.time_ms / 1000, entry.line))  # kept from the first event only
+            is_first_event = not preamble
+            if is_first_event:
+                preamble["start_s"] = Logged(entry.time_ms / 1000, entry.line)
             if entry.key in EVENTS_SHOWN:
                 preamble.setdefault(entry.key, Logged(entry.value, entry.line))
     return ReportedRun(number=number, record=record, header_lines=header_lines, preamble=preamble, findings=findings)

@@ -94,7 +94,7 @@ class ReportedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The parts of the time of one step, in seconds; None where a part is not known."""
+    """The parts of the time of one step, in seconds; None for a part that is not known."""
 
     total_s: float
     data_wait_s: float | None
@@ -242,7 +242,7 @@ class Timeline(NamedTuple):
     """
 
     points: list[Point]
-    axis: str
+    axis_unit: str
 
 
 class _RatedWindow(NamedTuple):
@@ -268,9 +268,11 @@ class _Axis(NamedTuple):
 def timeline(run: ReportedRun) -> Timeline:
     """Return the throughput of a run over time as points to draw. There are no points if its log has no rates.
 
-    Each window makes a point: the steps that one row of the log is about. If there are more than SHOWN_POINTS windows,
-    neighbours are put together, so that there are about SHOWN_POINTS points. Measured windows, which count for the
-    run's figure, are never put together with others, such as those of the warm-up.
+    A window is the steps that one row of the log covers, and each window makes a point. If there are more than
+    SHOWN_POINTS windows, neighbours share a point, so that there are about SHOWN_POINTS points.
+
+    Measured windows are those that count for the run's figure. They never share a point with other windows, such as
+    those of the warm-up.
     """
     windows: list[Window] = []
     rates: list[float] = []
@@ -282,7 +284,7 @@ def timeline(run: ReportedRun) -> Timeline:
     if not windows:
         return Timeline([], "s")
 
-    axis = _axis(windows, run.record)
+    axis = _axis(windows, run.record)  # `axis.spans` has the start and end of each window
     measured_lines = {window.line for window in run.measured}
     rated_windows = []
     for window, rate, (start, end) in zip(windows, rates, axis.spans, strict=True):

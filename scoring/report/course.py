@@ -3,7 +3,7 @@
 import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from runlog.run import real
@@ -30,16 +30,22 @@ QUANTILES = (0.05, 0.5, 0.95)  # of the step times
 def training(report: Report) -> Section:
     """Return the section on loss, quality and the time from run_start to run_stop.
 
-    The table of times leaves out runs that measured throughput alone, and those of logs that do not have such a time.
+    The table of times has these runs:
+
+    - A run that measured throughput alone: never.
+    - A run with an MLPerf log: always. The log should have the time, so the row says if it is missing.
+    - Any other run: if its log has the time.
     """
     parts: list[Block] = [_loss(report), quality.figure(report)]
-    trained = [run for run in report.runs if run.record.mode != "throughput"]
-    # An MLPerf log should have the time: it has a row even if the time is missing.
-    timed = [run for run in trained if run.record.format == "mllog" or run.record.run_time_s is not None]
-    if timed:
-        rows = [_cells_of_training(run) for run in timed]
+    runs_in_table = []
+    for run in report.runs:
+        has_time = run.record.run_time_s is not None
+        if run.record.mode != "throughput" and (run.record.format == "mllog" or has_time):
+            runs_in_table.append(run)
+    if runs_in_table:
+        rows = [_cells_of_training(run) for run in runs_in_table]
         parts.append(blocks.table("Time from run_start to run_stop", rows, id="times"))
-    gist = ", ".join(_run_time(run.record) for run in timed[:NAMED_TIMES])
+    gist = ", ".join(_run_time(run.record) for run in runs_in_table[:NAMED_TIMES])
     return Section(key="training", title="Loss and quality", gist=gist, blocks=parts)
 
 
@@ -117,28 +123,36 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without any value are left out.
 
-    A window is the steps that one row of the log is about. `read` returns the quantity of a window, or None. Windows
-    with None, or a value that is not finite, are left out.
+    A window is the steps that one row of the log covers. `read` returns the quantity of a window, or None. Windows with
+    None, or a value that is not finite, are left out.
 
-    A curve is over the steps done, and the axis is "step". If a log does not say all its steps, the run's curve is over
-    its rows, counted from 1. The axis of all runs is then called "printed row".
+    - A log says all its steps: the curve is over the steps done at the end of each window.
+    - It does not: the curve is over the windows, counted from 1.
+
+    All curves share one axis. It is called "step", or "printed row" if at least one log does not say all its steps.
     """
     curves = []
     axis = "step"
     for run in report.runs:
-        steps_done: Sequence[int | None] = positions(run.record)  # at the end of each window
-        if None in steps_done:
+        places = _steps_done(run.record)
+        if places is None:
+            places = list(range(1, len(run.record.windows) + 1))
             axis = "printed row"
-            steps_done = range(1, len(steps_done) + 1)
         curve = _Curve(run, [], [])
-        for steps, window in zip(steps_done, run.record.windows, strict=True):
+        for place, window in zip(places, run.record.windows, strict=True):
             value = read(window)
             if value is not None and math.isfinite(value):
-                curve.points.append((float(steps or 0), value))  # `or` is for the types: none of them is None here
+                curve.points.append((float(place), value))
                 curve.windows.append(window)
         if curve.points:
             curves.append(curve)
     return _Curves(curves, axis)
+
+
+def _steps_done(record: Record) -> list[int] | None:
+    """Return how many steps of the run were done at the end of each window; None unless all of these are known."""
+    known = [steps for steps in positions(record) if steps is not None]
+    return known if len(known) == len(record.windows) else None
 
 
 def _loss(report: Report) -> Figure | Paragraph:
@@ -244,7 +258,7 @@ def _telemetry_figure(
         return None
     highest = "; ".join(f"run {curve.run.number} up to {number(max(curve.values))} {unit}" for curve in curves)
     series = [curve.series for curve in curves]
-    draw = functools.partial(plots.lines, series=series, x=axis, y=unit, from_zero=True)
+    draw = functools.partial(plots.lines, series=series, x=axis, y=unit, starts_at_zero=True)
     return Figure(name=name, title=title, caption=f"{title}: {highest}.", draw=draw)
 
 

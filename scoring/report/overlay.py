@@ -18,15 +18,15 @@ class _DrawnRun(NamedTuple):
 
     run: ReportedRun
     points: list[Point]  # those of its throughput that are drawn
-    axis: str  # what the points' starts and ends count: "s", "step" or "row"
+    axis_unit: str  # what the points' starts and ends count: "s", "step" or "row"
 
 
 def figures(report: Report) -> list[Figure | Paragraph]:
     """Return the plots of the first screen: the throughput of the runs over time from zero, then enlarged."""
     runs = []
     for run in report.runs:
-        points, axis = timeline(run)
-        runs.append(_DrawnRun(run, points, axis))
+        points, axis_unit = timeline(run)
+        runs.append(_DrawnRun(run, points, axis_unit))
     return [_from_zero(report, runs), *_measured_enlarged(report, runs)]
 
 
@@ -80,8 +80,8 @@ def _with_points_on_one_axis(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
     with_points = [drawn for drawn in runs if drawn.points]
     if not with_points:
         return []
-    axis = with_points[0].axis
-    return [drawn for drawn in with_points if drawn.axis == axis][:MOST_OVERLAID]
+    axis_unit = with_points[0].axis_unit
+    return [drawn for drawn in with_points if drawn.axis_unit == axis_unit][:MOST_OVERLAID]
 
 
 def _title(drawn_runs: Sequence[_DrawnRun]) -> str:
@@ -101,17 +101,17 @@ def _draw_function(
 ) -> Callable[[plots.Plot], None]:
     """Return the function that draws a plot of the runs' throughput. It is called only if the page is written as HTML.
 
-    The vertical axis starts at 0 if `starts_at_zero` is set; otherwise it spans the rates only. The figure is drawn as
-    a level if the report has one system.
+    The vertical axis starts at 0 if `starts_at_zero` is set. Otherwise it spans the rates and the score. The score is
+    drawn as a horizontal line, if the report has a single group of runs and its score is a throughput.
     """
-    first = drawn_runs[0]  # all have the same axis; the unit is named after the first
+    first = drawn_runs[0]  # the axis unit is the same for all; the unit of the rates is taken from the first
     return functools.partial(
         plots.throughput,
         runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],
-        axis=first.axis,
+        axis_unit=first.axis_unit,
         unit=unit_of_rates(first.run),
-        level=_figure_of_only_system(report),
-        from_zero=starts_at_zero,
+        level=_score_of_only_group(report),
+        starts_at_zero=starts_at_zero,
     )
 
 
@@ -120,10 +120,10 @@ def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
     return f"run {run.number} {range_in_words(point.images_per_s for point in points)}"
 
 
-def _figure_of_only_system(report: Report) -> float | None:
-    """Return the figure of a report with a single group of runs, for the plot to show as a level.
+def _score_of_only_group(report: Report) -> float | None:
+    """Return the score of a report with a single group of runs, for the plot to show as a horizontal line.
 
-    None if there are several groups, if the figures are not throughputs, or if there is no figure.
+    None if there are several groups, if the scores are not throughputs, or if there is no score.
     """
     score = report.headline.score
     if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:

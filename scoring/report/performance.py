@@ -18,6 +18,7 @@ from scoring.report.text import number, percent
 
 DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
+SLOW_STEP_SHARE = 0.95  # of the measured windows: they have shorter steps than the slow step that is shown
 KINDS_OF_TIME = (("compute", "computes"), ("data_wait", "waits for its input"))  # each with the verb for it
 
 
@@ -59,8 +60,8 @@ def _cells_of_group(group: Group) -> list[Cell]:
     """Return the row of a group, without its efficiency."""
     return [
         Cell("system", group.name),
-        Cell("step, median", _step_quantile(group, 0.5), numeric=True),
-        Cell("step, 95 %", _step_quantile(group, 0.95), numeric=True),
+        Cell("step, median", _median_step(group), numeric=True),
+        Cell("step, 95 %", _slow_step(group), numeric=True),
         Cell("data wait", _data_wait(group), numeric=True),
         Cell("images/s a device", _rate_of_a_device(group), numeric=True),
         Cell("most GPU memory", _memory(group), numeric=True),
@@ -76,20 +77,30 @@ def _measured_windows(group: Group) -> list[Window]:
     return windows
 
 
-def _step_quantile(group: Group, share: float) -> Inline:
-    """Return a quantile of the windows' step times in milliseconds: the time that `share` of them do not exceed.
+def _step_times_s(group: Group) -> list[float]:
+    """Return the step times that a group's measured windows say, in ascending order."""
+    times_s: list[float] = values_of(_measured_windows(group), "step_s")
+    return sorted(times_s)
 
-    A share of 0.5 is the median: of an even number of times, the mean of the middle two.
-    """
-    times_s: list[float] = sorted(values_of(_measured_windows(group), "step_s"))
+
+def _median_step(group: Group) -> Inline:
+    """Return the median step time of the measured windows in milliseconds; or "not measured"."""
+    times_s = _step_times_s(group)
     if not times_s:
         return NOT_MEASURED
-    if share == 0.5:
-        quantile_s = statistics.median(times_s)
-    else:
-        index = min(int(share * len(times_s)), len(times_s) - 1)
-        quantile_s = times_s[index]
-    return link_to_runs(group, f"{number(quantile_s * 1000)} ms")
+    return link_to_runs(group, f"{number(statistics.median(times_s) * 1000)} ms")
+
+
+def _slow_step(group: Group) -> Inline:
+    """Return a slow step time in milliseconds: 95 % of the measured windows have shorter steps; or "not measured".
+
+    In ascending order it is the 96th of 100 times, and the longest of at most 20 times.
+    """
+    times_s = _step_times_s(group)
+    if not times_s:
+        return NOT_MEASURED
+    faster_windows = int(SLOW_STEP_SHARE * len(times_s))  # rounded down, so always fewer than there are windows
+    return link_to_runs(group, f"{number(times_s[faster_windows] * 1000)} ms")
 
 
 def _data_wait(group: Group) -> Inline:
@@ -148,11 +159,11 @@ def _lag_of(straggler: _Straggler) -> float:
 
 
 def _find_straggler(group: Group, kind: str, verb: str) -> _Straggler | None:
-    """Return the rank that is the slowest in more of a group's measured windows than any other rank.
+    """Return the rank that is most often the slowest in a group's measured windows; None if no window has ranks' times.
 
-    `kind` is the time to compare, "compute" or "data_wait", and `verb` names it in the text. The lag is how much longer
-    than the median rank it takes: the median over the windows in which it is the slowest. None if no window has the
-    ranks' times.
+    `kind` is the time to compare, "compute" or "data_wait", and `verb` names it in the text. In each window the lag of
+    the slowest rank is how much longer it takes than the window's median rank. The result has the median of the rank's
+    lags. If two ranks are the slowest equally often, it is the one that was the slowest first.
     """
     lags_by_rank: dict[Rank, list[float]] = {}  # one for each window in which the rank is the slowest
     for slowest in slowest_ranks(_measured_windows(group), kind):
@@ -161,14 +172,14 @@ def _find_straggler(group: Group, kind: str, verb: str) -> _Straggler | None:
     if not lags_by_rank:
         return None
 
-    rank, lags = max(lags_by_rank.items(), key=_windows_as_slowest)
+    rank, lags = max(lags_by_rank.items(), key=_count_of_lags)  # `max` returns the first of equals
     lag_share = statistics.median(lags)
     text = f"rank {rank.number} on {visible(rank.host, 40)} {verb} {percent(lag_share)} longer"
     return _Straggler(text, lag_share)
 
 
-def _windows_as_slowest(rank_and_lags: tuple[Rank, list[float]]) -> int:
-    """Return in how many windows a rank is the slowest."""
+def _count_of_lags(rank_and_lags: tuple[Rank, list[float]]) -> int:
+    """Return how many lags a rank has, one for each window in which it is the slowest."""
     _, lags = rank_and_lags
     return len(lags)
 

@@ -52,9 +52,10 @@ GREATEST_DRAWN = 1e15  # values beyond are not drawn, because no axis has ticks 
 MOST_MARKERS = 60  # on the first line of a plot
 MOST_MARKERS_OF_LATER_LINES = 12
 MOST_TICKS = 8  # of device counts
+DEFAULT_FORMATTERS = ("ScalarFormatter", "LogFormatterSciNotation")  # matplotlib's, of a linear and a logarithmic axis
 
-_HEAD = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^>]*>', re.DOTALL)
-_ID = re.compile(r'(\bid="|href="#|url\(#)')
+_UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^>]*>', re.DOTALL)
+_START_OF_ID_OR_REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
 
 Points: TypeAlias = Sequence[tuple[float, float]]  # x and y of each
 NamedPoints: TypeAlias = tuple[str, Points]  # a label, and the points
@@ -94,17 +95,20 @@ class Plot:
             self.legend.append(entry)
 
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
-        """Draw a line through points (x, y), and add it to the legend.
+        """Draw a line through points (x, y), and add it to the legend, which has equal entries only once.
 
         `style_index` counts the lines of a plot from 0 and chooses a colour and a marker. After the last colour the
         colours begin again, with hollow markers and another dash. `style` replaces any of this, by the names of
         matplotlib's `plot`.
+
+        A long line has markers at some of its points only. Later lines have fewer of them than the first line, so that
+        lines do not hide each other.
         """
         round_number = style_index // len(SERIES_COLORS)
         is_hollow = round_number % 2 == 1
         color = SERIES_COLORS[style_index % len(SERIES_COLORS)]
         marker = list(MARKERS)[style_index % len(MARKERS)]
-        full_mark, hollow_mark = MARKERS[marker]
+        full_legend_mark, hollow_legend_mark = MARKERS[marker]
         line_style: dict[str, Any] = {
             "color": color,
             "marker": marker,
@@ -114,30 +118,41 @@ class Plot:
         line_style.update(style)
 
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
-        every = math.ceil(len(points) / most_markers)  # a long line has a marker at some of its points only
+        points_per_marker = math.ceil(len(points) / most_markers)
         xs = [x for x, _ in points]
         ys = [_drawable(y) for _, y in points]
-        self.axes.plot(xs, ys, markevery=every, **line_style)
-        self.add_to_legend(hollow_mark if is_hollow else full_mark, color, label)
+        self.axes.plot(xs, ys, markevery=points_per_marker, **line_style)
+        self.add_to_legend(hollow_legend_mark if is_hollow else full_legend_mark, color, label)
 
     def draw_level(self, y: float) -> None:
         """Draw a dashed level over the whole width."""
         self.axes.axhline(y, color=INK, linestyle=DASHED, linewidth=1.1)
 
     def name_axes(self, *, x: str, y: str = "") -> None:
-        """Name the axes, and label their ticks by `_tick_label`.
+        """Name the axes, and label their ticks by `_tick_label`, unless an axis has a formatter of its own.
 
-        The name of the vertical axis stands above the axis, so that the text is horizontal. Ticks that have labels of
-        their own keep them.
+        The name of the vertical axis stands above the axis, at the left edge of the panel, so that the text is
+        horizontal.
         """
         from matplotlib.ticker import FuncFormatter
 
         self.axes.set_xlabel(x)
+        # In the axes' coordinates the axes span 0 to 1, and the panel begins at a negative number.
         position = self.axes.get_position()
-        left = -position.x0 / position.width + 0.015
-        self.axes.text(left, 1.04, y, transform=self.axes.transAxes, color=MUTED, ha="left", va="bottom")
+        left_edge_of_panel = -position.x0 / position.width
+        margin = 0.015
+        above_axes = 1.04
+        self.axes.text(
+            left_edge_of_panel + margin,
+            above_axes,
+            y,
+            transform=self.axes.transAxes,
+            color=MUTED,
+            ha="left",
+            va="bottom",
+        )
         for axis in (self.axes.xaxis, self.axes.yaxis):
-            if type(axis.get_major_formatter()).__name__ in ("ScalarFormatter", "LogFormatterSciNotation"):
+            if type(axis.get_major_formatter()).__name__ in DEFAULT_FORMATTERS:
                 axis.set_major_formatter(FuncFormatter(_tick_label))
 
     def start_at_zero(self, values: Sequence[float]) -> None:
@@ -183,19 +198,23 @@ def drawn(figure: Figure) -> Plot:
 
 
 def _for_page(svg: str, figure: Figure) -> str:
-    """Adapt matplotlib's SVG to the page.
+    """Adapt matplotlib's SVG to the page. These parts are replaced, in this order:
 
-    It gets the page's colours and fonts, and a title and a description for screen readers. Its ids begin with the
-    figure's name, so that two plots of a page have no id in common.
+    - The metadata is removed.
+    - Ids, and the references to them, begin with the figure's name, so that two plots of a page share no id:
+      `url(#clip)` -> `url(#loss-clip)`
+    - Colours become variables of the page: `#010101` -> `var(--ink)`
+    - Fonts keep only their size: `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
+    - All text up to the end of the tag `<svg ...>` becomes a tag with a title and a description for screen readers.
     """
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    text = _ID.sub(rf"\g<1>{figure.name}-", text)
+    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<1>{figure.name}-", text)  # `\g<1>` is the start itself
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var(--{variable})")
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
-    head = _HEAD.match(text)
-    assert head is not None, "matplotlib's SVG has a viewBox"
-    return _svg_head(head["view_box"], figure) + text[head.end() :]
+    svg_tag = _UP_TO_END_OF_SVG_TAG.match(text)
+    assert svg_tag is not None, "matplotlib's SVG has a viewBox"
+    return _svg_head(svg_tag["view_box"], figure) + text[svg_tag.end() :]
 
 
 def _svg_head(view_box: str, figure: Figure) -> str:
@@ -244,63 +263,64 @@ def throughput(
     drawing: Plot,
     *,
     runs: Sequence[tuple[str, Sequence[Point]]],
-    axis: str,
+    axis_unit: str,
     unit: str,
     level: float | None,
-    from_zero: bool = True,
+    starts_at_zero: bool = True,
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each. The warm-up is grey with hollow markers.
 
     Args:
         drawing: The panel to draw on.
         runs: The label and the points of each run. The measured part of a single run is shaded.
-        axis: What the points' starts and ends count: "s", "step" or "row". Seconds are shown as s, min or h.
+        axis_unit: What the points' starts and ends count: "s", "step" or "row". Seconds are shown as s, min or h.
         unit: The unit of the rates.
-        level: The figure of the runs, drawn as a dashed level. None: no level.
-        from_zero: Whether both axes start at 0. If not, the vertical axis spans the rates and the level.
+        level: The score of the runs, drawn as a dashed horizontal line. None: no such line.
+        starts_at_zero: Whether the vertical axis starts at 0, and the horizontal one at 0 or at a run's earlier start.
+            If not, the vertical axis spans the rates and the level.
     """
     is_single = len(runs) == 1
-    axis_name = axis
-    units_per_tick = 1.0  # e.g. 60 if the points are in seconds and the axis is in minutes
-    if axis == "s":
+    axis_name = axis_unit
+    shown_unit_size = 1.0
+    if axis_unit == "s":
         time = time_unit(max(points[-1].end for _, points in runs))
-        units_per_tick = time.seconds
+        shown_unit_size = time.seconds  # 60 if the axis is in minutes
         axis_name = f"time in {time.name}"
 
     shown_values: list[float] = []
     for style_index, (label, points) in enumerate(runs):
         shown_label = "measured" if is_single else label
-        _draw_run(drawing, style_index, shown_label, points, units_per_tick, shaded=is_single)
+        _draw_run(drawing, style_index, shown_label, points, shown_unit_size, shaded=is_single)
         shown_values += [point.images_per_s for point in points]
     if level is not None:
         drawing.draw_level(level)
         drawing.add_to_legend("╌", INK, "figure of the run" if is_single else "figure")
         shown_values.append(level)
-    if from_zero:
+    if starts_at_zero:
         drawing.start_at_zero(shown_values)
-        starts = [points[0].start / units_per_tick for _, points in runs]
-        drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start
+        starts = [points[0].start / shown_unit_size for _, points in runs]
+        drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start, which is 0
     else:
         drawing.enclose(shown_values)
     drawing.name_axes(x=axis_name, y=unit)
 
 
 def _draw_run(
-    drawing: Plot, style_index: int, label: str, points: Sequence[Point], units_per_tick: float, *, shaded: bool
+    drawing: Plot, style_index: int, label: str, points: Sequence[Point], shown_unit_size: float, *, shaded: bool
 ) -> None:
     """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    A point is drawn at the middle between its start and end. Both are divided by `units_per_tick`: 60 turns seconds
-    into minutes. `style_index` chooses the line's colour and marker. With `shaded` the background of each measured part
-    is shaded.
+    A point is drawn at the middle between its start and end. `shown_unit_size` is the unit of the axis, in the unit of
+    the points: 60 for an axis in minutes and points in seconds. `style_index` chooses the line's colour and marker.
+    With `shaded` the background of each measured part is shaded.
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
-        middles = [((point.start + point.end) / 2 / units_per_tick, point.images_per_s) for point in stretch]
+        middles = [((point.start + point.end) / 2 / shown_unit_size, point.images_per_s) for point in stretch]
         if stretch[0].measured:
-            drawing.draw_series(style_index, label, middles)
+            drawing.draw_series(style_index, label, middles)  # the legend shows a repeated label once
             if shaded:
-                start = stretch[0].start / units_per_tick
-                end = stretch[-1].end / units_per_tick
+                start = stretch[0].start / shown_unit_size
+                end = stretch[-1].end / shown_unit_size
                 drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
         else:
             marker = "o" if len(middles) <= MOST_MARKERS else None  # more would hide the line
@@ -311,12 +331,12 @@ def _draw_run(
 
 
 def lines(
-    drawing: Plot, *, series: Series, x: str, y: str, target: float | None = None, from_zero: bool = False
+    drawing: Plot, *, series: Series, x: str, y: str, target: float | None = None, starts_at_zero: bool = False
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
     `x` and `y` name the axes. `target` is a value to reach. It is drawn as a dashed level, unless it is None or beyond
-    GREATEST_DRAWN. The vertical axis starts at 0 if `from_zero` is set.
+    GREATEST_DRAWN. The vertical axis starts at 0 if `starts_at_zero` is set.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -325,7 +345,7 @@ def lines(
     if target is not None and abs(target) < GREATEST_DRAWN:
         drawing.draw_level(target)
         drawing.add_to_legend("╌", INK, f"target {six_digits(target)}")
-    if from_zero:
+    if starts_at_zero:
         drawing.start_at_zero(_values_of(series))
     drawing.axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     drawing.name_axes(x=x, y=y)

@@ -206,6 +206,9 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     The log's header has these three as a passport for each part of the data set: the data for training, the data for
     evaluation, and the files that each was packed from. A part without a passport is left out. Each value is a link to
     the header's line.
+
+    The bytes are those of the images alone, unless the images are packed into records with labels and other data. Then
+    the records are counted, and the text says so.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -214,9 +217,9 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is None:
             continue
-        # Exact: the sizes are those of the images alone. Packed records hold more, such as labels.
-        counted_files = "files" if passport.is_exact else "records with more in them than the images"
-        shown = f"{passport.files:,} {counted_files}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
+        counts_image_bytes_only = passport.is_exact
+        unit_of_count = "files" if counts_image_bytes_only else "records with more in them than the images"
+        shown = f"{passport.files:,} {unit_of_count}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
         facts.append((title, link_to_line(run, line, shown)))
     return facts
 
@@ -281,37 +284,38 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
         if has_our_configuration:
             shown.append(_command_to_repeat(run))
     if any(run.record.format == "mllog" for run in report.runs):
-        code = f"{called('compliance')} check {_quoted_for_shell(folder, files)}"
+        code = f"{called('compliance')} check {_quoted_without_folder(files, folder)}"
         shown.append(Paragraph(text="Check the logs.", code=code))
 
-    scoring = called("scoring")
+    program = called("scoring")  # the words that start it, such as `python -m scoring`
     for group in report.groups:
-        files_of_group = [run.record.file for run in group.runs]
-        options = ["--protocol", report.protocol.name, *score_options(command, group.record)]
-        code = f"{scoring} score {_quoted_for_shell(folder, [*files_of_group, *options])}"
+        words = [run.record.file for run in group.runs]
+        words += ["--protocol", report.protocol.name, *_options_to_score_alike(command, group.record)]
+        code = f"{program} score {_quoted_without_folder(words, folder)}"
         shown.append(Paragraph(text=f"Score {group.name}.", code=code))
-    shown.append(Paragraph(text="Write this report.", code=f"{scoring} report {_quoted_for_shell(folder, command)}"))
+    code = f"{program} report {_quoted_without_folder(command, folder)}"
+    shown.append(Paragraph(text="Write this report.", code=code))
     return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
 def _command_to_repeat(run: ReportedRun) -> Paragraph:
-    """Return a paragraph with the shell command that repeats a run.
+    """Return a paragraph with the shell command that repeats a run. Its log's configuration must have DGXSYSTEM.
 
     The command checks out the commit, if the log says it, and calls the script with these variables:
 
     - DGXSYSTEM
-    - the variables that the user had set, except those of NOT_REPEATED and keys that are not valid variable names
+    - the variables that the user had set, except those of NOT_REPEATED
     - SEED, if the log says it
 
-    Values are quoted for the shell, because a log may hold anything. The text warns if the source tree had uncommitted
-    changes.
+    A log may hold anything. So values are quoted for the shell, and keys that are not valid variable names are left
+    out. The text warns if the source tree had uncommitted changes.
     """
     config = config_of(run.record)
     variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
     for name, entry in config.items():
         was_set_by_user = entry.get("origin") == "environment"
-        is_variable = VARIABLE_NAME.fullmatch(name) is not None  # no other text may reach the shell unquoted
-        if was_set_by_user and is_variable and name not in NOT_REPEATED:
+        is_valid_name = VARIABLE_NAME.fullmatch(name) is not None  # names are not quoted below
+        if was_set_by_user and is_valid_name and name not in NOT_REPEATED:
             variables[name] = entry.get("value")
     if run.seed:
         variables["SEED"] = run.seed.value
@@ -327,10 +331,12 @@ def _command_to_repeat(run: ReportedRun) -> Paragraph:
     return Paragraph(text=text, code=f"{checkout}{exports} ./run_and_time.sh")
 
 
-def _quoted_for_shell(folder: str, words: Iterable[str]) -> str:
-    """Return words quoted for a shell, without the paths of this machine.
+def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
+    """Return the words of a command, quoted for a shell and without the paths of this machine.
 
-    A file in `folder` is named relative to it. Any other absolute path is cut to the file's name.
+    - A path of a file in `folder`: relative to `folder`.
+    - Any other absolute path: the file's name.
+    - Any other word, such as an option: the word.
     """
     shown = []
     for word in words:
@@ -340,7 +346,7 @@ def _quoted_for_shell(folder: str, words: Iterable[str]) -> str:
     return shlex.join(shown)
 
 
-def score_options(command: Sequence[str], record: Record) -> list[str]:
+def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]:
     """Return the options with which `python -m scoring score` makes a group's figure as this report made it.
 
     - The options of SCORE_OPTIONS in the report's own `command`, each with its value.

@@ -133,7 +133,9 @@ def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     """Return the page as the text of one self-contained HTML file, which needs no scripts and no other files.
 
     `template` is a file to use instead of the report's own page.html. It may include the same blocks.html and page.css.
-    If `page` has a `folder`, which holds the logs on this machine, the folder's path is removed from the text.
+
+    A page is made to be passed on, so it does not show where the logs are on this machine: the path `folder` of the
+    page is removed wherever it is in the text. `Report.folder` says what it is: empty, or a path that ends in `/`.
     """
     templates = _templates("html")
     if template is None:
@@ -144,17 +146,18 @@ def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     folder = page.get("folder")
     if not folder:
         return text
-    folder_as_shown = str(escape(visible(folder, MOST_CHARS)))  # as the templates have written it
-    return text.replace(folder_as_shown, "")
+    folder_in_text = str(escape(_as_html(folder)))  # the templates write each value in this form
+    return text.replace(folder_in_text, "")
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:
     """Return the page as Markdown, without plots and most folded parts.
 
-    If `page` has a `folder`, which holds the logs on this machine, the folder's path is removed from the text.
+    The path of the logs' folder on this machine is removed from the text, as in `html`.
     """
     text = _templates("markdown").get_template("page.md").render(page=page)
     folder = page.get("folder")
     if not folder:
         return text
-    return text.replace(markdown(folder), "")
+    folder_in_text = markdown(folder)  # the template writes each value in this form
+    return text.replace(folder_in_text, "")

@@ -261,9 +261,14 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
 
 
 def _warning_of_other_data(record: Record) -> str:
-    """Return a warning, after a space, if the runs did not read full-size images as the published figures did.
+    """Return a sentence, after a space, that warns that the runs read other data than the published figures are of.
 
-    Empty if they did, or if the log does not say what data it read.
+    The published figures were measured on full-size images. The sentence calls them "They", because it follows one that
+    names the published tables.
+
+    - The log does not describe its data set: empty.
+    - The log says that the images are real and 224 px large: empty.
+    - Else, also if the log does not say the size: the warning.
     """
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
@@ -278,14 +283,14 @@ def _warning_of_other_data(record: Record) -> str:
 def _label_of_table(rows: Sequence[Published]) -> str:
     """Return the label of a published table in a legend: framework, accelerator, batch and strategy.
 
-    "Paddle (NVIDIA)" on V100 at batch 256 -> "NVIDIA Paddle V100 bs256"
+    "Paddle (FleetX)" on V100 at batch 256, strategy "auto" -> "FleetX Paddle V100 bs256 auto"
 
     "mixed" after the framework means that the rows are of several versions of it. What is not known is left out.
     """
-    first_row = rows[0]  # the rows agree in all of these but the version
-    versions = {row.framework for row in rows}
+    first_row = rows[0]  # the rows agree in all that the label says, except the version
+    frameworks_with_version = {row.framework for row in rows}  # `framework_name` below is without it
     parts: list[str | None] = [_short_framework(first_row.framework_name)]
-    if len(versions) > 1:
+    if len(frameworks_with_version) > 1:
         parts.append("mixed")
     parts.append(first_row.accelerator)
     if first_row.batch_per_device:
@@ -297,14 +302,16 @@ def _label_of_table(rows: Sequence[Published]) -> str:
 def _short_framework(name: str) -> str:
     """Return a published framework's name in the short form of a legend.
 
-    - No brackets: the name.
+    "NGC", which is NVIDIA's catalogue, and the number of a build are left out: "Paddle 1.8.3.post107" -> "Paddle 1.8.3"
+
+    - No brackets: the rest of the name.
     - LONG_WORD letters or more in brackets: these alone. "NGC PyTorch (mmsegmentation)" -> "mmsegmentation"
     - Fewer letters in brackets: they go to the front. "Paddle (NVIDIA)" -> "NVIDIA Paddle"
-
-    "NGC", which is NVIDIA's catalogue, and the number of a build, such as ".post107", are left out.
     """
-    without_ends = name.removeprefix("NGC ").removesuffix(")").split(".post")[0]
-    before_brackets, _, in_brackets = without_ends.partition(" (")
+    without_catalogue = name.removeprefix("NGC ")
+    without_build = without_catalogue.split(".post")[0]
+    before_brackets, _, after_opening_bracket = without_build.partition(" (")
+    in_brackets = after_opening_bracket.removesuffix(")")
     if not in_brackets:
         return before_brackets
     if len(in_brackets) >= LONG_WORD:

@@ -47,7 +47,7 @@ def interval_in_words(bounds: tuple[float, float] | None) -> str:
 
 
 def range_in_words(values: Iterable[float]) -> str:
-    """Return the lowest and the highest of the values, of which there must be one, in words: `9.812 to 9.934`."""
+    """Return the lowest and the highest of the values in words: `9.812 to 9.934`. There must be at least one value."""
     ordered = sorted(values)
     return interval_in_words((ordered[0], ordered[-1]))
 

@@ -134,7 +134,8 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield a verdict on how the training runs ended. Only runs with a status in their log count.
 
-    - A run ended without success: the verdict says whether the benchmark's rules allow that many failures.
+    - A run ended without success: FATAL for more failures than the benchmark's rules allow, WARNING if they allow all,
+      UNKNOWN if it is not known how many they allow. See `_status_of_failures`.
     - All ended with success, and all logs have a quality: the verdict compares the final quality with the target.
     - Else: no verdict.
     """
@@ -146,7 +147,7 @@ def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iter
         status = _status_of_failures(groups, protocol)
         if status == WARNING:
             text += "; the benchmark's rules drop as many of its runs"
-        if status == UNKNOWN:
+        elif status == UNKNOWN:
             text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
         fix = "Read the ends of their logs for why they stopped."
         yield Verdict(check="quality", status=status, found=text, fix=fix)
@@ -164,7 +165,7 @@ def _status_of_failures(groups: Sequence[Group], protocol: Protocol) -> str:
     is_unknown = False
     for group in groups:
         failures = _count_failures(group)
-        allowed = allowed_failures(group, protocol)
+        allowed = _allowed_failures(group, protocol)
         if allowed is None:
             is_unknown = is_unknown or failures > 0
         elif failures > allowed:
@@ -178,15 +179,15 @@ def _count_failures(group: Group) -> int:
     return sum(status not in (None, "success") for status in statuses)
 
 
-def allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group may fail; None if that depends on the round of MLPerf, which logs do not say.
+def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
+    """Return how many runs of a group may fail: as many of the slowest runs as its result drops.
 
-    A result drops its slowest runs, and a failed run counts as the slowest. So the number that may fail is the number
-    that is dropped:
+    A failed run counts as the slowest.
 
-    - A benchmark with MLPerf rounds: what its rounds drop, if they agree. A group with fewer runs than a round asks for
-      may have no failures in that round.
-    - Any other benchmark: 1 if the protocol takes the olympic mean and the group has enough runs for it, else 0.
+    - A benchmark without MLPerf rounds: 1 if the protocol takes the olympic mean and the group has enough runs for it,
+      else 0.
+    - A benchmark with MLPerf rounds: the number that each round drops, or 0 if the group has fewer runs than the round
+      asks for. None if this differs between rounds, because logs do not say their round.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
     if not submission_by_round:
@@ -198,8 +199,9 @@ def allowed_failures(group: Group, protocol: Protocol) -> int | None:
     for submission in submission_by_round.values():
         has_enough_runs = len(group.runs) >= submission.runs
         allowed_in_rounds.add(submission.dropped if has_enough_runs else 0)
-    rounds_agree = len(allowed_in_rounds) == 1
-    return allowed_in_rounds.pop() if rounds_agree else None
+    if len(allowed_in_rounds) > 1:
+        return None
+    return allowed_in_rounds.pop()
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:

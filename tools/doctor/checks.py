@@ -47,8 +47,7 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether each CUDA library loads. If NCCL loads, yield one on its version, too.
 
-    `libraries` has an answer for each file name: "loads", or "error: " and the reason why it does not load. For NCCL
-    and cuDNN the answer is their version in place of "loads": {"libnccl.so.2": "22105"}.
+    `libraries` has an answer for each file name: "loads", a version such as "22105", or "error: " and the reason.
     """
     for file_name, answer in libraries.items():
         name, _, _ = file_name.partition(".")  # "libnccl"
@@ -65,14 +64,7 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on whether a node has what the job's ranks need.
-
-    - A core for each rank.
-    - Free memory, and shared memory.
-    - Enough files that a process may open.
-    - If the node has InfiniBand: enough memory that a process may lock.
-    - Free space on the disks for logs and checkpoints.
-    """
+    """Yield verdicts on whether a node has what the job's ranks need: cores, memory, open files and disk space."""
     ranks = job.cluster.dgxngpu
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
@@ -186,38 +178,34 @@ def _port_states(ports: dict[str, str]) -> str:
     return ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
 
 
+def _judge_infiniband_ports(
+    ports: dict[str, str], inactive_ports: list[str], job: env.Job, *, can_open_devices: bool
+) -> Verdict:
+    """Return the verdict on a node's InfiniBand ports. `inactive_ports` are those that NCCL uses and are not ACTIVE."""
+    found = _port_states(ports)
+    fix = ""  # empty: judge_check takes the fix of checks.yaml
+    if inactive_ports:
+        fix = f"bring {', '.join(inactive_ports)} up (ibstat), or leave it out by NCCL_IB_HCA"
+    elif ports and not can_open_devices:
+        found += ", but no /dev/infiniband/uverbs* can be opened"
+        fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
+    is_good = bool(ports) and not inactive_ports and can_open_devices
+    wanted = "every port that NCCL_IB_HCA takes ACTIVE"
+    return judge_check(job, "network.infiniband", good=is_good, found=found, fix=fix, wanted=wanted)
+
+
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on a node's InfiniBand: on its ports, and on whether they can read a GPU's memory.
+    """Yield a verdict on a node's InfiniBand ports, and one on whether they can read a GPU's memory.
 
-    The first verdict is "network.infiniband":
-
-    - The node has no port: bad.
-    - A port that NCCL uses by NCCL_IB_HCA is not ACTIVE: bad.
-    - The process cannot open the devices of the ports: bad.
-    - Otherwise: ok, even if NCCL uses no port. The check "nccl.ports" reports that.
-
-    The second verdict, "network.peermem", is only for a GPU job with a port that NCCL uses and that is ACTIVE.
+    The second is only for a GPU job with an ACTIVE port that NCCL uses. If NCCL uses no port, the first is ok: the
+    check "nccl.ports" reports that.
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
     used_ports = nccl.names_taken(setting, list(ports))
     inactive_ports = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
     can_open_devices = facts.get("can_open_infiniband", True)  # absent if it was not tried
-
-    found = _port_states(ports)
-    is_good = False
-    if not ports:
-        fix = ""  # empty: judge_check takes the fix of checks.yaml
-    elif inactive_ports:
-        fix = f"bring {', '.join(inactive_ports)} up (ibstat), or leave it out by NCCL_IB_HCA"
-    elif not can_open_devices:
-        found += ", but no /dev/infiniband/uverbs* can be opened"
-        fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
-    else:
-        is_good = True
-        fix = ""  # nothing to mend
-    wanted = "every port that NCCL_IB_HCA takes ACTIVE"
-    yield judge_check(job, "network.infiniband", good=is_good, found=found, fix=fix, wanted=wanted)
+    yield _judge_infiniband_ports(ports, inactive_ports, job, can_open_devices=can_open_devices)
 
     has_active_port = len(inactive_ports) < len(used_ports)
     if has_active_port and job.cluster.device == "gpu" and "peermem" in facts:
@@ -254,13 +242,10 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
+    """Yield verdicts on one part of a data set, `train` or `val`: on its list, its content and its images.
 
-    If the part could not be read, the only verdict is a bad one on its list. Otherwise there are:
-
-    - a good verdict on its list, with the part's size;
-    - a bad verdict for each note on its content;
-    - a verdict on whether the images of a sample can be decoded.
+    `part` is what harness/data_check.py found. If the part could not be read, the only verdict is a bad one on its
+    list.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -280,11 +265,9 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
-    """Return the verdicts on all nodes, in this order:
+    """Return the verdicts on each node, on what must be the same on all nodes, and on the code of the first node.
 
-    - those on each node, without repetitions; with several nodes each finding begins with the host's name;
-    - those on the facts that must be the same on all nodes;
-    - one on whether the code on the first node differs from its commit.
+    With several nodes each finding begins with the host's name.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -337,7 +320,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     """Return two verdicts: on whether MPI started as many ranks as the job has, and on whether the nodes' clocks agree.
 
     `hosts` has the host of each rank. `offsets_s` has for each node how many seconds its clock is ahead of the first
-    node's. No clock may be more than CLOCK_S ahead or behind.
+    node's.
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
@@ -350,10 +333,10 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 
 
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
-    """Return the verdicts on starting ranks if only this node was looked at.
+    """Return the verdict on starting ranks by mpirun, and a warning if the job has other nodes: they were not looked
+    at.
 
-    - "mpi.start", on a start of two ranks by mpirun. `error` says why it failed; it is empty if it worked.
-    - For a job of several nodes a warning, "mpi.ranks": the other nodes were not looked at.
+    `error` says why a start of two ranks failed; it is empty if it worked.
     """
     verdicts = [judge_check(job, "mpi.start", good=not error, found=error or "2 ranks added a number")]
     if job.cluster.dgxnnodes > 1:
@@ -366,9 +349,6 @@ def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
     """Return on rank 0 how many seconds the clock of rank `other` is ahead of rank 0's. Any other rank gets 0.
 
     Rank 0 and rank `other` must both call this, because they exchange messages. On any other rank it does nothing.
-
-    Rank 0 asks for the time CLOCK_QUESTIONS times. The answer to the quickest question counts, because it is the most
-    exact: the other clock is taken to be read halfway between question and answer.
     """
     quickest_s = float("inf")
     offset_s = 0.0
@@ -378,8 +358,9 @@ def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
             comm.send(None, dest=other)
             other_clock_s = comm.recv(source=other)
             answered_s = time.time()
-            if answered_s - asked_s < quickest_s:
+            if answered_s - asked_s < quickest_s:  # the quickest answer is the most exact
                 quickest_s = answered_s - asked_s
+                # The other clock is taken to be read halfway between question and answer.
                 offset_s = other_clock_s - (asked_s + answered_s) / 2
         elif comm.Get_rank() == other:
             comm.recv(source=0)

@@ -76,16 +76,10 @@ class System:
 
 
 def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
-    """Try to start CUDA in the environment of a rank, and to make a context on each of the first `gpus` GPUs.
+    """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
-    A child process tries the GPUs one after the other, because a call of CUDA may hang or kill its process.
-
-    - The child ends by itself: it has tried all GPUs, or CUDA itself has failed.
-    - It hangs or dies before the first GPU, or at its exit: CUDA itself is at fault, and no further GPU is tried.
-    - It hangs or dies on a GPU: the GPU is at fault, and a new child goes on with the next GPU. No child is started
-      after ALL_S seconds, so some GPUs may have no result.
-
-    The result has the last step of each GPU that was tried. Its other fields come from the last child.
+    A child process does this, because a call of CUDA may hang or kill its process. Some GPUs have no result if CUDA
+    itself fails or time runs out.
     """
     until_s = time.monotonic() + ALL_S
     gpu_steps: dict[int, Step] = {}
@@ -105,24 +99,20 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         gpus_shown = min(gpus, result.count or 0)
         if first_gpu >= gpus_shown or time.monotonic() > until_s:
             break
-    return replace(result, gpus=dict(sorted(gpu_steps.items())))
+    return replace(result, gpus=dict(sorted(gpu_steps.items())))  # all else is what the last child said
 
 
 def _read_answers(child: Talk) -> CudaStart:
     """Return what came of CUDA's start, by the lines that the child, ask_cuda.py, printed.
 
-    The child announces each step and reports its result:
-        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
-        {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... A child that hung or died
-    did so in the step that had begun and not ended. If all steps had ended, it did so at its exit. That is a step of
-    the driver, too.
+    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... If the child hung or
+    died, it did so in the step that had begun and not ended.
     """
     answers = child.answers()
     steps = _last_ended_calls(answers)
     has_hung_or_died = child.failure != ""  # the text says how
     if has_hung_or_died:
-        step_name, call = _step_not_ended(answers)
+        step_name, call = _step_not_ended(answers)  # the driver's, if all steps had ended: it died at its exit
         steps[step_name] = Step(call=call, code=None, hang_or_death=child.failure)
 
     gpus: dict[int, Step] = {}
@@ -145,13 +135,10 @@ def _read_answers(child: Talk) -> CudaStart:
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
     """Return the last call of each step that has ended, with its result, by the step's name.
 
-    For one call of the step "gpu 0" the child's lines are:
+    A step of a GPU has several calls, each made only after a success. One call has two lines:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
-
-    A GPU's step has several calls. The child makes the next one only after a success, so all calls before the last
-    have succeeded. A call that has begun and not ended is ignored.
     """
     begun_call_of_step: dict[str, str] = {}
     ended_calls: dict[str, Step] = {}

@@ -8,7 +8,7 @@ import pynvml
 
 from harness import env, memory, nvidia, provenance
 from runlog.digits import six_digits
-from runlog.verdict import FATAL, WARNING, Verdict
+from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tools.doctor.cuda import CudaStart, System
 from tools.doctor.rows import CAPABILITIES, FAULTS, Facts, gpu_name, judge_check
 from tools.doctor.topology_checks import judge_topology
@@ -63,9 +63,8 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether NVML shows as many GPUs as the job needs.
 
-    If NVML lacks some or all GPUs, the verdict quotes NVML's reason and has the advice of faults.yaml. A run counts its
-    GPUs by NVML, so GPUs that only CUDA shows do not count. If CUDA shows enough GPUs but the NVML library is missing,
-    as in a wrongly started container, the verdict says how to get NVML.
+    A run counts its GPUs by NVML, so GPUs that only CUDA shows do not count. If NVML lacks some, the verdict quotes its
+    reason.
     """
     reason: str = facts["gpu_absence"]  # why NVML does not show some or all GPUs; empty if it shows all
     shown_by_nvml = len(facts["gpus"])
@@ -75,7 +74,7 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     shown_by_cuda = 0
     if start is not None and start.count is not None:
         shown_by_cuda = start.count
-    if NO_NVML in reason and shown_by_cuda >= job.cluster.dgxngpu:
+    if NO_NVML in reason and shown_by_cuda >= job.cluster.dgxngpu:  # as in a wrongly started container
         found += f", while CUDA shows {shown_by_cuda}"
         fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
     return judge_check(job, "gpu.count", good=shown_by_nvml >= job.cluster.dgxngpu, found=found, fix=fix)
@@ -95,10 +94,7 @@ def _advice_on_nvml(reason: str) -> str:
 def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    - GPU_CODE has code for exactly its compute capability: ok.
-    - Its compute capability is unknown: a warning.
-    - It runs only code that was made for an earlier compute capability: a warning.
-    - It runs none of the code: fatal.
+    It is a warning if the GPU runs only code made for an earlier compute capability, and fatal if it runs none.
     """
     has_own_code = gpu.capability in GPU_CODE
     runnable_codes = code_for(gpu.capability)
@@ -126,13 +122,8 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it.
-
-    - At least as new as the bundled driver: ok.
-    - Older, but at least as new as the oldest driver: ok by NVIDIA's minor-version compatibility.
-    - Older still or unknown, but CUDA has started: ok. An old driver then runs CUDA by the package cuda-compat.
-    - Unknown, and CUDA has not started: a warning.
-    - Older than the oldest driver, and CUDA has not started: fatal.
+    DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it. Even an older or unknown driver
+    is ok if CUDA has started: the package cuda-compat can make that possible.
     """
     bundled_driver, oldest_driver = DRIVERS
     driver = _driver_version(gpu, facts)
@@ -235,12 +226,6 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
     GPUs from Ampere on replace broken rows of memory by spare ones. Earlier GPUs retire broken pages. Both happen at
     the next reset of the GPU; until then the broken part is in use.
-
-    - The GPU reports its rows: a verdict on them.
-    - It does not, and may be of Ampere or later: a verdict that they are unknown.
-    - A page waits for its retirement: a bad verdict.
-
-    All are verdicts of the check "gpu.remapped_rows", which stands for broken pages, too.
     """
     rows = gpu.remapped_rows
     may_replace_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
@@ -250,7 +235,7 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         yield judge_check(job, "gpu.remapped_rows", good=False, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
-        found = f"{gpu_name(gpu)}: a page is retired at the next reset"
+        found = f"{gpu_name(gpu)}: a page is retired at the next reset"  # of an earlier GPU; the check has one name
         yield judge_check(job, "gpu.remapped_rows", good=False, found=found)
 
 
@@ -288,41 +273,22 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
-    - A process of another job computes on it: fatal.
-    - Much memory is in use and no display explains it: fatal. A container does not see the processes outside it, but
-      it sees their memory.
-    - A display uses much memory: a warning.
-    - A service such as MPS holds the GPU, with little memory: a warning.
-    - The memory in use is unknown: a warning.
-    - Otherwise, even if the processes are unknown: ok.
+    A process of another job is fatal, and so is much memory in use without a display. A display, a service such as MPS,
+    or an unknown use of memory is a warning.
     """
     memory_in_use = _memory_in_use(gpu)
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
-    of_services = [pid for pid in computing if pid in gpu.services]
-    of_other_jobs = [pid for pid in computing if pid not in gpu.services]
     pids = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
     if gpu.displays:
         pids += f", of a display {_pids(gpu.displays)}"
 
-    is_free = False
-    bad_status = WARNING
-    fix = ""  # empty: judge_check takes the fix of checks.yaml
-    if of_other_jobs or (memory_in_use.is_too_much and not gpu.displays):
-        bad_status = FATAL
-    elif memory_in_use.is_too_much:
-        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
-    elif of_services:
-        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
-    elif memory_in_use.mib is None:
-        fix = NOT_SAID
-    else:
-        is_free = True
+    status, fix = _status_by_use(gpu, computing, memory_in_use)
     return judge_check(
         job,
         "gpu.processes",
-        good=is_free,
+        good=status == OK,
         found=f"{gpu_name(gpu)}: {pids}, {memory_in_use.words}",
-        bad_status=bad_status,
+        bad_status=status,
         fix=fix,
         most=memory_in_use.most_mib,
     )
@@ -345,9 +311,7 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
 
-    - The driver reports what processes use: up to FOREIGN_MIB is tolerated.
-    - It reports only the sum of that and of what it keeps for itself: RESERVE_MIB more is tolerated.
-    - It reports neither: `mib` is None.
+    Some drivers report only the sum with what they keep for themselves. Then RESERVE_MIB more is tolerated.
     """
     mib = gpu.memory_used_mib
     most_mib = FOREIGN_MIB
@@ -360,6 +324,26 @@ def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     return _MemoryInUse(mib=mib, most_mib=most_mib, words=words)
 
 
+def _status_by_use(gpu: nvidia.Gpu, computing: list[int], memory_in_use: _MemoryInUse) -> tuple[str, str]:
+    """Return a GPU's status by what uses it, and what to do. If the latter is empty, checks.yaml says it.
+
+    `computing` are the processes on the GPU, without those of displays.
+    """
+    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
+    # A container does not see the processes outside it, but it sees their memory.
+    has_unseen_process = memory_in_use.is_too_much and not gpu.displays
+    if is_used_by_other_job or has_unseen_process:
+        return FATAL, ""
+    if memory_in_use.is_too_much:
+        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
+        return WARNING, fix
+    if computing:  # only services
+        return WARNING, "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
+    if memory_in_use.mib is None:
+        return WARNING, NOT_SAID
+    return OK, ""
+
+
 def _pids(pids: Iterable[int]) -> str:
     """Return pids as text, comma-separated; "none" if there are none."""
     return ", ".join(str(pid) for pid in pids) or "none"
@@ -368,17 +352,7 @@ def _pids(pids: Iterable[int]) -> str:
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on each of the GPU's two modes; none on a mode that the GPU does not report.
 
-    MIG mode divides a GPU into several:
-
-    - off, now and after the next reset: ok;
-    - on: fatal;
-    - off now, on after the next reset: a warning.
-
-    The compute mode says how many processes may use the GPU:
-
-    - the default, any number: ok;
-    - prohibited, none: fatal;
-    - another one, only one process: a warning.
+    MIG mode divides a GPU into several. The compute mode says how many processes may use the GPU.
     """
     if gpu.mig is not None:
         state = "on" if gpu.mig else "off"
@@ -397,10 +371,7 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether the job's training fits into the GPU's memory.
-
-    The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
-    and its libraries take. A margin must be left over. The verdict lists all parts.
+    """Yield the verdict on whether the job's training fits into the GPU's memory, with a margin left over.
 
     Nothing is yielded if the GPU's memory is unknown, or if the peak of the job's program was never measured.
     """

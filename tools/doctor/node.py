@@ -43,17 +43,15 @@ DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which In
 def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
-    `rank_cores` are the cores that each rank of this node may use; None if no ranks run, and the cores are those that
-    the launcher would give. `node` is the node's number in HOSTS; None means NODE_RANK.
-
-    NVML is asked before anything here uses memory of a GPU. It stays open to the end. If persistence is off, closing it
-    unloads the driver, and CUDA and nvidia-smi would have to load it again.
+    `rank_cores` are the cores that each rank of this node may use; None means those that the launcher would give.
+    `node` is the node's number in HOSTS; None means NODE_RANK.
     """
     on_gpu = job.cluster.device == "gpu"
     if node is None:
         node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
+        # NVML is asked before anything here uses memory of a GPU. Without persistence, closing it unloads the driver.
         absence = child.hanging_call_of_nvml() if on_gpu else ""
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
@@ -71,16 +69,8 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores or _rank_cores(job),
             "numa": _numa(),
-            "memory_gib": psutil.virtual_memory().available / GIB,
-            "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
-            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-            "logs": _disk(Path(job.trials.logdir)),
-            "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
-            "interfaces": _interfaces(),
-            "infiniband": _infiniband(Path("/sys/class/infiniband")),
-            "can_open_infiniband": _can_open_one(Path("/dev/infiniband").glob("uverbs*")),
-            "peermem": _peermem(Path("/sys/module"), platform.release(), cuda.kernel_module_text()),
+            **_resources(job),
+            **_network_devices(),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
         errors = {name: error.result() for name, error in import_errors.items()}
@@ -89,6 +79,28 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         if library_starts is not None:
             facts.update(library_starts.result())
         return facts
+
+
+def _resources(job: env.Job) -> JsonObject:
+    """Return what memory, open files and disk space this process may still take, by the facts' names."""
+    return {
+        "memory_gib": psutil.virtual_memory().available / GIB,
+        "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "logs": _disk(Path(job.trials.logdir)),
+        "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
+    }
+
+
+def _network_devices() -> JsonObject:
+    """Return this node's network interfaces and InfiniBand ports, and what these can do, by the facts' names."""
+    return {
+        "interfaces": _interfaces(),
+        "infiniband": _infiniband(Path("/sys/class/infiniband")),
+        "can_open_infiniband": _can_open_one(Path("/dev/infiniband").glob("uverbs*")),
+        "peermem": _peermem(Path("/sys/module"), platform.release(), cuda.kernel_module_text()),
+    }
 
 
 def _topology() -> JsonObject:
@@ -100,15 +112,10 @@ def _topology() -> JsonObject:
 
 
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
-    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
+    """Start CUDA and NCCL in the environment that the ranks of this node will have.
 
-    `node` is this node's number in HOSTS. The returned facts are:
-
-    - "cuda_start", "nccl_start": the results.
-    - "cuda_system": the parts of the GPUs' driver that may explain why CUDA does not start.
-    - "nccl_settings": all environment variables that choose NCCL's network, set by this project or by the user.
-    - "nccl_files": the files that exist and may set more such variables.
-    - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
+    Returns what came of it, and what may explain a failure: the driver's parts and the settings of NCCL's network.
+    `node` is this node's number in HOSTS.
     """
     interface_setting = network.nccl_settings(job.cluster, node)  # NCCL_SOCKET_IFNAME; empty: NCCL is to choose
     environ = interface_setting | env.of_ranks(job)  # the user's own value wins
@@ -120,20 +127,17 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
     return {
         "cuda_start": cuda.try_start(environ, job.cluster.dgxngpu),
-        "cuda_system": cuda.system(),
+        "cuda_system": cuda.system(),  # parts of the driver that may explain why CUDA does not start
         "nccl_start": nccl.try_start(environ),
         "nccl_settings": network_variables,
+        # Files that may set more of NCCL's variables.
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
         "address": address,
     }
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA).
-
-    - One of two kernel modules is loaded: its name.
-    - Linux is at least DMA_BUF_KERNEL and NVIDIA's kernel module is the open one: DMA-BUF, with the kernel's version.
-    - Otherwise nothing does: "".
+    """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA); "" if nothing does.
 
     `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, "5.15.0-91-generic".
     `driver` is the text of NVIDIA's kernel module about itself in /proc.
@@ -154,13 +158,9 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
 
 
 def _import_error(name: str) -> str:
-    """Import a package in a child process, and return why that failed; "" if it worked.
+    """Import a package, and return why that failed, such as "not done in 60 s"; "" if it worked.
 
-    A child process, because a broken library may kill or hang it:
-
-    - It does not end in IMPORT_S seconds: "not done in 60 s".
-    - It dies by a signal: "ended by signal 11".
-    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...".
+    The import runs in a child process, because a broken library may kill or hang it.
     """
     command = [sys.executable, "-c", f"import {name}"]
     try:
@@ -178,16 +178,14 @@ def _import_error(name: str) -> str:
 def install_advice(error: str) -> str:
     """Return advice on how to install what an import lacked, by the import's error.
 
-    - The error names no system library: "launch/setup.sh run installs the packages of locks/run.lock".
+    - "No module named 'yaml'" -> "launch/setup.sh run installs the packages of locks/run.lock".
     - "libGL.so.1: cannot open shared object file" -> "apt-get install libgl1, or by dnf, yum or zypper
       'libGL.so.1()(64bit)'".
-
-    Debian names a package by the library's name and version (Debian's policy, section 8.1). If the name ends with a
-    digit, a hyphen stands between them: libfoo2.so.3 -> libfoo2-3. RPM finds a package by the library's file name.
     """
     library = re.search(r"(?P<file>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
     if library is None:  # a Python package is missing
         return "launch/setup.sh run installs the packages of locks/run.lock"
+    # Debian's policy, section 8.1: libfoo.so.3 is in libfoo3, and libfoo2.so.3 in libfoo2-3.
     debian_package = library["name"].lower().replace("_", "-")
     if debian_package[-1].isdigit():
         debian_package += "-"
@@ -220,9 +218,7 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
 def _libraries() -> dict[str, str]:
     """Load each CUDA library into this process, and return what came of it, by the library's file name.
 
-    - NCCL and cuDNN: their version, such as "22105".
-    - Any other library: "loads".
-    - A library that does not load, or NCCL or cuDNN without a function for its version: "error: " and the reason.
+    The answer is "loads", the version of NCCL or cuDNN, such as "22105", or "error: " and the reason.
     """
     answers = {}
     for name in CUDA_LIBRARIES:
@@ -306,11 +302,8 @@ def _infiniband(root: Path) -> dict[str, str]:
 def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None:
     """Return what harness/data_check.py finds in each part of the job's data set: {"train": {...}, "val": {...}}.
 
-    - The job reads no data set of the user's: None.
-    - A package of IMPORTED cannot be imported: the data set is not read, and "train" has only an "error" that says so.
-    - Otherwise: the facts of each part.
-
-    `import_errors` says for each package of IMPORTED why it cannot be imported; empty if it can.
+    None if the job reads no data set of the user's. `import_errors` says for each package of IMPORTED why it cannot be
+    imported; empty if it can.
     """
     if not job.data.folder or job.data.is_synthetic:
         return None

@@ -44,9 +44,8 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on whether CUDA starts on this node.
 
-    - The driver itself failed in a step: a fatal verdict.
-    - A GPU gave no context: a fatal verdict for each such GPU.
-    - Neither: one verdict on the number of GPUs. CUDA may show too few, or there was no time to try all of them.
+    Each fault of the driver or of a GPU has a fatal verdict. Without a fault there is one verdict on the number of
+    GPUs.
     """
     start: CudaStart = facts["cuda_start"]
     if start.fault is not None:
@@ -60,11 +59,8 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
 
-    Call this only if no GPU refused a context. The remaining cases are:
-
-    - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
-    - Time ran out before all GPUs of the job were tried: a warning.
-    - All of them gave a context: ok.
+    Call this only if no GPU refused a context. Then CUDA may still show too few GPUs, or time ran out before all of
+    them were tried.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_gpus = start.count or 0
@@ -102,11 +98,7 @@ def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
 def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
     """Return the fatal verdict on a step of CUDA's start that failed: the failure, its cause and what to do.
 
-    The failure begins with `subject`, "GPU3: " for a step of one GPU, empty for a step of the driver itself:
-
-    - The process hung or died: "GPU3: cuCtxCreate_v2 no answer in 20 s".
-    - Nothing could be called: only the reason, "libcuda.so.1: cannot open shared object file".
-    - The call returned an error: "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)".
+    `subject` begins the failure: "GPU3: " for a step of one GPU, empty for a step of the driver itself.
     """
     could_not_call = step.code is None
     if step.hang_or_death:
@@ -121,48 +113,44 @@ def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     """Return the `cause` and the `fix` that faults.yaml has for a failed step of CUDA's start.
 
-    The first of these that applies decides:
-
-    1. The process hung or died, or nothing could be called.
-    2. NVML or the system shows a sign, such as a GPU in MIG mode, that can explain this code.
-    3. The code itself, or the default of faults.yaml.
-
-    Signs go before the code, because one code of CUDA has many causes.
+    One code of CUDA has many causes. So a sign that NVML or the system shows, such as a GPU in MIG mode, goes before
+    the code.
     """
-    evidence = _evidence(facts)
-    name = ""  # of an entry under "evidence" in faults.yaml; empty: the code decides
-    if step.hang_or_death.startswith("no answer"):
-        name = "hang"
-    elif step.hang_or_death:
-        name = "death"
-    elif step.code is None:
-        name = "load"
-    elif evidence["lost"] and step.code in OF_DEVICES:
-        name = "lost"
-    elif evidence["mig"] and step.code in OF_MIG:
-        name = "mig"
-    elif evidence["prohibited"] and step.code in OF_COMPUTE_MODE:
-        name = "prohibited"
-    elif evidence["device"] and step.code in OF_DEVICES:
-        name = "device"
-
+    name = _name_of_evidence(step, _evidence(facts))
     if name:
         cause: dict[str, str] = FAULTS["evidence"][name]
         return cause
-    cause_of_result: dict[str, str] = FAULTS["cuda"].get(step.code, FAULTS["cuda"]["default"])
-    return cause_of_result
+    cause_of_code: dict[str, str] = FAULTS["cuda"].get(step.code, FAULTS["cuda"]["default"])
+    return cause_of_code
+
+
+def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
+    """Return the entry under "evidence" in faults.yaml that explains a failed step of CUDA; empty if none does.
+
+    A sign in `evidence`, such as "mig", explains only some codes of CUDA.
+    """
+    if step.hang_or_death.startswith("no answer"):
+        return "hang"
+    if step.hang_or_death:
+        return "death"
+    if step.code is None:  # nothing could be called
+        return "load"
+    if evidence["lost"] and step.code in OF_DEVICES:
+        return "lost"
+    if evidence["mig"] and step.code in OF_MIG:
+        return "mig"
+    if evidence["prohibited"] and step.code in OF_COMPUTE_MODE:
+        return "prohibited"
+    if evidence["device"] and step.code in OF_DEVICES:
+        return "device"
+    return ""
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
     """Return what NVML and the system show that may explain a fault of CUDA, as texts by name.
 
-    The texts fill the placeholders of faults.yaml, such as "{driver}". Four of them are signs of a fault, and empty
-    without it:
-
-    - "lost": a GPU that fell off the bus;
-    - "mig": GPUs in MIG mode;
-    - "prohibited": GPUs whose compute mode lets no process in;
-    - "device": device files that cannot be opened.
+    The texts fill the placeholders of faults.yaml, such as "{driver}". The last four are signs of a fault, which
+    are empty if there is no such sign.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -197,10 +185,8 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    For a job of several nodes there may be two more:
-
-    - on the network interface that NCCL chose, if NCCL named one;
-    - on the InfiniBand ports that NCCL uses, if the node has any.
+    For a job of several nodes there may be two more: on the network interface and on the InfiniBand ports that NCCL
+    uses.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
@@ -224,11 +210,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
-    - The process hung or died: how it did.
-    - Nothing could be called: the reason.
-    - The call returned an error: its code, NCCL's message, and `settings`, the text of NCCL's variables.
-
-    What to do comes from faults.yaml.
+    `settings` is the text of NCCL's variables. What to do comes from faults.yaml.
     """
     if start.hang_or_death:
         found = f"ncclGetUniqueId {start.hang_or_death}"
@@ -245,12 +227,10 @@ def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    - It is the loopback: fatal.
-    - It has the address by which HOSTS names this node, `hosts_address`: ok. That is empty if HOSTS does not say it.
-    - It links only containers, or has an address that it gave itself: a warning.
-    - Any other interface: ok.
+    `hosts_address` is the address by which HOSTS names this node; empty if HOSTS does not say it.
     """
-    is_loopback = start.interface == "lo"
+    is_loopback = start.interface == "lo"  # it leads to no other node
+    # It links only containers, or has an address that it gave itself.
     looks_local = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)
     is_in_hosts = start.address == hosts_address
     return judge_check(
@@ -262,30 +242,30 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     )
 
 
+def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
+    """Return which devices `setting` matches by accident, and how to mend the setting.
+
+    NCCL compares beginnings of names, so "mlx5_1" also matches mlx5_10. "=mlx5_1" makes it compare full names.
+    """
+    if choice_of(setting).leaves_out:  # the setting begins with ^
+        fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
+        return f"it leaves out {names} too, by the beginning of a name", fix
+    fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
+    return f"{names} by the beginning of a name", fix
+
+
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    The verdict reports the first fault that is found:
-
-    - The setting matches a device by accident. NCCL compares beginnings of names, so "mlx5_1" also matches mlx5_10. A
-      "=" before the names makes NCCL compare full names.
-    - None of the ports that NCCL uses is ACTIVE.
-    - Both Ethernet (RoCE) and InfiniBand ports are among them. NCCL cannot join these two kinds.
-
-    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    It reports the first fault that is found. `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200
+    Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
     matched_by_accident = nccl.matched_by_prefix(setting, list(ports))
     if matched_by_accident:
-        names = ", ".join(matched_by_accident)
-        if choice_of(setting).leaves_out:  # the setting begins with ^
-            found += f"; it leaves out {names} too, by the beginning of a name"
-            fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
-        else:
-            found += f"; {names} by the beginning of a name"
-            fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
-        return judge_check(job, "nccl.ports", good=False, found=found, fix=fix)
+        accident, fix = _accident_and_fix(setting, ", ".join(matched_by_accident))
+        return judge_check(job, "nccl.ports", good=False, found=f"{found}; {accident}", fix=fix)
 
     active = [port for port in taken if ports[port].startswith("ACTIVE")]
     if not active:

@@ -116,26 +116,32 @@ def ranks_of(record: Record) -> list[Rank]:
 
 
 def check(record: Record) -> None:
-    """Raise an error if the digests of a fleet's record are incomplete or inconsistent; a record without them passes.
+    """Raise an error if the digests of a fleet's record are incomplete or inconsistent.
 
-    - Each table must have a digest of each tensor for each step, else ValueError.
-    - The ranks must be numbered from 0 on, and each host must have a rank, else ValueError.
-    - Each rank must have either positive counts of repetitions or a failure, else ValueError.
-    - A field that is missing or of another type raises LookupError, TypeError or AttributeError.
+    A record without digests passes. The error is ValueError for a wrong value. It is LookupError, TypeError or
+    AttributeError if a field is missing or of another type.
     """
     if record.get("digests") is None:
         return
     _check_tables(record["digests"])
     _check_ranks(record["digests"]["ranks"], record["hosts"])
     for rank in ranks_of(record):
-        raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
-        for count in rank.count_by_table.values():
-            if type(count) is not int or count < 1:
-                raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
-        has_failed = rank.failure is not None
-        has_repetitions = bool(rank.count_by_table)
-        if has_failed == has_repetitions:
-            raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
+        _check_repetitions(rank)
+
+
+def _check_repetitions(rank: Rank) -> None:
+    """Raise ValueError unless a rank has either positive counts of repetitions or a failure.
+
+    Raises TypeError if one of its texts is not a text.
+    """
+    raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
+    for count in rank.count_by_table.values():
+        if type(count) is not int or count < 1:
+            raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
+    has_failed = rank.failure is not None
+    has_repetitions = bool(rank.count_by_table)
+    if has_failed == has_repetitions:
+        raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
 
 
 def raise_unless_texts(values: Iterable[Any]) -> None:
@@ -178,16 +184,22 @@ def _check_tables(digests: Digests) -> None:
 
 
 def judge(record: Record) -> list[Verdict]:
-    """Return a verdict on each host by comparing the digests of its ranks with those of ranks of the same class.
+    """Return a verdict on each host by the digests of its ranks, in the order of the record's hosts.
 
-    The ranks of a class have the same model of GPU or CPU, driver, cuDNN and Paddle. Ranks whose class is unknown
-    cannot be compared, so their status is unknown. A host has the status of its worst ranks, and its verdict has the
-    reason of each of them.
-
-    The verdicts are in the order of the record's hosts. Hosts without ranks have no verdict; without digests there are
-    none at all.
+    The list is empty if the record has no digests.
     """
     ranks = ranks_of(record)
+    if not ranks:
+        return []
+    judgement_by_rank = _judge_ranks(ranks, record["digests"])
+    judgements_by_host: dict[str, list[Judgement]] = {host: [] for host in record["hosts"]}
+    for rank in ranks:
+        judgements_by_host[rank.host].append(judgement_by_rank[rank.rank])
+    return [_verdict_on_host(host, judgements) for host, judgements in judgements_by_host.items() if judgements]
+
+
+def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
+    """Compare the digests of ranks of the same class; return {number of a rank: judgement}."""
     ranks_by_class: dict[str | None, list[Rank]] = {}
     for rank in ranks:
         ranks_by_class.setdefault(rank.class_name, []).append(rank)
@@ -195,16 +207,12 @@ def judge(record: Record) -> list[Verdict]:
     judgement_by_rank: dict[int, Judgement] = {}
     for class_name, ranks_of_class in ranks_by_class.items():
         if class_name is not None:
-            judgement_by_rank |= _judge_class(ranks_of_class, record["digests"])
+            judgement_by_rank |= _judge_class(ranks_of_class, digests)
             continue
         for rank in ranks_of_class:
             found = "not decided: its GPU's model, driver or cuDNN is not known, by which to compare"
             judgement_by_rank[rank.rank] = Judgement(UNKNOWN, found)
-
-    judgements_by_host: dict[str, list[Judgement]] = {host: [] for host in record["hosts"]}
-    for rank in ranks:
-        judgements_by_host[rank.host].append(judgement_by_rank[rank.rank])
-    return [_verdict_on_host(host, judgements) for host, judgements in judgements_by_host.items() if judgements]
+    return judgement_by_rank
 
 
 def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
@@ -219,18 +227,15 @@ def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
 
 
 def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class; return {number of the rank: judgement}.
+    """Judge the ranks of one class; return {number of a rank: judgement}.
 
-    - A rank that failed is fatal.
-    - If most of the others are unsteady, all of the others are unknown: the kernels sum in a random order. A rank is
-      unsteady if its repetitions gave different digests.
-    - If the class has no majority, each rank's repetitions are compared with each other.
-    - Otherwise each rank is compared with the majority.
+    A rank that failed is fatal. The other ranks are unknown if most of them gave different digests from repetition to
+    repetition: then the kernels sum in a random order.
     """
     measured = [rank for rank in ranks_of_class if rank.failure is None]
-    unsteady = [rank for rank in measured if not rank.is_steady]
-    # A single unsteady rank proves no random order: the rank itself may compute wrongly.
-    has_random_order = len(measured) > 1 and 2 * len(unsteady) > len(measured)
+    self_contradicting = [rank for rank in measured if not rank.is_steady]  # their repetitions gave different digests
+    # A single such rank proves no random order: the rank itself may compute wrongly.
+    has_random_order = len(measured) > 1 and 2 * len(self_contradicting) > len(measured)
     summary_of_class = _summarize_class(measured)
 
     judgement_by_rank: dict[int, Judgement] = {}
@@ -238,7 +243,8 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
         if rank.failure is not None:
             judgement = Judgement(FATAL, f"{rank.title} failed: {rank.failure}")
         elif has_random_order:
-            found = f"{NOT_REPEATABLE}: {len(unsteady)} of {len(measured)} ranks of a class differ from themselves"
+            differing = f"{len(self_contradicting)} of {len(measured)} ranks of a class differ from themselves"
+            found = f"{NOT_REPEATABLE}: {differing}"
             judgement = Judgement(UNKNOWN, found)
         elif summary_of_class.majority_table is None:
             judgement = _judge_by_own_repetitions(rank, digests, summary_of_class)
@@ -249,12 +255,7 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return a summary of the measured ranks of a class.
-
-    A table has the digests of one repetition. The summary has the number of ranks, the name of the majority's table,
-    how many ranks usually give that table, and which hosts gave each table. Without a majority its table is None, and
-    no rank agrees with it.
-    """
+    """Return a summary of the measured ranks of a class; `agreeing_ranks` is 0 if the class has no majority."""
     hosts_by_table: dict[str, set[str]] = {}
     for rank in measured:
         for table_name in rank.count_by_table:
@@ -272,8 +273,7 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 def _majority_table(measured: Sequence[Rank]) -> str | None:
     """Return the name of the table that more than half of a class's measured ranks usually give.
 
-    A table has the digests of one repetition. A rank usually gives the table of more than half of its repetitions.
-    None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured.
+    None if no table has such a majority, or if fewer than LEAST_RANKS ranks are measured.
     """
     if len(measured) < LEAST_RANKS:
         return None
@@ -285,23 +285,19 @@ def _majority_table(measured: Sequence[Rank]) -> str | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank of a class without a majority by whether its own repetitions agree.
 
-    A table has the digests of one repetition. A rank's usual table came out in more than half of its repetitions.
-
-    - No usual table: unknown.
-    - At least one repetition gave another table, one that no other host gave: fatal.
-    - Some repetitions gave other tables, but other hosts gave each of these too: unknown. A random order of summing has
-      that effect.
-    - All repetitions gave the usual table: unknown, because no majority confirms it. The message says whether the class
-      is too small (LEAST_RANKS) or its ranks disagree.
+    The rank is fatal if a repetition gave other digests than most of its repetitions, and no other host gave those
+    digests. Otherwise it is unknown.
     """
     if rank.usual_table is None:
         return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: no table came out in more than half of a rank's repetitions")
     if not rank.is_steady:
-        host_count = _count_hosts_with_rarest_fault(rank, summary_of_class, right_table=rank.usual_table)
+        host_count = _count_hosts_with_same_fault(rank, summary_of_class, right_table=rank.usual_table)
         is_on_its_host_alone = host_count == 1
         if is_on_its_host_alone:
+            # The text becomes "1 of 20 repetitions differ from the others of its own".
             return Judgement(FATAL, _describe_fault(rank, digests, rank.usual_table, "the others of its own"))
         return _judge_random_order(host_count)
+    # All repetitions agree, but no majority confirms them.
     if summary_of_class.rank_count < LEAST_RANKS:
         size = summary_of_class.rank_count
         return Judgement(UNKNOWN, f"not decided: {size} of its class, {LEAST_RANKS} are needed to tell who is wrong")
@@ -310,42 +306,35 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
 
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, majority_table: str) -> Judgement:
-    """Judge a rank by the table that most ranks of its class usually give, `majority_table`.
+    """Judge a rank by the digests that most ranks of its class gave, the table `majority_table`.
 
-    A table has the digests of one repetition. A rank's usual table came out in more than half of its repetitions.
-
-    - All repetitions gave the majority's table: ok.
-    - No other host gave the rank's wrong table: fatal, because corruption differs from host to host.
-    - Several hosts gave it, and it is the rank's usual table: unknown. Another library or setting may cause it.
-    - Several hosts gave it, but it is not the rank's usual table: unknown. The kernels may sum in a random order.
-
-    If the rank has several wrong tables, `_count_hosts_with_rarest_fault` says which one counts.
+    The rank is ok if all its repetitions gave that table. It is fatal if it gave a wrong table that no other host gave.
+    Otherwise it is unknown.
     """
     majority_text = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
     if rank.usual_table == majority_table and rank.is_steady:
         return Judgement(OK, f"the same bits as {majority_text}")
 
-    host_count = _count_hosts_with_rarest_fault(rank, summary_of_class, right_table=majority_table)
+    host_count = _count_hosts_with_same_fault(rank, summary_of_class, right_table=majority_table)
     is_on_its_host_alone = host_count == 1
-    if is_on_its_host_alone:
+    if is_on_its_host_alone:  # corruption differs from host to host
         return Judgement(FATAL, _describe_fault(rank, digests, majority_table, majority_text))
     is_usually_wrong = rank.usual_table is not None and rank.usual_table != majority_table
-    if is_usually_wrong:
+    if is_usually_wrong:  # another library or setting of these hosts may be the cause
         found = f"not decided: {host_count} hosts agree on other bits than {majority_text}: see what differs there"
         return Judgement(UNKNOWN, found)
     return _judge_random_order(host_count)
 
 
-def _count_hosts_with_rarest_fault(rank: Rank, summary_of_class: ClassSummary, *, right_table: str) -> int:
+def _count_hosts_with_same_fault(rank: Rank, summary_of_class: ClassSummary, *, right_table: str) -> int:
     """Return how many hosts gave the same wrong table as a rank, its own host included: 1 if no other host did.
 
-    Every table but `right_table` is wrong. The rank must have given a wrong table at least once. If its usual table is
-    wrong, the hosts of that table are counted. Otherwise those of its rarest wrong table are counted, because a table
-    of no other host speaks against the rank.
+    The rank must have given another table than `right_table` at least once.
     """
     wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
     if rank.usual_table in wrong_tables:
-        wrong_tables = [rank.usual_table]
+        wrong_tables = [rank.usual_table]  # what the rank usually computes counts more than a single repetition
+    # Of several wrong tables the rarest counts: it speaks most against the rank.
     return min(len(summary_of_class.hosts_by_table[table_name]) for table_name in wrong_tables)
 
 
@@ -357,16 +346,14 @@ def _judge_random_order(host_count: int) -> Judgement:
 def _describe_fault(rank: Rank, digests: Digests, right_table: str, right_ranks: str) -> str:
     """Return a message on a rank that computes wrongly: how often, and in which tensor of which step first.
 
-    A table has the digests of one repetition. `right_table` is the name of the right one, and `right_ranks` says in
-    words who gave it. The record holds the digests of a few tables only. If it lacks the right table or all wrong
-    tables of the rank, the message says so in place of the step and the tensor.
+    `right_ranks` says in words who gave the table `right_table`, such as "14 of 16 ranks of its class".
     """
     wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
     wrong_count = sum(rank.count_by_table[table_name] for table_name in wrong_tables)
     share = f"{wrong_count} of {rank.repetition_count} repetitions"
     message = f"{rank.title} computes wrongly: {share} differ from {right_ranks}"
 
-    kept_tables = digests["tables"]
+    kept_tables = digests["tables"]  # the record holds a few tables only
     positions = []
     for table_name in wrong_tables:
         if table_name in kept_tables and right_table in kept_tables:

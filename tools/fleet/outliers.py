@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from program.arrays import Array
 from runlog import stats
 from scoring.figure.calibration import smallest_difference
 
 LEAST_NODES = 4  # of three the odd one cannot be told
 # Rosner's test has several steps, each of which may name a healthy node. The chance of a false alarm in any step over
 # that in one step: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normally distributed).
-ALARMS_OVER_ONE_STEPS = 2.0
+ALARM_INFLATION = 2.0
 LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
 LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha` allows less
 LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so much
@@ -57,16 +58,10 @@ def error_of_centre(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    `log_ratios` has for each name the logarithm of its time over the fleet's typical time: 0.05 is about 5 % slower.
-    `noise` is the standard error of one such value. `alpha` is the chance of a false alarm in a healthy fleet.
-
-    A name is slow in two cases:
-    - It is an outlier above the others.
-    - It belongs to a minority that takes more than LEAST_MINORITY_RATIO times as long as all others.
-
-    The list is empty for fewer than LEAST_NODES names, because the usual time is unclear then.
+    A log ratio of 0.05 is about 5 % above the fleet's time, with the standard error `noise`. `alpha` is the chance of a
+    false alarm in a healthy fleet.
     """
-    if len(log_ratios) < LEAST_NODES:
+    if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
     median = statistics.median(log_ratios.values())
     distances = {name: log_ratio - median for name, log_ratio in log_ratios.items()}
@@ -75,42 +70,44 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 
 
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of the slow outliers by Rosner's test.
+    """Return the names of the slow outliers by Rosner's test, if their difference is large enough to matter.
 
-    `distances` has for each name its distance from the median, above 0 if it is slower. `noise` is the least standard
-    deviation that is assumed. `alpha` is the chance of a false alarm among healthy nodes.
-
-    1. Order the names from the nearest to the farthest, in either direction.
-    2. Test each name, from the farthest to the middle of that order: does it lie above the mean of all nearer ones by
-       more than chance explains?
-    3. The nearest name that passes this test is an outlier, and so are all farther ones.
-    4. Of the outliers, return those that are slower than the median by more than the smallest difference that matters.
+    `distances` has for each name its distance from the median, above 0 if it is slower. `alpha` is the chance of a
+    false alarm among healthy nodes.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
-    count = len(values)
-    most_chance = alpha / ALARMS_OVER_ONE_STEPS  # in one step, so that all steps together have `alpha`
-    first_outlier = count  # index in from_near_to_far; `count` means none
-    for candidate in range(count - 1, count // 2, -1):  # from the farthest on
-        nearer = values[:candidate]
-        deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
-        error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # between one value and the mean of `candidate`
-        t = float(values[candidate] - nearer.mean()) / error_of_difference
-        # The candidate is the farthest of `candidate` + 1 values, any of which could have been the farthest by chance.
-        chance = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
-        if t > LEAST_T and chance <= most_chance:
-            # All farther ones are outliers too, even if they hid each other in an earlier step.
-            first_outlier = candidate
+    most_chance = alpha / ALARM_INFLATION  # in one step, so that all steps together have `alpha`
+    outliers: list[str] = []
+    for nearer_count in range(len(values) - 1, len(values) // 2, -1):  # from the farthest to the middle
+        nearer = values[:nearer_count]
+        if _is_above(float(values[nearer_count]), nearer, noise=noise, most_chance=most_chance):
+            # The nearest that passes is kept in the end. All farther ones are outliers too, even if they hid each
+            # other in an earlier step.
+            outliers = from_near_to_far[nearer_count:]
     least_distance = smallest_difference()  # as a share of speed
-    return {name for name in from_near_to_far[first_outlier:] if distances[name] > least_distance}
+    return {name for name in outliers if distances[name] > least_distance}
+
+
+def _is_above(value: float, nearer: Array, *, noise: float, most_chance: float) -> bool:
+    """Return whether a value lies above the mean of all values nearer to the median, by more than chance explains.
+
+    `noise` is the least standard deviation that is assumed. `most_chance` is the chance of a false alarm.
+    """
+    count = len(nearer)
+    deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
+    error_of_difference = deviation * math.sqrt(1 + 1 / count)  # between one value and the mean of `count`
+    t = (value - float(nearer.mean())) / error_of_difference
+    # The value is the farthest of `count` + 1 values, any of which could have been the farthest by chance.
+    chance = (1 - stats.t_cdf(t, count - 1)) * (count + 1)
+    return t > LEAST_T and chance <= most_chance
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
     """Return the largest minority that takes over LEAST_MINORITY_RATIO times as long as all others; empty if none does.
 
     `distances` has for each name its distance from the median, as a logarithm of times. `noise` is the standard error
-    of one time's logarithm. The fastest of the minority is compared with the slowest of the others, and the gap must be
-    wider by three standard errors.
+    of one time's logarithm.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise

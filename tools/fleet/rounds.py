@@ -32,12 +32,10 @@ def round_count(nodes: int) -> int:
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of one round, from 0 on, of a tournament in which each node meets each other node once.
 
-    A tournament of n nodes has n - 1 rounds if n is even. If n is odd it has n rounds, and each round leaves one node
-    out. After the last round the list is empty.
-
-    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). This is the circle method: the
-    nodes sit in two facing rows; one stays in its seat, and the others move on by one seat each round.
+    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). After the last round the list is
+    empty.
     """
+    # The circle method: the nodes sit in two facing rows. One stays, and the others move on by one seat each round.
     seats: list[int | None] = [*nodes]
     if len(nodes) % 2 == 1:
         seats.append(None)  # an empty seat: the node that faces it is left out of the round
@@ -62,31 +60,12 @@ def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     """Return the rounds in which nodes exchange data in pairs: a list for each round, with its pairs.
 
-    `groups` has for each node, by its number, the name of its switch group. A group is the nodes at one switch. In a
-    round each node is in at most one pair, and all pairs exchange data at the same time. A pair that would come twice
-    is left out the second time, and so is a round without any pair left.
-
-    - With one group, all rounds pair nodes inside the group.
-    - With several groups, the first half of the rounds, rounded down, pairs nodes inside each group. The other rounds
-      pair nodes of different groups, which loads the uplinks of all groups at the same time.
-
-    In the other rounds a few pairs may still be inside one group: the first half of all nodes meets the second half,
-    and a group may have nodes in both. `across` says for each pair whether its nodes are in different groups.
+    `groups` has the switch group of each node. In a round each node is in at most one pair, and all pairs exchange data
+    at the same time. No pair comes twice.
     """
-    members: dict[str, list[int]] = {}  # {name of a group: numbers of its nodes}
-    for node, group in enumerate(groups):
-        members.setdefault(group, []).append(node)
-    total = round_count(len(groups))  # about log2 of the number of nodes
-    rounds_inside = total
-    if len(members) > 1:
-        rounds_inside = total // 2
-    # An entry is the pairs of one round. They may repeat pairs of earlier rounds.
-    planned = [_pairs_inside_groups(members, index) for index in range(rounds_inside)]
-    planned += [_pairs_across_groups(members, index) for index in range(total - rounds_inside)]
-
     met: set[Pair] = set()
     rounds_without_repeats = []
-    for planned_pairs in planned:
+    for planned_pairs in _plan_rounds(groups):
         new_pairs = []
         for first, second in planned_pairs:
             is_across = groups[first] != groups[second]
@@ -100,6 +79,24 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     return rounds_without_repeats
 
 
+def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Return the pairs of each round: first rounds inside the switch groups, then rounds across them.
+
+    The pairs may repeat pairs of earlier rounds. `groups` has the name of each node's group.
+    """
+    members: dict[str, list[int]] = {}  # {name of a group: numbers of its nodes}
+    for node, group in enumerate(groups):
+        members.setdefault(group, []).append(node)
+    total = round_count(len(groups))  # about log2 of the number of nodes
+    rounds_inside = total
+    if len(members) > 1:
+        rounds_inside = total // 2
+    planned = [_pairs_inside_groups(members, index) for index in range(rounds_inside)]
+    # These rounds load the uplinks of all groups at the same time.
+    planned += [_pairs_across_groups(members, index) for index in range(total - rounds_inside)]
+    return planned
+
+
 def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node meets a node of its own group; `members` has the groups' nodes."""
     pairs_of_round = []
@@ -111,17 +108,15 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which the first half of the nodes meets the second half.
 
-    `members` has the nodes of each group, and the nodes are ordered by group. The second half is rotated by
-    `round_index * step`. The step is larger than any group. If the second half has several groups, a node then mostly
-    meets another one of them in the next round.
-
-    Two groups of nodes 0 to 3 and 4 to 7 rotate by 5: first (0, 4) (1, 5) (2, 6) (3, 7), then (0, 5) (1, 6) (2, 7)
-    (3, 4). With an odd number of nodes the second half has one node more, and each round leaves another one out.
+    `members` has the nodes of each group. With two groups, 0 to 3 and 4 to 7, the first round is (0, 4) (1, 5) (2, 6)
+    (3, 7), and the second one is (0, 5) (1, 6) (2, 7) (3, 4).
     """
-    ordered = list(itertools.chain.from_iterable(members.values()))
+    ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2
+    # With an odd number of nodes, this half has one node more than the first, and each round leaves another one out.
     second_half = ordered[middle:]
-    # The size of the largest group leads to another group, and one more to another position in that group.
+    # From round to round the second half is rotated by a step longer than the largest group. A node's next partner is
+    # then mostly in another group, if the second half has several.
     step = max(len(nodes) for nodes in members.values()) + 1
     # With a common divisor the rotations would repeat before each node has met the whole second half.
     while math.gcd(step, len(second_half)) != 1:

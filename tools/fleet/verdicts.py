@@ -73,10 +73,8 @@ def judge_slowness(
 ) -> Verdict:
     """Return the verdict on the node or link `where` by one metric: a warning if it `is_slow`, else ok.
 
-    `slower` is its extra time over the fleet's median: 0.05 is 5 % slower. `interval_95` is the 95 % interval of
-    `slower`; None if there is none. `value` is the median in the metric's unit; None leaves it out of the figures.
-
-    The text is "5.0% (4.0% to 6.0%) slower than the fleet's median", followed by `also`.
+    `slower` is the extra time over the fleet's median: 0.05 becomes "5.0% slower than the fleet's median", followed by
+    `also`. `value` is the median in the metric's unit.
     """
     interval_text = ""
     if interval_95:
@@ -96,14 +94,12 @@ def judge_slowness(
 def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[str, list[float]]:
     """Return for each measured node or link, in each turn, the logarithm of its time over the median time of that turn.
 
-    Entry i of each list is turn i, which all nodes take at the same time. 0.0 is as fast as the median. Nodes and links
-    without a measurement are left out. The links of `across_links` lead from one switch group to another. They have a
-    median of their own, because they are usually slower than links inside a group.
+    The links of `across_links` lead from one switch group to another. They have a median of their own.
     """
     measured = {name: np.array(times) for name, times in series.items() if times}
     times_by_is_across: dict[bool, list[Array]] = {}
     for name, times in measured.items():
-        is_across = name in across_links
+        is_across = name in across_links  # such links are usually slower than links inside a group
         times_by_is_across.setdefault(is_across, []).append(times)
     # The median over the nodes or links, in each turn.
     medians = {is_across: np.median(times_of_kind, axis=0) for is_across, times_of_kind in times_by_is_across.items()}
@@ -120,14 +116,8 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    `series` has for each name its time in each turn, or None if it measured nothing.
-
-    - Fewer than LEAST_NODES names were measured: all measured ones are unknown.
-    - Otherwise a measured name has a warning if it is slow compared with the others, else it is ok.
-    - A name that measured nothing is fatal if `reasons` has an error for it, else unknown.
-
-    `alpha` is the chance of a false alarm in a healthy fleet. The links of `across_links` lead from one switch group to
-    another, and have a median of their own.
+    `alpha` is the chance of a false alarm in a healthy fleet. The links of `across_links`, between switch groups, have
+    a median of their own. `reasons` says why a name has no measurement.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
     verdicts: dict[str, Verdict] = {}
@@ -142,15 +132,12 @@ def judge_metric(
 
 
 def _judge_not_compared(metric: str, name: str, reason: str | None, too_few: str) -> Verdict:
-    """Return the verdict on a node or link that cannot be compared with others, by why it measured nothing.
+    """Return the verdict on a node or link that cannot be compared with others: fatal after an error, else unknown.
 
-    - `reason` is an error: fatal.
-    - `reason` begins with NOT_POSSIBLE: unknown, because this machine cannot measure it.
-    - `reason` is None: unknown, with the text `too_few`, which says that too few were measured.
+    `reason` says why it measured nothing. None means that too few were measured, and `too_few` says so.
     """
-    status = UNKNOWN
-    if reason is not None and not reason.startswith(NOT_POSSIBLE):
-        status = FATAL
+    is_error = reason is not None and not reason.startswith(NOT_POSSIBLE)
+    status = FATAL if is_error else UNKNOWN
     found = (reason or too_few).removeprefix(f"{NOT_POSSIBLE}: ")
     return Verdict(check=metric, where=name, status=status, found=found)
 
@@ -160,11 +147,8 @@ def _judge_measured(
 ) -> dict[str, Verdict]:
     """Return the verdict on each measured node or link by name: a warning if it is slow compared with the others.
 
-    `series` has the measured times. `log_ratios_by_name` has for each of them the logarithm of that time over the
-    fleet's median of the same turn. `alpha` is the chance of a false alarm in a healthy fleet.
-
-    Nodes or links are compared by the centre of their log ratios. The distance of a centre from the median centre says
-    how much slower than the fleet the node or link is.
+    `log_ratios_by_name` has the logarithm of each time over the fleet's median of the same turn. `alpha` is the chance
+    of a false alarm in a healthy fleet.
     """
     centres = {name: centre_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     usual_error = statistics.median(error_of_centre(log_ratios) for log_ratios in log_ratios_by_name.values())
@@ -191,16 +175,14 @@ def _interval_of_slower(
 ) -> tuple[float, ...] | None:
     """Return the 95 % interval of how much slower a node is than the fleet: (0.04, 0.06) for 4 to 6 %.
 
-    `log_ratios` has one value for each turn: the logarithm of the node's time over the fleet's median time. `centre` is
-    the centre of these values, and `median_centre` is the median of the centres of all nodes; `nodes` is their number.
-
-    The interval of the node's own values is widened, because the fleet's median has an error too. None if there are too
-    few turns for an interval.
+    `centre` is the centre of the node's log ratios, and `median_centre` is the median of all nodes' centres. None for
+    too few turns.
     """
     interval = spread.median_interval(log_ratios)
     if interval is None:
         return None
-    # In normal noise: variance of the median of n nodes = pi / 2 / n * variance of one node. Variances add up.
+    # The interval is widened, because the fleet's median has an error too. In normal noise:
+    # variance of the median of n nodes = pi / 2 / n * variance of one node. Variances add up.
     widening = math.sqrt(1 + math.pi / 2 / nodes)
     widened = [centre + (end - centre) * widening for end in interval]
     return tuple(math.expm1(end - median_centre) for end in widened)
@@ -219,9 +201,8 @@ class NetworkVerdicts(NamedTuple):
 def judge_links(record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on links between two nodes.
 
-    Each node is judged first, by the median slowness of its links. Then the links are compared with each other. Links
-    of a slow node are left out there, because the node is to blame for them. Links from one switch group to another
-    have a median of their own, because they are usually slower than links inside a group.
+    A node is judged by the median slowness of its links. A link of a slow node has no verdict, because the node is to
+    blame for it.
     """
     hosts = record["hosts"]
     links = links_of(record)  # by name
@@ -253,8 +234,7 @@ def _median_slowness_of_links(
     """Return the slowness of each host's links in each turn: 1.0 is usual, 2.0 takes twice the usual time.
 
     `log_ratios_by_link` has for each link and turn the logarithm of its time over the median time of links. The result
-    is the median over all links of the host, so that a single slow link does not count against it. None for a host
-    whose links were not measured.
+    is None for a host without measured links.
     """
     log_ratios_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}  # a list for each of its links
     for name, log_ratios in log_ratios_by_link.items():
@@ -266,6 +246,7 @@ def _median_slowness_of_links(
         if not log_ratios_of_links:
             slowness[host] = None
             continue
+        # The median over the host's links, so that a single slow link does not count against the host.
         median_by_turn = np.median(log_ratios_of_links, axis=0)
         slowness[host] = np.exp(median_by_turn).tolist()
     return slowness
@@ -274,22 +255,15 @@ def _median_slowness_of_links(
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     """Return a verdict on each node by its stalls: a warning if it has more of them than chance explains.
 
-    A stall is a training step that takes far longer than the others. Each node takes many steps in a turn: entry i of
-    `medians[host]` is the median time of turn i's steps, and `means` has their mean. A stall raises the mean and hardly
-    changes the median. So a turn has a stall if mean / median > STALLED_MEAN_OVER_MEDIAN.
-
-    A warning also requires that the stalls make the node's steps longer by more than the smallest difference that
-    matters. Nodes without measured steps have no verdict. The list is empty if fewer than LEAST_NODES were measured.
+    A stall is a training step that takes far longer than the others. `medians` and `means` are over each turn's steps.
+    The list is empty for fewer than LEAST_NODES.
     """
-    ratios_by_host: dict[str, Array] = {}  # mean / median of each turn
-    for host, medians_of_host in medians.items():
-        means_of_host = means[host]
-        if medians_of_host and means_of_host:
-            ratios_by_host[host] = np.array(means_of_host) / np.array(medians_of_host)
+    ratios_by_host = _mean_over_median(medians, means)
     nodes = len(ratios_by_host)
     if nodes < LEAST_NODES:
         return []
 
+    # A stall raises the mean of a turn's steps, and hardly changes their median.
     stalls = {host: int((ratios > STALLED_MEAN_OVER_MEDIAN).sum()) for host, ratios in ratios_by_host.items()}
     all_stalls = sum(stalls.values())
     all_turns = sum(len(ratios) for ratios in ratios_by_host.values())
@@ -306,12 +280,22 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     return verdicts
 
 
+def _mean_over_median(medians: Series, means: Series) -> dict[str, Array]:
+    """Return mean / median of each turn, by node; a node without a measurement is left out."""
+    ratios_by_host: dict[str, Array] = {}
+    for host, medians_of_host in medians.items():
+        means_of_host = means[host]
+        if medians_of_host and means_of_host:
+            ratios_by_host[host] = np.array(means_of_host) / np.array(medians_of_host)
+    return ratios_by_host
+
+
 def _chance_of_stalls(stalls: int, *, turns: int, all_stalls: int, all_turns: int) -> float:
     """Return the chance that a node gets at least `stalls` of the fleet's stalls if all turns are equally likely.
 
-    The node has `turns` turns. The fleet has `all_turns` turns, `all_stalls` of which have a stall. This is Fisher's
-    exact test: it counts in exact integers the ways to distribute the stalls over the turns.
+    The node has `turns` turns. The fleet has `all_turns` turns, and `all_stalls` of them have a stall.
     """
+    # Fisher's exact test: counts in exact integers the ways to distribute the stalls over the turns.
     turns_of_others = all_turns - turns
     ways = 0
     for at_node in range(stalls, min(turns, all_stalls) + 1):
@@ -357,14 +341,9 @@ class Judged:
 
     @property
     def doubts(self) -> list[str]:
-        """At most one text: a doubt that nodes may be slow although no node is called slow.
+        """At most one text: a doubt that nodes may be slow although none is called slow by its training steps.
 
-        For example, no majority of equal nodes shows which ones are slow if half of the fleet has another speed. Only
-        the times of training steps count here. The list is empty if:
-
-        - a node is slow by its steps;
-        - no steps were measured;
-        - the slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's.
+        For example, if half of the fleet has another speed, no majority shows which half is slow.
         """
         step_verdicts = [verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]]
         is_any_slow = any(verdict.status == WARNING for verdict in step_verdicts)
@@ -372,7 +351,7 @@ class Judged:
         for verdict in step_verdicts:
             if "slower" in verdict.figures:
                 relative_times[verdict.where] = 1 + verdict.figures["slower"]
-        if is_any_slow or not relative_times:
+        if is_any_slow or not relative_times:  # slow nodes are named already, or no steps were measured
             return []
         fastest = min(relative_times, key=lambda host: relative_times[host])
         slowest = max(reversed(relative_times), key=lambda host: relative_times[host])  # the last of equally slow ones
@@ -399,8 +378,8 @@ def _counts_for_status(verdict: Verdict) -> bool:
 def judge_record(record: Record) -> Judged:
     """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
 
-    The status of a node is its worst verdict: by its own times, its network, its arithmetic, or what the doctor found
-    on it (tools/doctor). It is unknown if no verdict counts for it.
+    The status of a node is its worst verdict: by its own times, its network, its arithmetic, or the doctor
+    (tools/doctor). It is unknown if no verdict counts for it.
     """
     network = judge_links(record)
     node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)

@@ -25,8 +25,8 @@ from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_text
 from scoring.record import Record
 from tools.tune.candidates import BASE, CONTROL, Candidate, candidates
-from tools.tune.runs import Runner
-from tools.tune.verdicts import allowed_loss, batch_verdict, better, finalists, judge_candidates
+from tools.tune.runs import Measured, Runner
+from tools.tune.verdicts import Verdicts, allowed_loss, batch_verdict, better, finalists, judge_candidates
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -35,44 +35,18 @@ LEAST_REPEATS = 3
 def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the strategies that are worth trying, print a table, and write the config file of the fastest.
 
-    1. Every candidate is run in several turns, beside the base and the control.
-    2. The best may be faster only by luck, so they are measured again, in runs of their own.
-    3. The fastest of these goes into the config file; the base, if none is faster.
-
-    With --dry-run the commands are printed and nothing runs. Returns the exit status, 0.
-
-    Raises ValueError, before anything runs, if the config file exists or cannot be written, or --only has a wrong name.
-    Raises RunError if the base or the control does not run.
+    Returns the exit status, 0. Raises ValueError if the config file cannot be created or --only has a wrong name, and
+    RunError if the base does not run.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
     chosen = _chosen(candidates(job), args.only)
     runner = Runner(job)
     if args.dry_run:
-        for candidate in (BASE, CONTROL, *chosen):
-            print(shlex.join(runner.command(candidate, "screen_1")))
-        print(
-            f"{args.repeats} turns of {1 + len(chosen)} runs and one control, then {args.repeats} turns of the base "
-            f"and what was faster (at most 3 runs); writes {path}"
-        )
+        _print_plan(runner, chosen, args.repeats, path)
         return 0
 
-    screened = runner.measure("screen", (BASE, CONTROL, *chosen), args.repeats)
-    # Take both out, so that only the candidates to be judged remain in `screened`.
-    base_runs = screened.runs.pop(BASE)
-    control_runs = screened.runs.pop(CONTROL)
-    allowed = allowed_loss([*base_runs, *control_runs])
-    verdicts = judge_candidates(screened, base_runs, allowed)
-    lines = as_text(verdicts.values()).splitlines()
-
-    measured_again = finalists(verdicts)
-    if measured_again:
-        confirmed = runner.measure("confirm", (BASE, *measured_again), args.repeats)
-        confirmed_base_runs = confirmed.runs.pop(BASE)
-        verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
-        lines.append("measured again, on runs that had no part in the choice:")
-        lines += as_text(verdicts.values()).splitlines()
-
+    verdicts, lines = _measure_and_judge(runner, chosen, args.repeats)
     faster = better(verdicts)
     winner = faster[0] if faster else BASE
     if winner == BASE:
@@ -92,13 +66,45 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     return 0
 
 
+def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
+    """Print the commands of the first turn, how many turns would follow, and the config file to be written."""
+    for candidate in (BASE, CONTROL, *chosen):
+        print(shlex.join(runner.command(candidate, "screen_1")))
+    print(
+        f"{repeats} turns of {1 + len(chosen)} runs and one control, then {repeats} turns of the base "
+        f"and what was faster (at most 3 runs); writes {path}"
+    )
+
+
+def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
+    """Measure the candidates, and the best of them again. Return the last verdicts, and the lines of all tables.
+
+    The best may have been faster only by luck. So their last verdicts come from runs that had no part in the choice.
+    """
+    screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
+    # Take both out, so that only the candidates to be judged remain in `screened`.
+    base_runs = screened.runs.pop(BASE)
+    control_runs = screened.runs.pop(CONTROL)
+    allowed = allowed_loss([*base_runs, *control_runs])
+    verdicts = judge_candidates(screened, base_runs, allowed)
+    lines = as_text(verdicts.values()).splitlines()
+
+    measured_again = finalists(verdicts)
+    if measured_again:
+        confirmed = runner.measure("confirm", (BASE, *measured_again), repeats)
+        confirmed_base_runs = confirmed.runs.pop(BASE)
+        verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
+        lines.append("measured again, on runs that had no part in the choice:")
+        lines += as_text(verdicts.values()).splitlines()
+    return verdicts, lines
+
+
 def _new_config_file(folder: Path, name: str) -> Path:
     """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
 
-    Call this before anything runs, so that hours of measuring do not end with an error. The file is not created.
+    Call this before anything runs, so that hours of measuring do not end with an error.
 
-    Raises ValueError if the file exists, or if nothing can be written to the folder. To find out, a temporary file is
-    created there and removed.
+    Raises ValueError if the file exists, or if nothing can be written to the folder.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
@@ -129,11 +135,8 @@ def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """Return the text of `config_<name>.sh`, which sets the winner's variables and sources the system's own file.
 
-    A variable is set only for the workload and the precision that were measured. For STRATEGY of rn50 in amp_o2:
-
-        export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
-
-    A value that the user has set stays. `evidence` are lines of text for comments at the beginning of the file.
+    A variable is set only for the measured workload and precision, and a user's own value stays. `evidence` are lines
+    for comments at the beginning.
     """
     system = job.cluster.dgxsystem
     prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
@@ -179,11 +182,18 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     ]
 
 
+def _verdict_on_batch(candidate: Candidate, measured: Measured) -> Verdict:
+    """Return the verdict on a batch size: its speed and memory, or why it was not measured."""
+    if candidate in measured.failures:
+        reason = f"not measured: {measured.failures[candidate]}"
+        return Verdict(check=candidate.name, status=FATAL, found=reason)
+    return batch_verdict(candidate.name, measured.runs[candidate])
+
+
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
-    Each size is run --repeats times. If a size fails, its row has the reason. With --dry-run the commands are printed
-    and nothing runs. Returns the exit status: 1 if every size failed, else 0.
+    With --dry-run the commands are printed and nothing runs. Returns 1 if every size failed, else 0.
 
     Raises ValueError if an entry of --batches is not a whole number above 0.
     """
@@ -201,13 +211,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     measured = runner.measure("batch", batches, args.repeats)
     if runner.records:
         print(f"machine {runner.records[0].machine}")
-    verdicts = []
-    for candidate in batches:
-        if candidate in measured.failures:
-            reason = f"not measured: {measured.failures[candidate]}"
-            verdicts.append(Verdict(check=candidate.name, status=FATAL, found=reason))
-        else:
-            verdicts.append(batch_verdict(candidate.name, measured.runs[candidate]))
+    verdicts = [_verdict_on_batch(candidate, measured) for candidate in batches]
     print(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if measured.runs else 1
 
@@ -243,10 +247,8 @@ def _refuse_wrong_names(job: env.Job) -> None:
 def main() -> int:
     """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
 
-    Returns the exit status of `tune` or `sweep`.
-
-    Raises ValueError, before anything runs, if --repeats is too small, the environment does not describe a job that can
-    be trained, or the job has several nodes.
+    Returns the exit status of `tune` or `sweep`. Raises ValueError if --repeats is too small, or the job cannot be
+    trained on this node alone.
     """
     args = _parse()
     named_files.check_options(args)

@@ -38,14 +38,11 @@ class Candidate:
     def exports(self, base_strategy: str) -> dict[str, str]:
         """Return the environment variables that a run of this candidate sets, beside those of the base.
 
-        `base_strategy` is the base's STRATEGY. The candidate changes it as follows:
-
-        - The candidate is Paddle's automatic mode: STRATEGY=auto, without the base's knobs.
-        - The candidate has knobs: they are added to the base's. If both set the same knob, the candidate's value wins.
-        - The candidate has no knobs: STRATEGY is not set here, so that the base's remains.
+        `base_strategy` is the base's STRATEGY, to which the candidate's knobs are added. Without knobs STRATEGY is not
+        set here, so that the base's remains.
         """
         variables = dict(self.variables)
-        if self.is_auto:
+        if self.is_auto:  # this mode takes no other knobs
             variables["STRATEGY"] = strategy.AUTO
         elif self.knobs:
             all_knobs = ",".join((base_strategy, *self.knobs))
@@ -60,11 +57,6 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
-
-    - Single knobs, such as "cuda_graph=1", without those that would not change the job's strategy.
-    - The other mode of Paddle's executor: serial on GPUs, parallel on a CPU.
-    - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: that mode.
-    - On a CPU: fewer ranks, each with more threads.
 
     Raises ValueError if the job's strategy is already the automatic mode, to which no knob can be added.
     """
@@ -82,7 +74,7 @@ def candidates(job: Job) -> list[Candidate]:
     # The base's executor is parallel on GPUs and serial on a CPU (harness/env.py). Try the opposite.
     opposite_serial = "1" if on_gpu else "0"
     chosen.append(Candidate(name=f"{SERIAL}={opposite_serial}", variables=((SERIAL, opposite_serial),)))
-    if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:
+    if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:  # the only number that the automatic mode accepts
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not on_gpu:
         chosen += _with_fewer_ranks(job)
@@ -93,36 +85,32 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
     """Yield settings of STRATEGY that may make a job faster, such as "cuda_graph=1".
 
     A switch is yielded with the value that is not its default in program/strategy.py: "=0" if it is on by default.
-    Settings that cannot change the job's program are left out:
-
-    - the switch of another optimizer;
-    - fusions of operators for another layout;
-    - sizes of gradient buckets, for a job of one rank;
-    - settings for GPUs, on a CPU;
-    - a CUDA graph, for a program that cannot be captured.
+    Settings that cannot change the job's program are left out.
     """
     on_gpu = job.cluster.device == "gpu"
     ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node
     traits = job.model.traits
     # In half precision NHWC is the layout unless the job asks for NCHW.
     is_half_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"
-    can_capture = traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
 
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"  # on by default for GPUs only
     yield "merged_lars=1" if "lars" in job.model.recipe else "merged_optimizer=0"
-    if is_half_nhwc:
+    if is_half_nhwc:  # the fusions are of one layout each
         yield "fuse_bn_act_ops=0"
         yield "fuse_bn_add_act_ops=0"
     else:
         yield "fuse_elewise_add_act_ops=0"
-    if ranks > 1:
+    if ranks > 1:  # sizes of gradient buckets
         yield "fuse_grad_size_in_MB=1"
         yield "fuse_grad_size_in_MB=4"
         yield "fuse_grad_size_in_MB=64"
-    if not on_gpu:
-        return
+    if on_gpu:
+        yield from _sensible_gpu_knobs(job, is_half_nhwc=is_half_nhwc)
 
-    # From here on: settings for GPUs only.
+
+def _sensible_gpu_knobs(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
+    """Yield those of the sensible settings that act only on GPUs. `is_half_nhwc`: half precision in the layout NHWC."""
+    can_capture = job.model.traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
     if is_half_nhwc:
         yield "resnet_unit=1"
     if can_capture:
@@ -137,20 +125,17 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    There is a candidate for each smaller number that divides the job's ranks. Each of its ranks replaces several: it
-    takes their images as its batch, but computes them in as many parts (gradient_merge). So batch norm takes its
-    statistics over the same images as before. For 4 ranks with BATCHSIZE=32:
+    Each of their ranks replaces several, and has more threads. For 4 ranks with BATCHSIZE=32:
 
     - DGXNGPU=1, BATCHSIZE=128, gradient_merge=4;
     - DGXNGPU=2, BATCHSIZE=64, gradient_merge=2.
-
-    Each rank then has more threads without a setting, because the ranks of a run share all cores.
     """
     ranks = job.cluster.dgxngpu
     for fewer_ranks in range(1, ranks):
         if ranks % fewer_ranks != 0:
             continue
         replaced_ranks = ranks // fewer_ranks  # by each rank of the candidate
+        # Each takes their images in as many parts, so batch norm takes its statistics over the same images as before.
         batch = job.model.batchsize * replaced_ranks
         parts = job.model.knobs.gradient_merge * replaced_ranks
         yield Candidate(

@@ -51,8 +51,8 @@ class Runner:
     def run(self, candidate: Candidate, turn: str) -> Record:
         """Run the job once with a candidate's strategy by ./run_and_time.sh, and return the record of its log.
 
-        `turn` names the run's folder, such as "screen_1". If an exception interrupts the wait, as Ctrl-C does, the run
-        is terminated, too. Raises RunError if the run fails, with the reason that it printed.
+        `turn` names the run's folder, such as "screen_1". Raises RunError if the run fails, with the reason that it
+        printed.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -78,32 +78,28 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        - Every second turn has the reverse order. So a slow change, such as heat, affects all candidates alike.
-        - A candidate that has failed is not run again.
-        - The control runs only in the first turn: it is for comparing losses, not speed.
+        `title` begins the names of the runs' folders: "screen" -> "screen_1".
 
-        `title` begins the names of the runs' folders: "screen" -> "screen_1". Raises RunError if the base or the
-        control fails.
+        Raises RunError if the base or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):
             in_order = list(candidates)
-            if turn % 2 == 0:
+            if turn % 2 == 0:  # so that a slow change, such as heat, affects all candidates alike
                 in_order.reverse()
             for candidate in in_order:
                 has_failed = candidate in measured.failures
-                is_done = candidate == CONTROL and turn > 1
+                is_done = candidate == CONTROL and turn > 1  # it is for comparing losses, not speed
                 if not has_failed and not is_done:
                     self._measure_once(measured, candidate, f"{title}_{turn}")
         return measured
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Run a candidate once, and note the outcome in `measured`. Print it on stderr.
+        """Run a candidate once, note the outcome in `measured`, and print it on stderr.
 
-        - The run works: it is added to the candidate's runs.
-        - It fails: the reason is noted, and the candidate's earlier runs are removed. They could not be compared with
-          the base, which has runs of more turns. Do not call this for the candidate again.
-        - The base or the control fails: RunError is raised.
+        A failed candidate loses its earlier runs, too. Do not call this for it again.
+
+        Raises RunError if the base or the control fails.
         """
         try:
             record = self.run(candidate, turn)
@@ -111,7 +107,7 @@ class Runner:
             if candidate in (BASE, CONTROL):
                 raise RunError(f"the {candidate.name} does not run: {reason}") from reason
             measured.failures[candidate] = str(reason)
-            del measured.runs[candidate]
+            del measured.runs[candidate]  # the base has runs of more turns, so these could not be compared with it
             print(f"{turn} {candidate.name}: {reason}", file=sys.stderr, flush=True)
             return
         self.records.append(record)

@@ -30,13 +30,11 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return how far a candidate's loss may be from the loss of the first base run, for each window of steps.
+    """Return how far a candidate's loss may be from that of the first base run, for each window of steps.
 
         allowed = CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * |loss of the first run|
 
-    `runs` are the base's runs, then the control's. The control's input differs from the base's by a rounding error.
-    `largest_so_far` is the largest difference between the first run's loss and another run's, in this window or an
-    earlier one. It shows how far rounding errors alone can move a loss.
+    `runs` are the base's, then the control's. Only rounding errors make these differ.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
@@ -48,10 +46,6 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
     """Return the verdicts on the base and on each candidate of `measured`, as a dictionary by candidate.
-
-    - The base: ok, with its speed.
-    - A candidate with runs: `judge_candidate` compares its speed and its losses with the base's.
-    - A candidate that failed: fatal.
 
     `base_runs` has the base's run of each turn; the base must not be in `measured`. `allowed` says for each window of
     steps how far a loss may be from the base's.
@@ -69,19 +63,9 @@ def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: A
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Compare a candidate's runs with the base's runs of the same turns, and return the verdict on the candidate.
+    """Compare a candidate's runs with the base's runs of the same turns, by their losses and their speed.
 
-    - Its losses differ from the base's by more than `allowed`, which has a figure for each window: fatal.
-    - The 95 % interval of its speed over the base's is above 1: ok, it is faster.
-    - The interval is below 1: a warning, it is slower.
-    - The interval contains 1: unknown.
-
-    The verdict's figures are:
-
-    - `images_per_s` of each turn;
-    - `ratio`, the candidate's images/s divided by the base's, as the geometric mean over the turns;
-    - `interval_95` of that ratio;
-    - `loss_excess`, the largest loss difference divided by the allowed one, or infinity if a loss is NaN.
+    A candidate is refused if a loss differs from the base's by more than `allowed`, which has a figure for each window.
     """
     rates = [rate(run) for run in runs]
     log_ratios = []
@@ -92,30 +76,46 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
     ratio = math.exp(statistics.fmean(log_ratios))
     low = math.exp(log_interval[0])
     high = math.exp(log_interval[1])
-
-    # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
-    first_base_losses = losses(base_runs[:1])  # [1, windows]
-    excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
-    excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
-    if excess > 1:
-        status = FATAL
-        outcome = f"refused: its losses differ by {significant(excess, digits=3)} times what is allowed"
-    elif low > 1:
-        status = OK
-        outcome = "faster"
-    elif high < 1:
-        status = WARNING
-        outcome = "slower"
-    else:
-        status = UNKNOWN
-        outcome = "no difference shown"
+    excess = _loss_excess(runs, base_runs, allowed)
+    status, outcome = _status_and_outcome(excess, low, high)
     speed = f"{mean_and_range(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base"
     return Verdict(
         check=name,
         status=status,
         found=f"{speed}; loss {excess:.2g}: {outcome}",
-        figures={"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess},
+        figures={
+            "images_per_s": rates,  # of each turn
+            "ratio": ratio,  # of the base's images/s, as the geometric mean over the turns
+            "interval_95": (low, high),  # of the ratio
+            "loss_excess": excess,
+        },
     )
+
+
+def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> float:
+    """Return the largest difference of a loss from the base's, divided by the allowed one; infinity if a loss is NaN.
+
+    `allowed` has a figure for each window of steps.
+    """
+    # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
+    first_base_losses = losses(base_runs[:1])  # [1, windows]
+    excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
+    return math.inf if np.isnan(excesses).any() else float(excesses.max())
+
+
+def _status_and_outcome(loss_excess: float, low: float, high: float) -> tuple[str, str]:
+    """Return a candidate's status, and the same in words.
+
+    `loss_excess` is its largest difference of a loss divided by the allowed one. `low` to `high` is the 95 % interval
+    of its speed over the base's.
+    """
+    if loss_excess > 1:
+        return FATAL, f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
+    if low > 1:
+        return OK, "faster"
+    if high < 1:
+        return WARNING, "slower"
+    return UNKNOWN, "no difference shown"
 
 
 def mean_and_range(images_per_s: Sequence[float]) -> str:
@@ -131,13 +131,9 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again.
+    """Return the candidates to measure again: the fastest, and one that joins it with the other faster ones.
 
-    - No candidate is faster than the base: none.
-    - No other faster candidate can be joined with the fastest: the fastest.
-    - Otherwise: the fastest, and a new candidate that joins it with others.
-
-    From the fastest on, each faster candidate is joined unless it excludes one that is joined already.
+    A candidate is not joined if it excludes one that is joined already. Without a faster candidate the list is empty.
     """
     compatible: list[Candidate] = []
     for candidate in better(verdicts):
@@ -163,8 +159,7 @@ def _joined(compatible: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    - The speed is the mean over the turns, with a 95 % interval if there are at least two.
-    - The memory is the largest of any measured window, or "not measured" if no window has it, as on a CPU.
+    The speed is the mean over the turns, with a 95 % interval. The memory is the largest of any measured window.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
