@@ -67,7 +67,7 @@ def throughput(machine: Machine) -> Verdict:
 
 
 class TimedTraining(NamedTuple):
-    """What a timed training took."""
+    """The images, time and energy of a timed training."""
 
     images: int
     time_s: float
