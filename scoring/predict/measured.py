@@ -49,8 +49,8 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured and return the throughput of each shape: a number of nodes and of devices per node.
 
-    Logs of one shape are repeats of one run, and are scored together. Raises InputError if the logs do not suit the
-    protocol or each other, and the errors of `score`.
+    Logs of one shape are repeats, and are scored together. Raises InputError if logs do not suit the protocol or each
+    other, and the errors of `score`.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":

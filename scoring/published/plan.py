@@ -266,8 +266,8 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
-    `runner` is the command of one trial; empty stands for this project's own. Reads the logs in `results`, asks
-    nvidia-smi for the GPUs, and takes the hosts from the variable HOSTS.
+    `runner` is the command of one trial; empty: this project's own. Reads the logs in `results`, asks nvidia-smi for
+    the GPUs, and takes the hosts from the variable HOSTS.
     """
     folder = results / campaign.name
     if campaign.shrunk:

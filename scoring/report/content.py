@@ -266,13 +266,10 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw. There are no points if its log has no rates.
+    """Return the throughput of a run over time as at most about SHOWN_POINTS points to draw.
 
-    A window is the steps that one row of the log covers, and each window makes a point. If there are more than
-    SHOWN_POINTS windows, neighbours share a point, so that there are about SHOWN_POINTS points.
-
-    Measured windows are those that count for the run's figure. They never share a point with other windows, such as
-    those of the warm-up.
+    There are no points if the log has no rates. Windows that count for the run's figure never share a point with
+    others.
     """
     windows: list[Window] = []
     rates: list[float] = []
@@ -325,14 +322,8 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
-
-    The first of these is taken:
-
-    - seconds, if all windows say the time at their end, and these times neither go back nor are all equal
-    - seconds, if all windows say how long they took: they are laid end to end
-    - steps, if all windows say the step at their end, and these steps rise
-    - rows: the windows are counted
+    """Return the start and end of each window, and what they count: seconds, steps or rows, the first that the log
+    allows.
     """
     ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)

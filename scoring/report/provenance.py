@@ -61,11 +61,7 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 def compliance(report: Report) -> Section:
     """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
 
-    It has, in this order:
-
-    - the verdict on each run, or that the run was not checked
-    - a table of errors and warnings, or a sentence that there are none if a run was checked
-    - the notes, folded: the findings of severity `info`
+    Findings of severity `info` are notes, in a folded table.
     """
     parts: list[Block] = []
     notes = []
@@ -143,9 +139,7 @@ def provenance(report: Report) -> Section:
 def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
     """Return the section `name` of a log's header as blocks of the page.
 
-    - An earlier run, `first_run`, has an equal section: a sentence that refers to that run.
-    - The section `hardware`: tables of how the GPUs of the nodes are linked, then the section as a folded table.
-    - Any other section: a folded table.
+    `first_run` is the number of the first run with an equal section. Any later run only refers to it.
     """
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
@@ -160,8 +154,7 @@ def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> 
 def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return what is known of a run as (name, value) pairs: its log, settings, seed, code and data.
 
-    A value that a line of the log says is a link to that line. The last pairs say what could not be read in the log:
-    they are named "problem in the text".
+    A value that a line of the log says is a link to that line.
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -203,12 +196,7 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return (name, value) pairs that identify the data that a run read: number of files, bytes and SHA-256.
 
-    The log's header has these three as a passport for each part of the data set: the data for training, the data for
-    evaluation, and the files that each was packed from. A part without a passport is left out. Each value is a link to
-    the header's line.
-
-    The bytes are those of the images alone, unless the images are packed into records with labels and other data. Then
-    the records are counted, and the text says so.
+    These three are the passport of one part of the data set. A part without a passport is left out.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -217,7 +205,7 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is None:
             continue
-        counts_image_bytes_only = passport.is_exact
+        counts_image_bytes_only = passport.is_exact  # else records hold labels and other data too
         unit_of_count = "files" if counts_image_bytes_only else "records with more in them than the images"
         shown = f"{passport.files:,} {unit_of_count}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
         facts.append((title, link_to_line(run, line, shown)))
@@ -265,14 +253,9 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the section with the commands that reproduce everything:
+    """Return the section with the commands that reproduce the runs, the check, the figures and this report.
 
-    - each run, if its log has this project's configuration
-    - the check of the logs, if one is an MLPerf log
-    - the figure of each group of repeated runs
-    - this report: `command` has the words after `report` on its command line
-
-    Logs are named relative to the folder that holds them all.
+    `command` has the words after `report` on its command line.
     """
     folder = report.folder
     files = [run.record.file for run in report.runs]
@@ -301,14 +284,7 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 def _command_to_repeat(run: ReportedRun) -> Paragraph:
     """Return a paragraph with the shell command that repeats a run. Its log's configuration must have DGXSYSTEM.
 
-    The command checks out the commit, if the log says it, and calls the script with these variables:
-
-    - DGXSYSTEM
-    - the variables that the user had set, except those of NOT_REPEATED
-    - SEED, if the log says it
-
-    A log may hold anything. So values are quoted for the shell, and keys that are not valid variable names are left
-    out. The text warns if the source tree had uncommitted changes.
+    The command sets what the user had set. A log may hold anything, so its values are quoted for the shell.
     """
     config = config_of(run.record)
     variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
@@ -349,9 +325,7 @@ def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
 def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]:
     """Return the options with which `python -m scoring score` makes a group's figure as this report made it.
 
-    - The options of SCORE_OPTIONS in the report's own `command`, each with its value.
-    - `--devices`, if the devices of the group's `record` come from the command line or a description of the system.
-    - `--batch`, if the batch of the `record` comes from the command line.
+    `command` has the words of the report's own command line. `record` is that of the group.
     """
     options: list[str] = []
     for index, word in enumerate(command):
