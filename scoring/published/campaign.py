@@ -22,8 +22,8 @@ from scoring.record import InputError
 def main(argv: Sequence[str] | None = None) -> int:
     """Write and print the table of a campaign (action `table`), or print its plan (action `plan`).
 
-    With --jobs the plan is a tab-separated line for each missing trial. Returns 0, or 2 after an error, whose reason
-    goes to stderr.
+    With --jobs the plan is a tab-separated line for each missing trial. Returns 0, or 2 after an error. The reason of
+    an error goes to stderr.
     """
     args = _parser().parse_args(argv)
     try:

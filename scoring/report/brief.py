@@ -236,7 +236,7 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of the median time to train of a group, from run_start to run_stop.
 
-    None if the runs measured throughput alone, if the group's figure is that time already, or if no log has the time.
+    None if the runs measured throughput alone, if the group's figure is that time already, or if no run counts.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:

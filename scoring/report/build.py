@@ -86,9 +86,7 @@ def build(
     InputError if a log is given twice.
     """
     refuse_same_run_twice(records)
-    if protocol is None and all(_has_run_time_only(record) for record in records):
-        protocol = protocols.find("mlperf")
-    options = _FigureOptions(protocol, skip)
+    options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = []
     for number, record in enumerate(records, 1):
         path = path_by_file.get(record.file, record.file)
@@ -112,6 +110,13 @@ def build(
         mixture=scaling.mixed_settings_warnings,
         path_by_file=path_by_file,
     )
+
+
+def _default_protocol(records: Sequence[Record]) -> Protocol | None:
+    """Return `mlperf` if the logs have nothing to score but the time of their runs; None: each group has `window`."""
+    if all(_has_run_time_only(record) for record in records):
+        return protocols.find("mlperf")
+    return None
 
 
 def _has_run_time_only(record: Record) -> bool:

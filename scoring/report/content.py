@@ -266,7 +266,7 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as at most about SHOWN_POINTS points to draw.
+    """Return the throughput of a run over time as points to draw: about SHOWN_POINTS or fewer.
 
     There are no points if the log has no rates. Windows that count for the run's figure never share a point with
     others.
@@ -287,13 +287,17 @@ def timeline(run: ReportedRun) -> Timeline:
     for window, rate, (start, end) in zip(windows, rates, axis.spans, strict=True):
         is_measured = window.line in measured_lines
         rated_windows.append(_RatedWindow(window, rate, start, end, is_measured))
+    return Timeline(_as_points(rated_windows), axis.unit)
 
+
+def _as_points(rated_windows: Sequence[_RatedWindow]) -> list[Point]:
+    """Return about SHOWN_POINTS points, or fewer. If there are more windows, neighbours share a point."""
     windows_per_point = math.ceil(len(rated_windows) / SHOWN_POINTS)
     points = []
     for stretch in stretches(rated_windows):  # successive windows, all of them measured or none
         for first in range(0, len(stretch), windows_per_point):
             points.append(_as_one_point(stretch[first : first + windows_per_point]))
-    return Timeline(points, axis.unit)
+    return points
 
 
 def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:

@@ -3,7 +3,7 @@
 import functools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from runlog.run import real
@@ -130,15 +130,24 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
         if places is None:
             places = list(range(1, len(run.record.windows) + 1))
             axis = "printed row"
-        curve = _Curve(run, [], [])
-        for place, window in zip(places, run.record.windows, strict=True):
-            value = read(window)
-            if value is not None and math.isfinite(value):
-                curve.points.append((float(place), value))
-                curve.windows.append(window)
+        curve = _curve_of_run(run, places, read)
         if curve.points:
             curves.append(curve)
     return _Curves(curves, axis)
+
+
+def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Window], float | None]) -> _Curve:
+    """Return the curve of a run over `places`, the places of its windows on the axis.
+
+    Windows without a finite value are left out.
+    """
+    curve = _Curve(run, [], [])
+    for place, window in zip(places, run.record.windows, strict=True):
+        value = read(window)
+        if value is not None and math.isfinite(value):
+            curve.points.append((float(place), value))
+            curve.windows.append(window)
+    return curve
 
 
 def _steps_done(record: Record) -> list[int] | None:

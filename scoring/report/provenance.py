@@ -30,7 +30,7 @@ from scoring.report.blocks import (
     link_to_line,
     run_link,
 )
-from scoring.report.content import Report, ReportedRun
+from scoring.report.content import Group, Report, ReportedRun
 from scoring.report.text import counted
 from scoring.report.topology import tables_of_gpu_links
 
@@ -70,16 +70,11 @@ def compliance(report: Report) -> Section:
     for run in report.runs:
         if run.findings is None:
             parts.append(Paragraph(text=["Not checked: ", run_link(run), "."], absent=True))
-            continue
-        is_checked = True
-        parts.append(_verdict_of_check(run, run.findings))
-        for finding in run.findings["findings"]:
-            cells = _cells_of_finding(run, finding)
-            if finding["severity"] == "info":
-                cells_without_what_to_do = cells[:-1]  # a note asks for nothing to be done
-                notes.append(cells_without_what_to_do)
-            else:
-                errors_and_warnings.append(cells)
+        else:
+            is_checked = True
+            parts.append(_verdict_of_check(run, run.findings))
+            errors_and_warnings += _rows_of_errors_and_warnings(run, run.findings["findings"])
+            notes += _rows_of_notes(run, run.findings["findings"])
 
     if errors_and_warnings:
         parts.append(blocks.table("Errors and warnings", errors_and_warnings))
@@ -99,6 +94,16 @@ def _verdict_of_check(run: ReportedRun, findings: Mapping[str, Any]) -> Paragrap
     verdict = findings["verdict"]
     mark = "✓ " if verdict == "pass" else "✕ "
     return Paragraph(text=[mark, run_link(run), f": {verdict}, {counted(errors, 'error')}{tool}"])
+
+
+def _rows_of_errors_and_warnings(run: ReportedRun, findings: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    """Return the rows of the findings that ask for something to be done."""
+    return [_cells_of_finding(run, finding) for finding in findings if finding["severity"] != "info"]
+
+
+def _rows_of_notes(run: ReportedRun, findings: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    """Return the rows of the notes, without the last cell: a note asks for nothing to be done."""
+    return [_cells_of_finding(run, finding)[:-1] for finding in findings if finding["severity"] == "info"]
 
 
 def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell]:
@@ -270,13 +275,8 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
         code = f"{called('compliance')} check {_quoted_without_folder(files, folder)}"
         shown.append(Paragraph(text="Check the logs.", code=code))
 
-    program = called("scoring")  # the words that start it, such as `python -m scoring`
-    for group in report.groups:
-        words = [run.record.file for run in group.runs]
-        words += ["--protocol", report.protocol.name, *_options_to_score_alike(command, group.record)]
-        code = f"{program} score {_quoted_without_folder(words, folder)}"
-        shown.append(Paragraph(text=f"Score {group.name}.", code=code))
-    code = f"{program} report {_quoted_without_folder(command, folder)}"
+    shown += [_command_to_score(group, report, command) for group in report.groups]
+    code = f"{called('scoring')} report {_quoted_without_folder(command, folder)}"
     shown.append(Paragraph(text="Write this report.", code=code))
     return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
@@ -286,17 +286,8 @@ def _command_to_repeat(run: ReportedRun) -> Paragraph:
 
     The command sets what the user had set. A log may hold anything, so its values are quoted for the shell.
     """
-    config = config_of(run.record)
-    variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
-    for name, entry in config.items():
-        was_set_by_user = entry.get("origin") == "environment"
-        is_valid_name = VARIABLE_NAME.fullmatch(name) is not None  # names are not quoted below
-        if was_set_by_user and is_valid_name and name not in NOT_REPEATED:
-            variables[name] = entry.get("value")
-    if run.seed:
-        variables["SEED"] = run.seed.value
+    variables = _variables_to_repeat(run)
     exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in variables.items())
-
     source = section(run.record, "source")
     checkout = ""
     if source.get("commit"):
@@ -320,6 +311,28 @@ def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
         path = Path(relative_word)
         shown.append(visible(path.name if path.is_absolute() else relative_word, 4096))
     return shlex.join(shown)
+
+
+def _variables_to_repeat(run: ReportedRun) -> dict[str, object]:
+    """Return the environment variables that repeat a run: DGXSYSTEM, what the user had set, and SEED if it is known."""
+    config = config_of(run.record)
+    variables: dict[str, object] = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
+    for name, entry in config.items():
+        was_set_by_user = entry.get("origin") == "environment"
+        is_valid_name = VARIABLE_NAME.fullmatch(name) is not None  # the shell command does not quote names
+        if was_set_by_user and is_valid_name and name not in NOT_REPEATED:
+            variables[name] = entry.get("value")
+    if run.seed:
+        variables["SEED"] = run.seed.value
+    return variables
+
+
+def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> Paragraph:
+    """Return a paragraph with the shell command that makes the figure of a group of repeated runs."""
+    words = [run.record.file for run in group.runs]
+    words += ["--protocol", report.protocol.name, *_options_to_score_alike(command, group.record)]
+    code = f"{called('scoring')} score {_quoted_without_folder(words, report.folder)}"
+    return Paragraph(text=f"Score {group.name}.", code=code)
 
 
 def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]:

@@ -79,7 +79,7 @@ def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
 def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
     """Return the plot of one run's throughput, with a caption and the table of its windows.
 
-    The caption: "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
+    The run's figure is drawn as a horizontal line if it is a throughput.
     """
     points, axis_unit = rates_over_time  # the unit is "s", "step" or "row"
     unit = unit_of_rates(run)
@@ -88,12 +88,6 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
         level = run.figure.value
 
     window_count = sum(len(point.windows) for point in points)
-    range_of_rates = range_in_words(point.images_per_s for point in points)
-    caption = f"Run {run.number}: {range_of_rates} {unit} over {window_count} windows"
-    measured_span = _measured_span(points)
-    if measured_span:
-        caption += f"; measured from {measured_span} {axis_unit}"
-
     table_caption = f"Windows of run {run.number}"
     if window_count > len(points):
         table_caption += ", neighbours put together"
@@ -101,7 +95,7 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
-        caption=f"{caption}.",
+        caption=_caption_of_run(run, points, window_count, axis_unit),
         draw=functools.partial(plots.throughput, runs=named_points, axis_unit=axis_unit, unit=unit, level=level),
         numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis_unit, unit) for point in points]),
     )
@@ -113,6 +107,19 @@ def _measured_span(points: Sequence[Point]) -> str:
     if not measured:
         return ""
     return f"{_place_on_axis(measured[0].start)} to {_place_on_axis(measured[-1].end)}"
+
+
+def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int, axis_unit: str) -> str:
+    """Return the caption of a run's plot.
+
+    "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
+    """
+    range_of_rates = range_in_words(point.images_per_s for point in points)
+    caption = f"Run {run.number}: {range_of_rates} {unit_of_rates(run)} over {window_count} windows"
+    measured_span = _measured_span(points)
+    if measured_span:
+        caption += f"; measured from {measured_span} {axis_unit}"
+    return f"{caption}."
 
 
 def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -> list[Cell]:

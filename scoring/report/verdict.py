@@ -80,16 +80,9 @@ def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
 
     If there is nothing to check, the text begins with NOT_APPLICABLE, so that the verdict does not count.
     """
-    checked: list[ReportedRun] = []
-    failed: list[ReportedRun] = []
-    unchecked: list[ReportedRun] = []  # MLPerf logs of training runs that were not checked
-    for run in runs:
-        if run.findings:
-            checked.append(run)
-            if run.findings["verdict"] == "fail":
-                failed.append(run)
-        elif run.record.format == "mllog" and run.record.mode != "throughput":
-            unchecked.append(run)
+    checked = [run for run in runs if run.findings]
+    failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
+    unchecked = [run for run in runs if not run.findings and _can_be_checked(run)]
     if failed:
         return Verdict(
             check="compliance",
@@ -106,6 +99,11 @@ def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
         return Verdict(check="compliance", status=OK, found=f"{_numbers_in_words(checked, runs)} passed the check")
     text = f"{NOT_APPLICABLE}: there is no MLPerf log of a training run to check"
     return Verdict(check="compliance", status=UNKNOWN, found=text)
+
+
+def _can_be_checked(run: ReportedRun) -> bool:
+    """Return whether the compliance check applies to a run: to an MLPerf log of a training run."""
+    return run.record.format == "mllog" and run.record.mode != "throughput"
 
 
 def _count_errors(checked: Sequence[ReportedRun]) -> int:
@@ -128,7 +126,8 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield a verdict on how the training runs ended: on the runs that failed, else on the final quality.
 
-    Only runs with a status in their log count. There is no verdict if a log has no quality.
+    Only runs with a status in their log count. If none failed, there is a verdict only if all their logs have a
+    quality.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
