@@ -220,7 +220,7 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
     """Score the runs of a group, and return it with its figure or with a sentence on the problem.
 
-    With too few runs for the protocol it has both. `name_machine` adds the machine to the group's name.
+    If there are too few runs for the protocol, it may have both. `name_machine` adds the machine to the group's name.
     """
     protocol = options.protocol_for(runs)
     result: Score | None = None

@@ -326,9 +326,7 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return the start and end of each window, and what they count: seconds, steps or rows, the first that the log
-    allows.
-    """
+    """Return the start and end of each window on the best axis that its log allows: seconds, steps or rows."""
     ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)
     time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1

@@ -163,7 +163,7 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    The words beside the section's title, its gist, are the step of the last group in the table.
+    The gist, shown beside the section's title, is the step of the last group in the table.
     """
     title = "Where a step's time goes"
     rows = []

@@ -82,7 +82,7 @@ def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
     """
     checked = [run for run in runs if run.findings]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
-    unchecked = [run for run in runs if not run.findings and _can_be_checked(run)]
+    unchecked = [run for run in runs if not run.findings and _needs_check(run)]
     if failed:
         return Verdict(
             check="compliance",
@@ -101,8 +101,8 @@ def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
     return Verdict(check="compliance", status=UNKNOWN, found=text)
 
 
-def _can_be_checked(run: ReportedRun) -> bool:
-    """Return whether the compliance check applies to a run: to an MLPerf log of a training run."""
+def _needs_check(run: ReportedRun) -> bool:
+    """Return whether a run must have been checked: an MLPerf log of a training run."""
     return run.record.format == "mllog" and run.record.mode != "throughput"
 
 
@@ -191,9 +191,10 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the lowest final quality of the `trained` runs: fatal if it is below the target of all.
+    """Return the verdict on the lowest final quality of the `trained` runs.
 
-    `runs` are all runs of the report; the text names the trained ones among them.
+    It is fatal if the runs share a target and the quality is below it. `runs` are all runs of the report; the text
+    names the trained ones among them.
     """
     worst = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {run.target for run in trained}
