@@ -21,10 +21,7 @@ from runlog.verdict import FATAL
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance publish`: write packages that verify, with a page and a table of them, into `--out`.
 
-    With a key, the folder's hashes are signed. Returns 1 if a package does not verify; then nothing is written. The
-    folder is built beside `--out` and renamed at the end, so it is never there half done.
-
-    Raises ValueError if a given folder is no package, if `--out` exists, if a package is given twice, or if the key
+    Returns 1 if a package does not verify; then nothing is written. Raises ValueError for wrong use, or if the key
     cannot sign.
     """
     out: Path = options.out
@@ -39,6 +36,7 @@ def command(options: argparse.Namespace) -> int:
         raise ValueError(f"{out}: exists; what was published is never overwritten, name another --out")
 
     out.parent.mkdir(parents=True, exist_ok=True)
+    # The folder is built beside `out` and renamed at the end, so it is never there half done.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
         stage = Path(scratch) / "site"
         _copy_packages(options.folders, stage)
