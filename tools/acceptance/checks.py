@@ -182,9 +182,10 @@ def pooling(machine: Machine) -> Verdict:
 
 
 def _pooling_gradient(machine: Machine, plan: build.Plan, mean_gradient: Array) -> Array:
-    """Return the gradient of the pooled image, as a training program computes it from the gradient of the mean.
+    """Return the gradient of the pooled image, computed from the gradient of the mean as in a training program.
 
-    A training program computes this gradient by an average pooling of its own, from `gradients.spread_mean_gradients`.
+    The pass `gradients.spread_mean_gradients` replaces the gradient's operator by an average pooling. Its input is the
+    gradient of the mean, one value for each channel.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]

@@ -279,7 +279,7 @@ class VerdictWriter:
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
         figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
-        # The report of an acceptance has a job for each precision, so that is where a check was made.
+        # In an acceptance a verdict's place is the precision: there is a job for each.
         verdict = replace(verdict, where=self._precision, figures=figures)
         self.append_line(verdict.as_dict())  # does nothing on the other ranks
         is_first_rank = self._path is not None
