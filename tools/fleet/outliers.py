@@ -58,7 +58,7 @@ def error_of_centre(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    A log ratio of 0.05 is about 5 % over the usual time, and `noise` is the standard error. `alpha` is the chance of a
+    A log ratio of 0.05 is about 5 % over the usual time; `noise` is its standard error. `alpha` is the chance of a
     false alarm in a healthy fleet.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
