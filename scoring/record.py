@@ -175,7 +175,6 @@ class Record:
             return False
         if not self._lacks_start or earlier._has_end:
             return False
-
         return _is_next_row(earlier.windows[-1], self.windows[0])
 
     @property

@@ -147,11 +147,11 @@ class PyTorch(EpochFormatReader):
 def _as_text(text: str) -> str:
     """Return a JSON line of DLLogger as the text that DLLogger prints for people, or any other line as it is.
 
-    The beginning depends on the line's `step`:
+    The beginning depends on `step`:
 
-        DLLL {.., "step": "PARAMETER", "data": {"amp": true}}          -> PARAMETER amp : True
-        DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
-        DLLL {.., "step": [], "data": {"train.total_ips": 2600.0}}     -> Summary: train.total_ips : 2600.0
+        "step": "PARAMETER", "data": {"amp": true}          -> PARAMETER amp : True
+        "step": [3], "data": {"val.top1": 70.1}             -> Epoch: 3  val.top1 : 70.1
+        "step": [], "data": {"train.total_ips": 2600.0}     -> Summary: train.total_ips : 2600.0
     """
     if "DLLL {" not in text:
         return text
