@@ -236,7 +236,7 @@ def load(name: str) -> RuleFile:
     """Read the rule file `name`, such as training_4.0.0/common.yaml.
 
     KEY blocks are the rules of one key each. BEGIN is the code before the first event, and END has the checks after the
-    last one. Raises ValueError for any other block or field, and for a key without a rule.
+    last one. Raises ValueError for any other block or field, and for a rule that names a key without one.
     """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
