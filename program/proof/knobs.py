@@ -127,7 +127,7 @@ def _count_made(block: Block) -> dict[str, int]:
     for op in block.ops:
         if op.type == "share_buffer":
             shared = {*op.input("X"), *op.output("Out")}
-            # The pass of `enable_addto` makes a `share_buffer` of its own.
+            # The pass of `enable_addto` makes such operators too, on the gradients that are added to.
             is_from_addto = bool(shared.intersection(gradients_added_to))
             if not is_from_addto:
                 made["enable_inplace"] += 1
