@@ -80,7 +80,7 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
 
-    `ruleset` is for all logs. None: by the round in the name of a folder. `envelope` adds a second test of the
+    `ruleset` is for all logs. None: that of the round in a folder's name. `envelope` adds a second test of the
     convergence. Raises ValueError as `read_tree` does.
     """
     tree = read_tree(path, ruleset)
@@ -161,7 +161,7 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is in the submission of `folder` and in an earlier one.
 
-    If it is there again for its power logs only, the question is a note (severity `info`).
+    The question is only a note (severity `info`) if the run is submitted once more with power logs.
     """
     other = earlier.folder
     what_is_shared = earlier.kind_of_mark  # such as "times"

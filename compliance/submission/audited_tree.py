@@ -56,9 +56,9 @@ class Tree:
 def read_tree(path: Path, ruleset: str | None) -> Tree:
     """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
 
-    `ruleset` is for all logs. None: by the round in the name of a folder (`training_results_v4.0`), else NEWEST.
+    `ruleset` is for all logs. None: that of the round in a folder's name (`training_results_v4.0`), else NEWEST.
 
-    Raises ValueError if an archive cannot be read, or another project's log names no round.
+    Raises ValueError if an archive cannot be read, or if no folder names the round of another project's log.
     """
     tree = Tree()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -141,7 +141,7 @@ def set_description_or_ask(folder: Folder, descriptions: Mapping[PurePosixPath, 
     """
     is_results_in_tree = len(folder.name.parts) >= 3  # results, system and benchmark
     if not descriptions or not is_results_in_tree:
-        return None  # the descriptions lie outside the tree, so nothing is asked
+        return None  # the tree has no descriptions, or begins below their folder: nothing is asked
     *names_above_results, _results, system, _benchmark = folder.name.parts
     file = PurePosixPath(*names_above_results, "systems", f"{system}.json")
     description_or_problem = descriptions.get(file, f"{file}: missing")

@@ -24,7 +24,7 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
         description = copy / "systems" / f"{manifest['system']}.json"
         description_verdict = official.ask_tool("system_desc_checker", str(description), "training", ruleset)
         repository_verdict = official.ask_tool("repo_checker", str(copy), "training", ruleset)
-        if not mlperf.is_mlperf_benchmark(benchmark):  # the other tools refuse it, so each log is checked by itself
+        if not mlperf.is_mlperf_benchmark(benchmark):  # instead of the other tools, the checker of logs is asked
             log_verdicts = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
             return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
 

@@ -23,7 +23,7 @@ def strange_files(folder: Path) -> list[Verdict]:
     reader.
     """
     answers = []
-    total_bytes = 0  # of all files together
+    total_bytes = 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         reason = _why_not_allowed(path, name)

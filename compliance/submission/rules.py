@@ -37,12 +37,11 @@ def read_demands() -> list[Demand]:
 
 
 def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
-    """Return the demands as text, each below the section of the training rules that makes it. The last line counts
-    them.
+    """Return the demands as text, each below the section of the training rules that makes it.
 
-        System and framework
-          "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
-              same-configuration, system-description (others' logs name no system)
+    System and framework
+      "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
+          same-configuration, system-description (others' logs name no system)
     """
     lines: list[str] = []
     section = ""

@@ -181,8 +181,8 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what the two runs share: `its times are those of result_0.txt`. Runs of ResNet must also not end at
-    one accuracy, if there are many.
+    The breach says what the two runs share: `its times are those of result_0.txt`. Runs of ResNet are also blamed if
+    too many end at the same accuracy.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
@@ -194,7 +194,7 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
                 yield BlamedRun(report, breach(rule, actual, line=line))
                 break  # one earlier run is enough
     if members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet":
-        yield from _runs_at_one_accuracy(members, rule)  # if too many runs end at the same accuracy
+        yield from _runs_at_one_accuracy(members, rule)
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:

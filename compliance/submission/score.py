@@ -148,9 +148,10 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of convergence.
 
-    `by` is the verdict that decides which runs count; None: that of the first report.
+    `by` is the verdict that decides which runs count. None: strict for logs of this project, official for others.
 
-    Raises ValueError if the logs are not of one scored submission, or strict runs differ in batch.
+    Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
+    mix batches.
     """
     first = checked[0]
     benchmark = one_submission(checked, ruleset)

@@ -94,8 +94,8 @@ class _Stated(NamedTuple):
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     """Check the package at `folder` again. Return a verdict for each check that was made.
 
-    Nothing in `folder` is written, and nothing that it states is trusted. If later checks cannot work, they are left
-    out. `ask_official` also runs mlperf-logging's tools, on a copy.
+    Nothing in `folder` is written, and nothing that it states is trusted. Checks that need a missing or unreadable file
+    are left out. `ask_official` also runs mlperf-logging's tools, on a copy.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
@@ -103,7 +103,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
         return strange
     answers = _check_hashes(folder)
     try:
-        stated = _read_manifest(folder)  # the checks below need its facts
+        stated = _read_manifest(folder)
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
         return [*answers, judged(MANIFEST, False, message)]
