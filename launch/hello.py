@@ -47,7 +47,7 @@ def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
     """
     differences = []
     for name, value in given.items():
-        first_value = str(job.value(name))  # this one counts: mpirun carries it to all ranks
+        first_value = str(job.value(name))  # it counts: mpirun carries it to all ranks
         if name not in OF_ONE_NODE and value != first_value:
             differences.append(f"{name}={value} (the first node: {first_value or 'empty'})")
     return ", ".join(differences)

@@ -68,17 +68,7 @@ class Lifeline(threading.Thread):
         Afterwards `problem` says why the node has not joined; empty if it has. `is_final` says whether another try is
         useless.
         """
-        # The other node prints its hello, and then passes all that is written here into its lifeline.
-        command_there = f"cat {self.folder}/hello && exec cat >{self.folder}/lifeline"
-        process = subprocess.Popen(
-            ["ssh", "-F", str(self.folder / "ssh_config"), self.host, command_there],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,  # Ctrl-C is for this process to pass on, not for the lifelines
-        )
+        process = self._start_ssh()
         self.process = process
         assert process.stdin and process.stdout and process.stderr
         answer = process.stdout.readline()
@@ -92,6 +82,19 @@ class Lifeline(threading.Thread):
         self.is_final = bool(self.problem)
         if not self.problem:
             self._let_join(facts, process.stdin)
+
+    def _start_ssh(self) -> subprocess.Popen[str]:
+        """Start ssh to the node, which prints its hello, and then passes all that it gets into its lifeline."""
+        command_there = f"cat {self.folder}/hello && exec cat >{self.folder}/lifeline"
+        return subprocess.Popen(
+            ["ssh", "-F", str(self.folder / "ssh_config"), self.host, command_there],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for this process to pass on, not for the lifelines
+        )
 
     def _note_failure(self, ssh_output: str) -> None:
         """Set `problem` and `is_final` by what ssh printed as it failed.

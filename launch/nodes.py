@@ -331,12 +331,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    """Play this node's role in the job that the environment describes, and return the exit status.
-
-    The module's docstring lists the statuses. When this returns, all processes that were started here have ended.
-    """
-    args = arguments()
+def job_and_hosts() -> tuple[env.Job, list[str]]:
+    """Return the job that the environment describes, and its hosts. Ends this process with status 2 if it is wrong."""
     try:
         job, _ = env.read()
         hosts = hosts_of(job)
@@ -348,6 +344,16 @@ def main() -> int:
             "-N '')",
             2,
         )
+    return job, hosts
+
+
+def main() -> int:
+    """Play this node's role in the job that the environment describes, and return the exit status.
+
+    The module's docstring lists the statuses. When this returns, all processes that were started here have ended.
+    """
+    args = arguments()
+    job, hosts = job_and_hosts()
     adopt_orphans()
     with job_folder(job) as folder:
         on_signals(stop)

@@ -119,7 +119,7 @@ class Trial:
         self.kills_before = memory_kills()
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Pass a signal that asks the trial to end on to the ranks, which save what they have and end.
+        """Pass on to the ranks a signal that asks the trial to end. They save what they have and end.
 
         The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended.
         """
@@ -167,8 +167,8 @@ class Trial:
     def _make_folder_of_segments(self) -> str:
         """Make a folder in /dev/shm for the memory segments through which the ranks talk. Return its path.
 
-        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if
-        there is no such folder.
+        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if no
+        folder is made.
         """
         if self.args.nodes > 1:  # their segments go with their containers
             return ""
@@ -180,8 +180,8 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended, and end it if it is late.
 
-        From the deadline of a signal or the trial's --limit on, it is asked to end its ranks. MPIRUN_END_S after the
-        deadline it is killed.
+        From the trial's --limit on, or from the deadline that a signal set, mpirun is asked to end its ranks. It is
+        killed MPIRUN_END_S after that deadline.
         """
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
@@ -345,8 +345,8 @@ def report(pipe: Path, reason: str) -> None:
 def end_failed(trial: Trial, status: int, begin: float) -> str:
     """Close the log of a failed trial if its ranks could not. Return why the trial failed, in one line.
 
-    A reason that the log has already is returned first of all. `status` is what `Trial.run` returned, or 1. `begin` is
-    when the trial began, by time.monotonic.
+    If the log already has a reason, that one is returned. `status` is what `Trial.run` returned, or 1. `begin` is when
+    the trial began, by time.monotonic.
     """
     args = trial.args
     if args.nodes > 1:
@@ -374,6 +374,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def reason_of_refusal(stderr: Path, error: OSError) -> str:
+    """Return why the file for the trial's messages could not be opened, by the error of `open_messages`."""
+    if isinstance(error, FileExistsError):
+        return str(error)
+    return f"{stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
+
+
 def main() -> int:
     """Run the trial and return its exit status, which the module's docstring lists.
 
@@ -389,9 +396,7 @@ def main() -> int:
     try:
         messages = open_messages(trial.stderr)
     except OSError as error:
-        reason = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
-        if isinstance(error, FileExistsError):
-            reason = str(error)
+        reason = reason_of_refusal(trial.stderr, error)
         report(args.reason, reason)
         print(f"error: {reason}", file=sys.stderr)
         return 2

@@ -359,29 +359,42 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
         return add_problem("duplicate-key", str(error))
     except ValueError as error:
         return add_problem("json", f"no JSON object: {error}")
-    rest = text[end:].strip(" \t")
-    if rest:
-        for code in _ANSI_RESET:
-            rest = rest.replace(code, "")
-        trailing = "text" if rest.strip() else "a colour code"
+    trailing = _kind_of_trailing_text(text[end:])
+    if trailing:
         add_problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
     if type(fields) is not dict:
         return add_problem("fields", "not a JSON object")
-    try:
-        key = fields["key"]
-        value = fields["value"]
-        metadata = fields["metadata"]
-        time_ms = fields["time_ms"]
-    except KeyError as error:
-        return add_problem("fields", f"the field {error} is missing")
+    for name in ("key", "value", "metadata", "time_ms"):
+        if name not in fields:
+            return add_problem("fields", f"the field {name!r} is missing")
     event_type = fields.get("event_type")
     if type(event_type) is not str or event_type not in EVENT_TYPES:
         add_problem("event-type", _NO_TYPE)
         event_type = ""
+    fault = _fault_of_values(fields)
+    if fault:
+        return add_problem("fields", fault)
+    event = Event(fields["key"], fields["value"], fields["metadata"], fields["time_ms"], event_type, line, offset, rank)
+    return [*entries, event]
+
+
+def _kind_of_trailing_text(rest: str) -> str:
+    """Return what follows an event on its line: "text" or "a colour code"; empty if only spaces do."""
+    rest = rest.strip(" \t")
+    if not rest:
+        return ""
+    for code in _ANSI_RESET:
+        rest = rest.replace(code, "")
+    return "text" if rest.strip() else "a colour code"
+
+
+def _fault_of_values(fields: dict[str, Any]) -> str:
+    """Return what is wrong with the values of an event's fields, which must all be there; empty if nothing is."""
+    time_ms = fields["time_ms"]
     if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
-        return add_problem("fields", "time_ms is no number of 64 bits")
-    if type(key) is not str:
-        return add_problem("fields", "key is no text")
-    if type(metadata) is not dict:
-        return add_problem("fields", "metadata is no JSON object")
-    return [*entries, Event(key, value, metadata, time_ms, event_type, line, offset, rank)]
+        return "time_ms is no number of 64 bits"
+    if type(fields["key"]) is not str:
+        return "key is no text"
+    if type(fields["metadata"]) is not dict:
+        return "metadata is no JSON object"
+    return ""

@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def answer_completion() -> int:
-    """Answer a shell that asks for the completions of the word at the cursor. It ignores the returned status.
+    """Answer a shell that asks for the completions of the word at the cursor. The shell ignores the status.
 
     - `paddle-reference sco<Tab>`: the command's name is completed here.
     - `paddle-reference watch --on<Tab>`: the command is started, so that its own parser completes the option.

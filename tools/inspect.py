@@ -150,13 +150,8 @@ def text(found: JsonObject) -> str:
     return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)
 
 
-@one_line
-def main() -> int:
-    """Build the training program of the configuration that the options name, and print what `inspect` returns.
-
-    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
-    and above 0.
-    """
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser. An option that sets a variable of the job has the variable's name as its `dest`."""
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
     choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"
@@ -169,23 +164,38 @@ def main() -> int:
     network = "Gb/s that a node's network sends: estimates what all-reduces cost at 8 to 64 GPUs"
     parser.add_argument("--network", type=float, metavar="GBPS", help=network)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _bytes_per_s(network_gbps: float | None) -> float | None:
+    """Return the bytes/s of --network; None if it was not given. Raises ValueError unless it is finite and above 0."""
+    if network_gbps is None:
+        return None
+    if not 0 < network_gbps < math.inf:
+        raise ValueError(f"--network {six_digits(network_gbps)}: must be above 0 and finite, as 100")
+    return network_gbps * 1e9 / BITS_OF_A_BYTE
+
+
+@one_line
+def main() -> int:
+    """Build the training program of the configuration that the options name, and print what `inspect` returns.
+
+    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
+    and above 0.
+    """
+    parser = _parser()
     complete(parser)
     options = vars(parser.parse_args())
     as_json = options.pop("json")
     network_gbps = options.pop("network")
-    # The options that are left set variables of the job. The `dest` of each is the variable's name.
+    # The options that are left set variables of the job.
     variables = {name: value for name, value in options.items() if value is not None}
     if "DGXNGPU" in variables:
         variables["DGXNNODES"] = "1"  # the program is the same however its ranks are spread over nodes
     variables["MODE"] = "throughput"  # it accepts every strategy; training to a target does not
     job = env.of_system(**variables)
     env.export({"GLOG_minloglevel": "2"})
-    network_bytes_per_s = None
-    if network_gbps is not None:
-        if not 0 < network_gbps < math.inf:
-            raise ValueError(f"--network {six_digits(network_gbps)}: must be above 0 and finite, as 100")
-        network_bytes_per_s = network_gbps * 1e9 / BITS_OF_A_BYTE
-    described = inspect(job, network_bytes_per_s)
+    described = inspect(job, _bytes_per_s(network_gbps))
     print(json.dumps(described, indent=1) if as_json else text(described))
     return 0
 

@@ -71,10 +71,7 @@ def pack(source: Path, target: Path, part: str) -> str:
     journal = target / f"{packed.name}.journal"
     target.mkdir(parents=True, exist_ok=True)
     with growing.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
+        _lock(file)
         if packed.exists():
             # `growing` is the empty file that open() has just created, unless another pack has renamed it meanwhile.
             growing.unlink(missing_ok=True)
@@ -84,26 +81,47 @@ def pack(source: Path, target: Path, part: str) -> str:
         entries = _resume(file, journal, list_sha256)
         if entries:
             print(f"{growing}: goes on after {len(entries)} images", flush=True)
-        with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
-            for ids in _batches_with_progress(f"pack {part}", len(images), done=len(entries)):
-                for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
-                    entries.append(Entry(file.tell(), made.crc32, *made.size))
-                    file.write(made.record)
-                    print(*entries[-1], file=lines)
-                file.flush()
-                lines.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
+        _append_records(file, journal, images, entries)
         index = packed.with_suffix(".idx")
         index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
         _check_written(recordio.find(growing, index), entries, images.labels, part)
-        source_passport = passport.passport(images.contents(lambda done, total: None))
-        more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
-        largest = max(((entry.width, entry.height) for entry in entries), key=_pixels)
-        _write_sizes(sizes, largest=largest, images=len(entries), more=more)
+        _write_sizes_of_pack(sizes, images, entries, list_sha256)
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file of records until it is closed. Raises ValueError if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(f"{file.name}: another tools.pack writes it: wait for its end") from error
+
+
+def _append_records(file: BinaryIO, journal: Path, images: folder.ImageList, entries: list[Entry]) -> None:
+    """Append the records that are missing to the file, and their entries to the journal and to `entries`.
+
+    `entries` has the records that the file holds already. Afterwards the file lies on the disk.
+    """
+    with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
+        for ids in _batches_with_progress(f"pack {images.part}", len(images), done=len(entries)):
+            for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
+                entries.append(Entry(file.tell(), made.crc32, *made.size))
+                file.write(made.record)
+                print(*entries[-1], file=lines)
+            file.flush()
+            lines.flush()
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
+
+
+def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
+    """Write the file of sizes of a part that was packed, with the list and the files that it was packed from."""
+    source_passport = passport.passport(images.contents(lambda done, total: None))
+    more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
+    largest = max(((entry.width, entry.height) for entry in entries), key=_pixels)
+    _write_sizes(sizes, largest=largest, images=len(entries), more=more)
 
 
 def _print_warning(note: str) -> None:
@@ -140,18 +158,7 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
 
     Raises ValueError if the pack was begun from another list than `list_sha256`, or the journal is damaged.
     """
-    journal_lines = _complete_lines(journal)
-    entries: list[Entry] = []
-    if journal_lines:
-        journal_sha256, *entry_lines = journal_lines
-        if journal_sha256 != list_sha256:
-            begun = f"{growing.name}: was begun from another list"
-            raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
-        try:
-            entries = [Entry(*map(int, line.split())) for line in entry_lines]
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
-
+    entries = _journal_entries(growing, journal, list_sha256)
     size = growing.seek(0, os.SEEK_END)
     kept = [entry for entry in entries if entry.offset < size]  # those that begin in the file
     end_of_kept = 0
@@ -165,6 +172,24 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
         for entry in kept:
             print(*entry, file=file)
     return kept
+
+
+def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
+    """Return the entries of a journal, a line each after the SHA-256 of the list; none if there is no journal.
+
+    A last line that is cut off does not count. Raises ValueError if the SHA-256 is another one, or a line is damaged.
+    """
+    journal_lines = _complete_lines(journal)
+    if not journal_lines:
+        return []
+    journal_sha256, *entry_lines = journal_lines
+    if journal_sha256 != list_sha256:
+        begun = f"{growing.name}: was begun from another list"
+        raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
+    try:
+        return [Entry(*map(int, line.split())) for line in entry_lines]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
 
 
 def _complete_lines(file: Path) -> list[str]:
@@ -255,7 +280,7 @@ def _write_sizes(file: Path, *, largest: folder.Size, images: int, more: JsonObj
 def find_sizes(source: Path, part: str) -> str:
     """Find the image of a part with the most pixels, and write its size to `<part>.sizes.json` in `source`.
 
-    Returns the file's name and content as text. Its other entries are kept, if it exists.
+    Returns the file's name and content as text. Other entries of an existing file are kept.
 
     Raises ValueError if the existing file is damaged, or the images cannot be found or read.
     """

@@ -78,6 +78,42 @@ class StepTime(NamedTuple):
         return self.computing_s + self.all_reduce_s
 
 
+class _Clocks:
+    """A GPU, which computes, and a link, which sums gradients beside it, through a step; seconds from its start.
+
+    tests/null_gpu/test_streams.py shows that Paddle waits as it is said here.
+    """
+
+    def __init__(self) -> None:
+        """Begin a step."""
+        self.gpu_s = 0.0  # when the operators so far are done
+        self.link_s = 0.0  # when the all-reduces beside the GPU are done
+        self.exposed_s = 0.0  # the time in which the GPU only waited
+        self.all_reduce_s = 0.0  # the sum over all all-reduces
+
+    def compute(self, takes_s: float) -> None:
+        """Let the GPU compute an operator."""
+        self.gpu_s += takes_s
+
+    def all_reduce(self, takes_s: float, *, on_computing_stream: bool) -> None:
+        """Sum gradients: the GPU waits for it if it is on the computing stream, else the link does it beside."""
+        self.all_reduce_s += takes_s
+        if on_computing_stream:
+            self._wait(takes_s)
+        else:
+            # Its gradients are ready now: the program has it right after the operator that computes the last one.
+            self.link_s = max(self.link_s, self.gpu_s) + takes_s
+
+    def wait_for_link(self) -> None:
+        """Let the GPU wait until all all-reduces are done."""
+        self._wait(max(0.0, self.link_s - self.gpu_s))
+
+    def _wait(self, wait_s: float) -> None:
+        """Let the GPU wait."""
+        self.gpu_s += wait_s
+        self.exposed_s += wait_s
+
+
 def step_time(
     operators: Operators, peak_names: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
 ) -> StepTime:
@@ -86,38 +122,26 @@ def step_time(
     A link sums gradients while the GPU computes. The optimizer waits for all sums. `peak_names` has the name of the
     card's peak for each data type.
     """
-    # tests/null_gpu/test_streams.py shows that Paddle waits as it is said here.
+    clocks = _Clocks()
     flops_s = 0.0
     bytes_s = 0.0
-    gpu_clock_s = 0.0  # when the operators so far are done
-    link_clock_s = 0.0  # when the all-reduces so far are done
-    all_reduce_s = 0.0
-    exposed_s = 0.0
     optimizer_has_begun = False
     for work, summed_bytes, on_computing_stream in operators:
         if summed_bytes is not None:  # a gradient all-reduce
             takes_s = _all_reduce_s(summed_bytes, ranks, link_bytes_per_s)
-            all_reduce_s += takes_s
-            if on_computing_stream:
-                gpu_clock_s += takes_s
-                exposed_s += takes_s
-            else:
-                # Its gradients are ready now: the program has it right after the operator that computes the last one.
-                link_clock_s = max(link_clock_s, gpu_clock_s) + takes_s
+            clocks.all_reduce(takes_s, on_computing_stream=on_computing_stream)
             continue
         if work.role & OPTIMIZE and not optimizer_has_begun:
             optimizer_has_begun = True
-            wait_s = max(0.0, link_clock_s - gpu_clock_s)
-            gpu_clock_s += wait_s
-            exposed_s += wait_s
+            clocks.wait_for_link()
         least = _operator_time(work, peak_names, card)
         flops_s += least.flops_s
         bytes_s += least.bytes_s
-        gpu_clock_s += max(least.flops_s, least.bytes_s)
+        clocks.compute(max(least.flops_s, least.bytes_s))
     return StepTime(
-        total_s=gpu_clock_s,
-        exposed_s=exposed_s,
-        all_reduce_s=all_reduce_s,
+        total_s=clocks.gpu_s,
+        exposed_s=clocks.exposed_s,
+        all_reduce_s=clocks.all_reduce_s,
         operators=OperatorTime(flops_s=flops_s, bytes_s=bytes_s),
     )
 
@@ -193,24 +217,26 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
     for gpus in SCALED_GPUS:
         link_bytes_per_s = card.link_bytes_per_s
         if gpus > GPUS_OF_A_NODE:
+            # A ring over several nodes is as fast as its slowest link.
             link_bytes_per_s = min(link_bytes_per_s, network_bytes_per_s)
         steps[gpus] = step_time(operators, peak_names, card, ranks=gpus, link_bytes_per_s=link_bytes_per_s)
 
     one_node = steps[GPUS_OF_A_NODE]
-    rows = []
-    for gpus, step in steps.items():
-        row = {
-            "gpus": gpus,
-            "nodes": gpus // GPUS_OF_A_NODE,
-            "step_time_s": step.total_s,
-            "all_reduce_s": step.all_reduce_s,
-            "exposed_all_reduce_s": step.exposed_s,
-            "exposed_share": step.exposed_s / step.total_s,
-            "of_linear": one_node.total_s / step.total_s,
-            "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,
-        }
-        rows.append(row)
-    return rows
+    return [_scaling_row(gpus, step, one_node) for gpus, step in steps.items()]
+
+
+def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
+    """Return the row of a number of GPUs: its step, and its weak-scaling efficiency against the step of one node."""
+    return {
+        "gpus": gpus,
+        "nodes": gpus // GPUS_OF_A_NODE,
+        "step_time_s": step.total_s,
+        "all_reduce_s": step.all_reduce_s,
+        "exposed_all_reduce_s": step.exposed_s,
+        "exposed_share": step.exposed_s / step.total_s,
+        "of_linear": one_node.total_s / step.total_s,
+        "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,  # waiting for every all-reduce
+    }
 
 
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:

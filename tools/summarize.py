@@ -33,8 +33,8 @@ def _median_and_range(
 ) -> str:
     """Return the median and the range of a value of several runs: "74.2 s (median of 3; 73.9 s to 74.8 s)".
 
-    `values` has a value for each record; None if a log lacks it. Then the text is "no <absent_thing> in run_1.txt".
-    `template` formats one value, such as "{:.1f} s".
+    `values` has a value for each record. `template` formats one value, such as "{:.1f} s". If a log lacks it (None),
+    the text is "no <absent_thing> in run_1.txt".
     """
     known = []
     logs_without = []
@@ -113,6 +113,14 @@ def _print_table(rows: Mapping[str, str]) -> None:
         print(name.ljust(name_width) + aligned_text)
 
 
+def _print_notes(job_score: Score) -> None:
+    """Print the warnings and the footnotes of a score, a line each."""
+    for warning in job_score.warnings:
+        print(f"warning: {warning.check}: {warning.found}")
+    for note in job_score.footnotes:
+        print(note)
+
+
 def _print_errors(report: Report) -> None:
     """Print the errors that the check of a log found, a line each; its warnings are not printed."""
     for finding in report.findings:
@@ -121,10 +129,17 @@ def _print_errors(report: Report) -> None:
             print(f"{where}: expected {finding.expected}, found {finding.actual}. {finding.fix}")
 
 
+def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
+    """Check the logs. Write what was found to `findings_file`, and a receipt, LOG.checked, beside each log."""
+    checks = check_logs(logs, rules.load(RULESET), receipt=True)
+    findings_file.write_text(as_json(checks), encoding="utf-8")
+    return checks
+
+
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     """Score and check the logs of a job's runs, write a report beside the first, and print a table.
 
-    Only throughput runs are not checked. Returns 1 if a log fails its check, else 0.
+    With `throughput_only` nothing is checked. Returns 1 if a log fails its check, else 0.
 
     Raises ValueError if a log measured nothing, or if the logs are not of one system.
     """
@@ -143,8 +158,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
         findings_file = folder / "findings.json"
-        checks = check_logs(logs, rules.load(RULESET), receipt=True)  # a receipt is the file LOG.checked
-        findings_file.write_text(as_json(checks), encoding="utf-8")
+        checks = _check(logs, findings_file)
         verdicts = ["pass" if check.passed else "fail" for check in checks]
         rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
     _write_page(page_file, logs, records, findings_file)
@@ -152,10 +166,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     rows["log"] = "\n".join(str(log) for log in logs)
     rows["report"] = str(page_file)
     _print_table(rows)
-    for warning in job_score.warnings:
-        print(f"warning: {warning.check}: {warning.found}")
-    for note in job_score.footnotes:
-        print(note)
+    _print_notes(job_score)
     for check in checks:
         _print_errors(check)
     return 0 if all(check.passed for check in checks) else 1

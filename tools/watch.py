@@ -185,13 +185,17 @@ class View:
         if has_only_other_text:
             raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
 
-        for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
+        nodes = self._look_at_nodes(newest)
+        return {"log": str(newest), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
+
+    def _look_at_nodes(self, log: Path) -> list[JsonObject]:
+        """Read what is new in the telemetry of a log's nodes, and return the last sample of each node."""
+        for path in log.parent.glob(f"{log.stem}.node*.telemetry.jsonl"):
             new_lines = self._new_lines(path).splitlines()
             if new_lines:
                 with contextlib.suppress(ValueError):  # a damaged line is skipped; the sample before it stays
                     self._last_samples[path] = json.loads(new_lines[-1])
-        nodes = [self._last_samples[path] for path in sorted(self._last_samples)]
-        return {"log": str(newest), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
+        return [self._last_samples[path] for path in sorted(self._last_samples)]
 
     def _newest(self) -> Path:
         """Return the log below the folder that was written to last, or the one file that the user named instead.
@@ -321,13 +325,8 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
     return table
 
 
-@one_line
-def main() -> int:
-    """Show the newest run of a folder; on a terminal again every second until the run ends.
-
-    Returns 0, after Ctrl-C and a closed pipe, too. Raises ValueError if there is no run, or the folder or a file cannot
-    be read.
-    """
+def _parse() -> argparse.Namespace:
+    """Read the command line. A named path that no command can use is refused."""
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
     parser.add_argument("--once", action="store_true", help="print one view and end")
@@ -335,6 +334,32 @@ def main() -> int:
     complete(parser)
     args = parser.parse_args()
     named_files.check_options(args)
+    return args
+
+
+def _show(args: argparse.Namespace, view: View, console: Console) -> None:
+    """Print the run once, as JSON or as tables; on a terminal draw its tables again until the run ends."""
+    state = view.look()
+    if args.json:
+        print(json.dumps(state, indent=1))
+    elif args.once or not console.is_terminal or state["phase"] in ENDED:
+        console.print(draw(state, time.time()))
+    else:
+        with Live(draw(state, time.time()), console=console, auto_refresh=False) as live:
+            while state["phase"] not in ENDED:
+                time.sleep(REFRESH_S)
+                state = view.look()
+                live.update(draw(state, time.time()), refresh=True)
+
+
+@one_line
+def main() -> int:
+    """Show the newest run of a folder; on a terminal again every second until the run ends.
+
+    Returns 0, after Ctrl-C and a closed pipe, too. Raises ValueError if there is no run, or the folder or a file cannot
+    be read.
+    """
+    args = _parse()
     view = View(args.logdir)
     console = Console(highlight=False)
     try:
@@ -343,17 +368,7 @@ def main() -> int:
         if args.logdir.is_dir():
             # Raises PermissionError for an unreadable folder. The search for logs would silently find nothing in it.
             os.listdir(args.logdir)  # noqa: PTH208
-        state = view.look()
-        if args.json:
-            print(json.dumps(state, indent=1))
-        elif args.once or not console.is_terminal or state["phase"] in ENDED:
-            console.print(draw(state, time.time()))
-        else:
-            with Live(draw(state, time.time()), console=console, auto_refresh=False) as live:
-                while state["phase"] not in ENDED:
-                    time.sleep(REFRESH_S)
-                    state = view.look()
-                    live.update(draw(state, time.time()), refresh=True)
+        _show(args, view, console)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:

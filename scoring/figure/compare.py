@@ -24,7 +24,10 @@ from scoring.figure.score import Score, score
 from scoring.figure.systems import read_systems
 from scoring.importers import count, jsonable
 from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
-from scoring.record import InputError, TooFewRunsError
+from scoring.record import InputError, Record, TooFewRunsError
+
+# Two logs of one system agree in these facts, if both give them.
+FACTS_OF_ONE_SYSTEM = ("model", "mode", "nodes", "precision", "math_mode")
 
 
 @dataclass(frozen=True)
@@ -66,14 +69,14 @@ class Comparison:
         If some scores are MLPerf results and others are not, a note is added that they are not comparable.
         """
         notes = []
-        named_mlperf = []  # for each row, whether its result is called one of MLPerf
+        are_mlperf_results = []  # for each row
         for row in self.rows:
             notes += row.score.footnotes
             standing = row.score.standing
-            named_mlperf.append(standing is not None and standing.uses_the_name)
-        if any(named_mlperf) and not all(named_mlperf):
+            are_mlperf_results.append(standing is not None and standing.uses_the_name)
+        if any(are_mlperf_results) and not all(are_mlperf_results):
             notes.append(mlperf.NOT_COMPARABLE)
-        return mlperf.notes_in_order(notes)
+        return mlperf.notes_in_order(notes)  # without repeats
 
     def to_json(self) -> JsonObject:
         return {
@@ -89,12 +92,10 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
-    `named_scores` are pairs of a system's name and its score. `given_spread` is the spread between repeated runs; it is
-    used for systems with a single run. None takes it from those of the scores that are repeats of the same system.
+    `named_scores` are pairs of a system's name and its score. `given_spread` is the spread between single runs; None
+    computes it from the scores.
 
-    A system with another number of devices than the base has no efficiency if it would be above MAX_PLAUSIBLE_RATIO: a
-    warning says so instead. Raises InputError for fewer than two systems, for scores of different units or protocols,
-    and if two systems share a run.
+    Raises InputError if the scores cannot be compared, or if two systems share a run.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -110,6 +111,7 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
         # With as many devices as the base, the efficiency is just the speedup, which has no upper limit.
         has_other_device_count = row.devices != base.records[0].devices
         if row.efficiency is not None and has_other_device_count:
+            # There is a warning from just above 1, but only an impossible efficiency is dropped.
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
             if row.efficiency > MAX_PLAUSIBLE_RATIO:
                 row = dataclasses.replace(row, efficiency=None)
@@ -128,18 +130,15 @@ def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) ->
 
 
 def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None) -> Row:
-    """Return a system's row beside the base.
+    """Return a system's row beside the base. The base's own row has no interval.
 
-    `between_runs` is the spread of single runs of the system; None if not known. The speedup is above 1 if the system
-    is faster than the base: it is the ratio of two throughputs, or 1 / the ratio of two times to train.
-
-    The base's own row has no interval.
+    `between_runs` is the spread of single runs of the system; None if not known.
     """
     ratio = result.value / base.value
     interval = RatioInterval(None, "the base itself")
     if result is not base:
         interval = ratio_interval(base, result, between_runs)
-    speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
+    speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio  # above 1 is faster
     return Row(
         name=name,
         devices=result.records[0].devices,
@@ -167,12 +166,10 @@ def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | 
 
 
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
-    """Return the scaling efficiency: speedup / (devices / devices of the base).
+    """Return the scaling efficiency: 6 times as fast on 8 times as many devices is 0.75.
 
-    For example, 6 times as fast on 8 times as many devices is 0.75.
-
-    Returns None if a log does not say its devices, or if the two systems are known to differ in more than devices. The
-    speedup then has other causes too.
+    Returns None if a log does not say its devices, or if the systems differ in more than devices: the speedup then has
+    other causes too.
     """
     base_devices = base.records[0].devices
     devices = other.records[0].devices
@@ -196,19 +193,14 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return the spread between single runs of the system of `base` and `other`.
 
-    It is computed from those of `scores` (which may include the two) that
-
-    - are of the same system as `base` and as `other`,
-    - have two runs or more, and
-    - have only runs that converged.
-
-    Returns None if there is no such score.
+    It is computed from those of `scores` that are repeats of that system. Returns None if there are none.
     """
     values_of_repeats = []
     for candidate in scores:
         values = _run_values(candidate)
         is_same_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
-        if is_same_system and len(values) > 1 and all(math.isfinite(value) for value in values):
+        all_converged = all(math.isfinite(value) for value in values)
+        if is_same_system and all_converged and len(values) > 1:
             values_of_repeats.append(values)
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
@@ -218,15 +210,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _are_of_one_system(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are repeats of one system, so that they have the same spread.
-
-    The first run stands for each score. Both logs must
-
-    - give the number of devices and the batch of all devices, and agree in them,
-    - agree in the machine and its hardware, or both not give them,
-    - agree in model, mode, nodes, precision and math mode, if both give them.
-    """
-    record = one.records[0]
+    """Tell whether the runs of two scores are repeats of one system, so that they have the same spread."""
+    record = one.records[0]  # the runs of one score are repeats already
     other_record = other.records[0]
     if record.devices is None or record.devices != other_record.devices:
         return False
@@ -236,13 +221,14 @@ def _are_of_one_system(one: Score, other: Score) -> bool:
         return False
     if record.header.get("hardware") != other_record.header.get("hardware"):
         return False
+    return not any(_contradict(record, other_record, name) for name in FACTS_OF_ONE_SYSTEM)
 
-    for name in ("model", "mode", "nodes", "precision", "math_mode"):
-        value = getattr(record, name)
-        other_value = getattr(other_record, name)
-        if value is not None and other_value is not None and value != other_value:
-            return False
-    return True
+
+def _contradict(record: Record, other_record: Record, name: str) -> bool:
+    """Tell whether two logs both give the fact `name`, and differ in it."""
+    value = getattr(record, name)
+    other_value = getattr(other_record, name)
+    return value is not None and other_value is not None and value != other_value
 
 
 class RatioInterval(NamedTuple):
@@ -253,13 +239,10 @@ class RatioInterval(NamedTuple):
 
 
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, by the method for the protocol's average of runs.
+    """Return the 95 % interval of the ratio other / base; if there is none, `basis` says why.
 
     `between_runs` is the spread of single runs. It is needed if one side is a single run, because the windows of one
-    run do not show it. There is no interval, and `basis` says why, if
-
-    - the method has too few runs, or a single run has no usable spread,
-    - the interval would have no width, because the runs' figures have too few digits.
+    run do not show it.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):
@@ -268,70 +251,68 @@ def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None =
 
 
 def _interval_by_protocol(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base. It may have no width; the caller refuses that.
+    """Return the 95 % interval of the ratio other / base, by the method for the protocol's average of runs.
 
-    - A side has a single run: by the spread `between_runs`.
-    - The protocol takes the median of the runs: by ordered quotients.
-    - It takes an olympic mean: by Yuen's t.
-    - It takes a mean: by Welch's t.
-
-    There is no interval, and `basis` says why, for too few runs.
+    The interval may have no width; the caller refuses that.
     """
-    runs = len(base.runs)
-    other_runs = len(other.runs)
-    if runs < 2 or other_runs < 2:
+    if len(base.runs) < 2 or len(other.runs) < 2:
         return _interval_of_single_run(base, other, between_runs)
-
-    over = f"over {runs} and {other_runs} runs"
     if base.protocol.over_runs == "median":
-        bounds = spread.median_ratio_interval(_run_values(base), _run_values(other))
-        if bounds is None:
-            return RatioInterval(None, f"too few runs {over} for ordered quotients")
-        return RatioInterval(bounds, f"ordered quotients {over}")
+        return _interval_of_medians(base, other)
     if base.protocol.over_runs == "olympic_mean":
-        dropped = base.protocol.dropped_runs
-        base_mean = spread.mean_of(_run_values(base), dropped=dropped)
-        other_mean = spread.mean_of(_run_values(other), dropped=dropped)
-        if base_mean is None or other_mean is None:
-            return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
-        return RatioInterval(spread.ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
+        return _interval_of_olympic_means(base, other)
     return _interval_of_means(base, other)
+
+
+def _interval_of_medians(base: Score, other: Score) -> RatioInterval:
+    """Return the 95 % interval of the ratio of two medians of runs, by ordered quotients."""
+    over = f"over {len(base.runs)} and {len(other.runs)} runs"
+    bounds = spread.median_ratio_interval(_run_values(base), _run_values(other))
+    if bounds is None:
+        return RatioInterval(None, f"too few runs {over} for ordered quotients")
+    return RatioInterval(bounds, f"ordered quotients {over}")
+
+
+def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
+    """Return the 95 % interval of the ratio of two olympic means of runs, by Yuen's t."""
+    over = f"over {len(base.runs)} and {len(other.runs)} runs"
+    dropped = base.protocol.dropped_runs
+    base_mean = spread.mean_of(_run_values(base), dropped=dropped)
+    other_mean = spread.mean_of(_run_values(other), dropped=dropped)
+    if base_mean is None or other_mean is None:
+        return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
+    return RatioInterval(spread.ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, if at least one side is a single run.
 
-    There is no interval in three cases. All of them have the same text as `basis`:
-
-    - The spread `between_runs` is not known.
-    - A run did not converge.
-    - The other side is the median or olympic mean of several runs: the spread holds only for single runs and means.
+    There is no interval if a run did not converge, or without a spread that holds for both sides.
     """
     counts = (len(base.runs), len(other.runs))
-    more_runs = max(counts)  # the other side has 1
+    runs_of_larger_side = max(counts)
     all_converged = all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)])
-    is_plain_mean = more_runs == 1 or base.protocol.over_runs == "mean"
-    if between_runs is None or not all_converged or not is_plain_mean:
+    # The spread holds for single runs and for their plain means, not for a median or an olympic mean.
+    spread_holds = runs_of_larger_side == 1 or base.protocol.over_runs == "mean"
+    if between_runs is None or not all_converged or not spread_holds:
+        # One text for all cases, because several runs of each system help in all of them.
         how = "--between-runs-sd, or several runs of a system"
         return RatioInterval(None, f"one run: how far its repeats lie apart is unknown ({how})")
     ratio = other.value / base.value
     bounds = spread.single_run_interval(ratio, between_runs.relative_sd, between_runs.freedom, counts)
-    return RatioInterval(bounds, f"one run against {more_runs}: {between_runs.source}")
+    return RatioInterval(bounds, f"one run against {runs_of_larger_side}: {between_runs.source}")
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs, by Welch's t.
 
-    Each run is one value. But if a side's logs name several hosts, each host's mean is one value of that side, because
-    runs on one host lie closer together than hosts do. Both sides must have two runs or more.
+    Each side has two runs or more. If its logs name several hosts, the mean of each host is one value.
     """
     base_values = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_values = independent_values(_run_values(other), hosts_of_runs(other.records))
-    some_are_by_host = len(base_values) < len(base.runs) or len(other_values) < len(other.runs)
-    if some_are_by_host:
-        basis = f"Welch's t over {len(base_values)} and {len(other_values)} hosts"
-    else:
-        basis = f"Welch's t over {len(base.runs)} and {len(other.runs)} runs"
+    are_means_of_hosts = len(base_values) < len(base.runs) or len(other_values) < len(other.runs)
+    counted = "hosts" if are_means_of_hosts else "runs"
+    basis = f"Welch's t over {len(base_values)} and {len(other_values)} {counted}"
     base_mean = spread.mean_of(base_values)
     other_mean = spread.mean_of(other_values)
     # Two runs or more make two values or more: they are either the runs, or the means of two hosts or more.

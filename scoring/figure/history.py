@@ -31,28 +31,24 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def ratio_interval(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high).
 
-    - Fewer than LEAST_RUNS past values: None.
-    - Two new values or more: by the spread of both sets.
-    - A single new value: by the spread of the past values, because a single value has no spread.
+    Returns None for fewer than LEAST_RUNS past values.
     """
     past_mean = spread.mean_of(past)
     if past_mean is None or len(past) < LEAST_RUNS:
         return None
-    new_mean = spread.mean_of(new)  # None for a single value
+    new_mean = spread.mean_of(new)
     if new_mean is not None:
         return spread.ratio_interval(past_mean, new_mean)
+    # A single new value has no spread: it has that of the past values.
     relative_sd = spread.relative_sd(past)
     return spread.single_run_interval(new[0] / past_mean.value, relative_sd, past_mean.freedom, (len(past), 1))
 
 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
-    """Return the `last` rows of the trend that a new result belongs to, oldest first.
+    """Return the `last` rows of the trend that a new result belongs to, oldest first, without the new runs themselves.
 
-    A trend is the rows of one `Series`: same system, workload, precision and protocol. `rows` are all rows of the
-    history, oldest first. If the new runs are among them, they are left out. `system` names the machine of the new
-    runs; None takes it from their logs.
-
-    Raises InputError if the new runs are of two trends, or if nothing names their machine.
+    `rows` are all rows of the history, oldest first. `system` names the machine of the new runs; None takes it from
+    their logs. Raises InputError if the runs are of two trends.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series
@@ -75,22 +71,17 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return the verdict whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    `hosts` names the host of each past run; None if not known. The means of the two sets of runs are compared. If a set
-    names two hosts or more, each host counts as one value, because runs on one host lie closer together.
-
-    - Too few past runs, or too few hosts of theirs: `cannot be told`.
-    - All runs print the same figure: `cannot be told`.
-    - Otherwise: `_verdict` of the ratio of the means.
-
-    Only the verdict LOWER makes `is_lower` True.
+    `hosts` names the host of each past run; None if not known. The line begins with the verdict and the new figure:
+    `LOWER: 980 images/s ...` or `cannot be told: 980 images/s ...`.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
-    independent_past = independent_values(past_values, hosts)
-    independent_new = independent_values(new_values, hosts_of_runs(result.records))
     new_mean = statistics.fmean(new_values)
     figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
 
+    # For the interval, the mean of each host is one value, because runs on one host are not independent.
+    independent_past = independent_values(past_values, hosts)
+    independent_new = independent_values(new_values, hosts_of_runs(result.records))
     interval = ratio_interval(independent_past, independent_new)
     if interval is None:
         return Judgement(False, f"cannot be told: {figure}; {_too_few_in_words(len(past), len(independent_past))}")
@@ -98,11 +89,11 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
         says = "the figures have too few digits to tell how far runs lie apart"
         return Judgement(False, f"cannot be told: {figure}; {says}")
 
-    ratio = new_mean / statistics.fmean(past_values)
+    ratio = new_mean / statistics.fmean(past_values)  # over all runs
     low, high = interval
     verdict = _verdict(ratio, high)
-    past_in_words = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f}"
-    compared = f"{past_in_words} ({_past_levels_in_words(past_values, hosts)})"
+    past_levels = _past_levels_in_words(past_values, hosts)
+    compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({past_levels})"
     return Judgement(verdict == LOWER, f"{verdict}: {figure}; {compared}")
 
 
@@ -124,15 +115,11 @@ def _too_few_in_words(runs: int, independent_count: int) -> str:
 
 
 def _verdict(ratio: float, high: float) -> str:
-    """Return the verdict on the ratio of a new mean to the past one; `high` is the upper bound of its 95 % interval.
-
-    - `high` is 1 or more: not shown to be lower.
-    - The ratio is below 1 by less than like hosts differ: not called lower.
-    - Otherwise: LOWER.
-    """
+    """Return the verdict on the ratio of a new mean to the past one; `high` is the upper bound of its 95 % interval."""
     if high >= 1:
         return "not shown to be lower"
-    if -math.log(ratio) < smallest_difference():
+    lower_by = -math.log(ratio)  # about 1 - ratio
+    if lower_by < smallest_difference():
         return f"not called lower: like hosts differ by up to {percent(smallest_difference())}"
     return LOWER
 
@@ -179,33 +166,39 @@ def main(args: argparse.Namespace) -> int:
 def _write_history(args: argparse.Namespace) -> int:
     """Write all runs of the history to one file: as a page (`show`), or as a table (`export`). Returns 0.
 
-    The output file is the only word after the action, and so the only item of `args.logs`: other actions have logs
-    there. The default for a page is history.html. A table is Parquet if the file ends in .parquet, else CSV.
-
     Raises InputError for several output files, for a table without one, and for a file that this command did not write.
-    A Parquet file must not exist at all.
     """
-    if len(args.logs) > 1 or (args.action == "export" and not args.logs):
+    output_files = args.logs  # the words after the action: logs for other actions, here the output file
+    is_page = args.action == "show"
+    if len(output_files) > 1 or (not is_page and not output_files):
         raise InputError(f"history {args.action} writes one file: name it")
     with opened(args.file) as connection:
         rows = rows_of(connection)
-    output = Path(args.logs[0] if args.logs else "history.html")
-    if args.action == "show":
+    output = Path(output_files[0] if output_files else "history.html")
+    if is_page:
         _refuse_to_overwrite(output, ".html", PAGE_START)
         output.write_text(page(rows), encoding="utf-8")
-    elif output.suffix == ".parquet":
-        to_parquet([vars(row) for row in rows], output)  # refuses a file that exists
     else:
-        _refuse_to_overwrite(output, ".csv", ",".join(COLUMNS))
-        output.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
+        _write_table(rows, output)
     print(f"{len(rows)} runs in {output}")
     return 0
+
+
+def _write_table(rows: Sequence[Row], output: Path) -> None:
+    """Write the runs as a table: Parquet if the file ends in .parquet, else CSV.
+
+    Raises InputError for a Parquet file that exists, and for any other file that this command did not write.
+    """
+    if output.suffix == ".parquet":
+        to_parquet([vars(row) for row in rows], output)  # refuses a file that exists
+        return
+    _refuse_to_overwrite(output, ".csv", ",".join(COLUMNS))
+    output.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
 
 
 def _score_of_runs(args: argparse.Namespace) -> Score:
     """Return the score of the logs that the command line names, with the throughput of each run.
 
-    One run is enough, and runs are averaged by their mean, whatever the protocol says: a history keeps single runs.
     Raises InputError if no logs are given, or if the protocol does not measure throughput.
     """
     if not args.logs:
@@ -213,7 +206,7 @@ def _score_of_runs(args: argparse.Namespace) -> Score:
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
-    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")
+    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # a history keeps single runs
     return score(read_records(args), protocol, skip=args.skip, system=args.system)
 
 

@@ -23,16 +23,14 @@ def add_score_options(
 ) -> None:
     """Add the options that choose a protocol, and those for what logs do not say.
 
-    `convert` turns the texts of --devices and --batch into their values. `protocol` is the default of --protocol.
-
-    If the default depends on the logs, `protocol` is None, and `default_in_words` says in the help what is done. If
-    neither is given, the user must give --protocol.
+    `convert` turns the texts of --devices and --batch into their values. `protocol` is the default of --protocol. If
+    that default depends on the logs, `default_in_words` says so in the help.
     """
     shown_default = protocol or default_in_words
     text = "a name, or a YAML file of your own"
     if shown_default:
         text += f" (default: {shown_default})"
-    is_required = not shown_default
+    is_required = not shown_default  # without any default, the user must give --protocol
     parser.add_argument("--protocol", required=is_required, default=protocol, metavar="P", help=text)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")

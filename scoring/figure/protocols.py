@@ -64,13 +64,12 @@ class Protocol:
     def describe(self, counts: Sequence[int] = ()) -> str:
         """Return the rule in words: `skip 1 windows, mean of rates; mean of 1 run`.
 
-        `counts` are the numbers of runs that each system has, if they are known. Numbers above the protocol's own are
-        shown instead of it: for systems of 5 and 7 runs, `5 to 7 runs`.
-
-        If the benchmark decides the number of runs, and is not known yet, no number is shown.
+        `counts` are the numbers of runs of the systems, if known. If a system has more runs than the protocol asks for,
+        the counts are shown: `5 to 7 runs`.
         """
         mean = self.over_runs.replace("_", " ")
-        if self.by_benchmark and not self.runs_given:
+        benchmark_is_open = self.by_benchmark and not self.runs_given
+        if benchmark_is_open:
             return f"{self._steps_in_words()}; {mean} of as many runs as MLPerf asks for of the benchmark"
         if self.over_runs == "olympic_mean" and self.dropped_runs > 1:
             mean += f" without {self.dropped_runs} at each end"
@@ -110,13 +109,9 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 
 
 def find(name: str) -> Protocol:
-    """Return the protocol that `--protocol` names: a built-in one, or one of a user's YAML file.
+    """Return the protocol that `--protocol` names: `window` is built in, `own.yaml:fast` is of a user's file.
 
-    - `window`: the built-in protocol of that name.
-    - `own.yaml:fast`: the protocol `fast` of own.yaml.
-    - `own.yaml`: the only protocol of own.yaml.
-
-    Raises InputError if there is no such protocol, with the names of those there are, and for an invalid file.
+    A file alone names its only protocol. Raises InputError if there is no such protocol, and for an invalid file.
     """
     file, _, name_in_file = name.partition(":")
     if not file.endswith((".yaml", ".yml")):
@@ -144,25 +139,16 @@ class Amount(NamedTuple):
 def _protocol(path: Path, name: str, entry: object) -> Protocol:
     """Return the protocol that one entry of a file describes; `entry` is its value as YAML has it.
 
-    If the benchmark decides the number of runs (`runs: by_benchmark`), `runs` is RUNS_OF_RESNET until a log says which
-    benchmark it is.
-
     Raises InputError, with the file and the protocol's name, if a field is unknown, missing or invalid, or if two
     fields exclude each other.
     """
     where = f"{path}: protocol {name}"
     fields: JsonObject = {"figure": "throughput", "take": None} | _checked_fields(where, entry)  # with the defaults
-    by_benchmark = fields["runs"] == BY_BENCHMARK
-    runs = RUNS_OF_RESNET if by_benchmark else fields["runs"]
     skip = _amount(where, "skip", fields["skip"])
     take_steps = _steps_to_take(where, fields["take"])
-    types = get_type_hints(Protocol)
-    for field in ("figure", "over_steps", "over_runs"):
-        allowed_values = get_args(types[field])  # the field is a Literal
-        if fields[field] not in allowed_values:
-            raise InputError(f"{where}: {field} is {fields[field]!r}; want one of {', '.join(allowed_values)}")
-    if type(runs) is not int or runs <= 0:  # `isinstance` would take YAML's `yes`, which is True, for a number
-        raise InputError(f"{where}: runs is {runs!r}; want a whole number over 0, or {BY_BENCHMARK}")
+    _refuse_unknown_words(where, fields)
+    by_benchmark = fields["runs"] == BY_BENCHMARK
+    runs = RUNS_OF_RESNET if by_benchmark else _number_of_runs(where, fields["runs"])
 
     protocol = Protocol(
         name=name,
@@ -180,6 +166,22 @@ def _protocol(path: Path, name: str, entry: object) -> Protocol:
     if conflict:
         raise InputError(f"{where}: {conflict}")
     return protocol
+
+
+def _refuse_unknown_words(where: str, fields: JsonObject) -> None:
+    """Raise InputError, which begins with `where`, if a field that allows only some words has another value."""
+    types = get_type_hints(Protocol)
+    for field in ("figure", "over_steps", "over_runs"):
+        allowed_values = get_args(types[field])  # the field is a Literal
+        if fields[field] not in allowed_values:
+            raise InputError(f"{where}: {field} is {fields[field]!r}; want one of {', '.join(allowed_values)}")
+
+
+def _number_of_runs(where: str, value: object) -> int:
+    """Return the number of the field `runs`. Raises InputError, which begins with `where`, for any other value."""
+    if type(value) is not int or value <= 0:  # `isinstance` would take YAML's `yes`, which is True, for a number
+        raise InputError(f"{where}: runs is {value!r}; want a whole number over 0, or {BY_BENCHMARK}")
+    return value
 
 
 def _steps_to_take(where: str, value: object) -> int | None:
@@ -214,15 +216,7 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 
 
 def _first_conflict(protocol: Protocol) -> str:
-    """Return a message about the first rule that the protocol's settings break; empty if they break none.
-
-    - `runs: by_benchmark` needs an olympic mean of whole runs' times.
-    - An olympic mean needs three runs.
-    - `figure: run_time` and `over_steps: run_time` need each other.
-    - `over_steps: own_summary` neither skips nor takes steps.
-    - `over_steps: between_stamps` skips steps, not windows or epochs.
-    - `over_steps: epoch_rates` and skipping epochs need each other.
-    """
+    """Return a message about the first rule that the protocol's settings break; empty if they break none."""
     is_olympic = protocol.over_runs == "olympic_mean"
     is_run_time = protocol.figure == "run_time"
     if protocol.by_benchmark and not (is_olympic and is_run_time):

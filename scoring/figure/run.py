@@ -241,7 +241,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     for row in stamped:
         if row.position == steps_to_skip:
             return row
-    # A log that counts from 0 prints the steps 0, 10, 20 after 1, 11, 21 steps. Its row 20 then ends 20 steps.
+    # A log that counts from 0 prints the steps 0, 10, 20 after 1, 11, 21 steps. Its row 20 counts as 20 steps here.
     for row in stamped:
         if record.first_step == 0 and row.window.step == steps_to_skip:
             return row

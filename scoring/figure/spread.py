@@ -209,19 +209,27 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
     means and all sizes of noise (Zellner and Tiao, JASA 59, 1964).
     """
     n = sums.length
-    # Let d be the deviations from a true mean, which is the plain mean + m. The squares of the noise then add up to
+    # Let d[i] be the deviations from a true mean, which is the plain mean + m. In the model, d[i] is r * d[i - 1] plus
+    # independent noise. The squares of the noise add up to
     #     (1 - r**2) * d[0]**2 + sum of (d[i] - r * d[i - 1])**2  =  a * m**2 - 2 * b * m + c
     a = (1 - r) * (n - (n - 2) * r)
     b = (1 - r) * r * sums.ends
     c = sums.squares + r * r * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
-    least_noise = c - b * b / a  # at m = b / a
-    least_noise = max(least_noise, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
-    log_likelihood = 0.5 * math.log((1 - r * r) / a) - (n - 1) / 2 * math.log(least_noise)
+    least_sum = c - b * b / a  # at m = b / a
+    noise_squares = max(least_sum, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
 
-    # The variance of the plain mean of n values with autocovariances r**lag / (1 - r * r), for noise of variance 1.
-    variance = (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
-    # The noise has the variance least_noise / (n - 1).
-    return AutoregressionFit(log_likelihood, error=math.sqrt(variance * least_noise / (n - 1)))
+    log_likelihood = 0.5 * math.log((1 - r * r) / a) - (n - 1) / 2 * math.log(noise_squares)
+    # noise_squares / (n - 1) is the variance of the noise.
+    error = math.sqrt(_variance_of_mean(r, n) * noise_squares / (n - 1))
+    return AutoregressionFit(log_likelihood, error)
+
+
+def _variance_of_mean(r: float, n: int) -> float:
+    """Return the variance of the plain mean of n values of a first-order autoregression, for noise of variance 1.
+
+    Two values that are `lag` places apart have the covariance r**lag / (1 - r**2).
+    """
+    return (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
 
 
 @dataclass(frozen=True)
@@ -241,8 +249,8 @@ class Estimate:
 def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
     """Return the mean of values with its standard error; None if fewer than two values are averaged.
 
-    `dropped` makes it an olympic mean: that many of the least values, and as many of the greatest, are left out. They
-    may be infinite.
+    `dropped` makes it an olympic mean: that many of the least values, and as many of the greatest, are left out. The
+    values left out may be infinite.
     """
     n = len(values)
     kept = sorted(values)[dropped : n - dropped]
@@ -270,7 +278,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if n == 5:
         return ordered[0], ordered[-1]
 
-    # No depth has exactly 95 %: this one has a little more, and the next one less.
+    # The interval of depth d runs from the d-th least value to the d-th greatest. No depth has exactly 95 %, so the
+    # result lies between the last depth that has more and the next one.
     depth = _deepest_of_enough_confidence(n)
     outer_low, inner_low = ordered[depth - 1], ordered[depth]
     inner_high, outer_high = ordered[-depth - 1], ordered[-depth]
@@ -281,7 +290,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _deepest_of_enough_confidence(n: int) -> int:
-    """Return the greatest depth with a confidence of 95 % or more, for six values or more.
+    """Return the greatest depth whose interval of the median has a confidence of 95 % or more, for n >= 6 values.
 
     The interval of depth 2 runs from the second least value to the second greatest.
     """
@@ -381,8 +390,8 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
     The interval runs from the k-th least of their m * n quotients to the k-th greatest. For 5 and 5 values k is 3.
     """
-    # U is the number of quotients below the true ratio. If U is less than k, the interval lies above the true ratio.
-    # As many rankings put it below. All rankings of the m + n values are equally probable.
+    # U is the number of quotients below the true ratio. The interval lies above the true ratio if U is less than k, and
+    # below it in as many rankings. All rankings of the m + n values are equally probable.
     rankings_of_u = _rankings_by_u(m, n)
     most_outside = (1 - CONFIDENCE) * math.comb(m + n, m)  # rankings, at both ends together
     rank = 0

@@ -42,12 +42,7 @@ def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
 def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's figure.
 
-    `value` is the figure in images/s. `lines` are the first and last line of the log that the figure comes from. The
-    other rates are, in this order:
-
-    - the rate by the times of the same rows,
-    - the rate of the whole run,
-    - the rate that the log closes with.
+    `value` is the figure in images/s. `lines` are the first and last line of the log that the figure comes from.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -59,17 +54,17 @@ def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, i
 def _warn_if_rows_disagree(
     record: Record, value: float, lines: tuple[int, int], message_start: str
 ) -> Iterator[Verdict]:
-    """Yield a warning if a figure and the rate by the same rows' times differ by over a factor of MAX_PLAUSIBLE_RATIO.
+    """Yield a warning if a figure is far off the images/s that the rows themselves give by their steps and times.
 
     `lines` are the first and last line of these rows. `message_start` is such as "the figure, of lines 12 to 480, is".
-    There is no warning if the rows do not give their times.
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
     if rate_of_rows is None:
         return
     ratio = value / rate_of_rows
-    if not 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO:
+    is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO
+    if not is_plausible:
         message = (
             f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
             f"{six_digits(rate_of_rows)}: the clock was set, or the run stood still in between"
@@ -78,12 +73,8 @@ def _warn_if_rows_disagree(
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
-    """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains.
-
-    The limit is MOST_WARM_UP_GAP. There is no warning if the log does not give the time of the whole run, or if the
-    importer has already reported that this time and the epochs disagree.
-    """
-    whole_run = run_rate(record)
+    """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains."""
+    whole_run = run_rate(record)  # None: the log does not give the time of the whole run
     is_reported_by_importer = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
     if whole_run is None or is_reported_by_importer:
         return
@@ -98,8 +89,7 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
     """Yield a warning if a figure differs by more than MOST_SUMMARY_GAP from the images/s that the log closes with.
 
-    `message_start` is such as "the figure, of lines 12 to 480, is". There is no warning if the log closes with no
-    images/s, or with those of one device.
+    `message_start` is such as "the figure, of lines 12 to 480, is".
     """
     if record.summary_rate is None or record.rate_scope != "global":
         return
@@ -113,30 +103,24 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 
 
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
-    """Return the images/s of the rows after `first_line` up to `last_line`, by the times that the rows themselves give.
-
-    The rate is steps * batch / seconds, summed over the rows. It is the rate of all devices. If the log prints rates of
-    one device and does not give the number of devices, it is the rate of one device.
+    """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
     Returns None if a row lacks its steps or its time, if there are no rows, or if the batch is unknown.
     """
-    batch = record.global_batch
-    if not batch and record.rate_scope == "device":
-        batch = record.batch_per_device
-
+    # A figure between two time stamps begins at the end of the first line's row, so that row is left out.
+    rows = [window for window in record.windows if first_line < window.line <= last_line]
     steps = 0
     seconds = 0.0
-    for window in record.windows:
-        # A figure between two time stamps begins at the end of the first line's row, so that row is left out.
-        is_in_range = first_line < window.line <= last_line
-        if not is_in_range:
-            continue
-        window_s = seconds_of_row(record, window)
-        if not window.steps or not window_s:
+    for row in rows:
+        row_s = seconds_of_row(record, row)
+        if not row.steps or not row_s:
             return None
-        steps += window.steps
-        seconds += window_s
+        steps += row.steps
+        seconds += row_s
 
+    batch = record.global_batch
+    if not batch and record.rate_scope == "device":  # the figure is then of one device, too
+        batch = record.batch_per_device
     if not batch or not seconds:
         return None
     return steps * batch / seconds
@@ -161,30 +145,30 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
     """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than clocks differ.
 
-    Above 1, one device of many would do more than one device of few. Above MAX_PLAUSIBLE_RATIO the message adds
-    that the caller shows no efficiency.
+    Each of its devices would then do more work than a device of the base.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
     message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
     message += " is another than it seems"
+    # The caller does not show such an efficiency.
     if efficiency > MAX_PLAUSIBLE_RATIO:
         message += "; no efficiency is given, as it is 1 at most"
     yield warning("over_linear", message)
 
 
 def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
-    """Yield the warnings about what the importer found in a log, in this order:
+    """Yield the warnings about what the importer found in a log.
 
-    - text that it could not read, or that contradicts an option: the first MOST_PROBLEMS of these problems,
-    - facts that the log gives in two ways, and the two do not agree,
-    - FP32 that was computed in TF32.
+    These are text that it could not read or that contradicts an option, facts whose two sources disagree, and FP32 that
+    was computed in TF32.
     """
     for problem in record.problems[:MOST_PROBLEMS]:
-        contradicts_option = "the options" in problem
+        contradicts_option = "the options" in problem  # "line 3: the log says devices 8, the options 4"
         yield warning("option_contradicts_log" if contradicts_option else "log_problem", problem, record)
     for check in record.checks:
-        if not check.agree and not check.one_sided:
+        was_compared = not check.one_sided  # both sources could be read
+        if was_compared and not check.agree:
             yield warning("ways_disagree", str(check), record)
     if record.math_mode == "tf32" and record.precision == "fp32":
         message = "FP32 here is TF32: not to be compared with FP32 of older devices"
@@ -265,21 +249,20 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    Values that differ only in case or punctuation count as one: of `ResNet-50` and then `resnet50`, the last is
-    returned.
-
-    A missing precision may stand for FP32. So if some logs lack their precision, and the others have values but never
-    `fp32`, the text `not said` is added to the values.
+    Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case
     for value in values:
         letters = "".join(character for character in str(value).lower() if character.isalnum())
         value_by_letters[letters] = value
+    different_values = list(value_by_letters.values())
+
     some_logs_lack_it = len(values) < len(records)
+    # A missing precision may stand for FP32.
     if field == "precision" and values and some_logs_lack_it and "fp32" not in values:
-        value_by_letters["unsaid"] = "not said"
-    return [str(value) for value in sorted(value_by_letters.values())]
+        different_values.append("not said")
+    return [str(value) for value in sorted(different_values)]
 
 
 def _versions_by_package(records: Sequence[Record]) -> dict[str, set[str]]:

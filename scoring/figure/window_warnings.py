@@ -36,13 +36,7 @@ MOST_SWING_RATIO = 1.25  # of the 95 % quantile of the times to the 5 % one
 
 
 def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
-    """Yield the warnings about the measured windows of one run, in this order:
-
-    - The log ends before its run does.
-    - The printed rates are running averages, and the figure is their mean.
-    - The times of the windows are uneven. This is checked if there are two windows or more and all have a time.
-    - Waiting for data takes more than MOST_WAITING_SHARE of the time.
-    - One rank waits longer for its input than the others, or computes longer.
+    """Yield the warnings about the measured windows of one run, in the order in which they are shown.
 
     `averages_rates` is True if the run's figure is the mean of its windows' rates.
     """
@@ -57,13 +51,18 @@ def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates
     all_have_times = len(times) == len(windows)
     if all_have_times and len(times) > 1:
         yield from _warn_of_uneven_times(record, windows, times, averages_rates)
+    yield from _warn_if_waiting_is_long(record, windows)
+    yield from warn_of_slow_rank(record, windows, "data_wait", action="waits for its input")
+    yield from warn_of_slow_rank(record, windows, "compute", action="computes")
+
+
+def _warn_if_waiting_is_long(record: Record, windows: Sequence[Window]) -> Iterator[Verdict]:
+    """Yield a warning if waiting for data takes more than MOST_WAITING_SHARE of the time."""
     share = waiting_share(windows)
     if share is not None and share > MOST_WAITING_SHARE:
         waiting = percent_above(share, MOST_WAITING_SHARE)
         message = f"{waiting} of the step time is waiting for data (over {percent(MOST_WAITING_SHARE, decimals=0)})"
         yield warning("data_stall", message, record)
-    yield from warn_of_slow_rank(record, windows, "data_wait", action="waits for its input")
-    yield from warn_of_slow_rank(record, windows, "compute", action="computes")
 
 
 def waiting_share(windows: Sequence[Window]) -> float | None:
@@ -81,16 +80,12 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 
 
 def comparable_times(windows: Iterable[Window]) -> list[float]:
-    """Return a time for each window that can be compared with the times of the other windows.
+    """Return a time for each window, to be compared with those of the other windows. Windows without one are left out.
 
-    - A row with its seconds and images, but without a number of steps: the seconds of one image.
-    - A row that gives the time of a step: the seconds of one step.
-    - A row with only a printed rate: 1 / rate.
-    - Any other window is left out of the result.
-
-    Use only ratios of these times, because their unit depends on what the log prints.
+    Only the ratios of these times have a meaning: the unit depends on what the log prints.
     """
     times = []
+    # All rows of a log print the same things, so they take the same branch and have the same unit.
     for window in windows:
         if window.seconds is not None and window.images and not window.steps:
             times.append(window.seconds / window.images)
@@ -104,15 +99,12 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 def _warn_of_uneven_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
-    """Yield the warnings about uneven times of a run's windows, in this order:
+    """Yield the warnings about uneven times of a run's windows, in the order in which they are shown.
 
-    - The times look like running averages, and the log's format is not known to print such averages.
-    - The times change to another level, or else a few of them are outliers. This needs LEAST_FOR_LEVELS windows.
-    - The slow windows take much longer than the fast ones.
-    - The figure is a mean of rates (`averages_rates`), and this mean is too high.
-
-    `times` has one value for each window, as `comparable_times` returns them.
+    `times` has one value for each window, as `comparable_times` returns them. `averages_rates` is True if the run's
+    figure is the mean of its windows' rates.
     """
+    # `cumulative`: the format is known to print running averages
     if not record.cumulative and _look_like_running_averages(times):
         message = "the windows look like running averages: ever smaller changes from row to row"
         yield warning("cumulative_windows", message, record)
@@ -140,14 +132,13 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
 def _warn_if_mean_of_rates_is_high(
     record: Record, windows: Sequence[Window], times: Sequence[float]
 ) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the windows' rates is too far above all images over all time.
+    """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.
 
-    The two are equal if all windows have the same speed. Otherwise the mean of rates is the higher one. The warning
-    comes if it is higher by more than MOST_RATE_GAP.
+    The two are equal if all windows have the same speed.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
     mean_time = weighted_mean(times, steps_as_weights(windows))
-    gap = mean_rate * mean_time - 1  # 1 / mean_time is the rate over all time
+    gap = mean_rate * mean_time - 1  # mean_rate over the rate of all time, which is 1 / mean_time
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
@@ -156,30 +147,18 @@ def _warn_if_mean_of_rates_is_high(
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
 
-    A window is an outlier if its time is far from the median time in two respects:
-
-    - by more than OUTLIER_DEVIATIONS standard deviations of the other windows, and
-    - by more than OUTLIER_DISTANCE_SHARE of the median.
-
-    If more than MOST_OUTLIERS_SHARE of the windows are outliers, the whole run is uneven. Another warning reports that.
+    If many windows lie far from the median, the whole run is uneven. Another warning reports that.
     """
     median = statistics.median(times)
     distances = [abs(time - median) for time in times]
-    # The median distance hardly changes with a few outliers, so it gives the deviation of the other windows.
+    # The MAD, scaled to a standard deviation: a few outliers hardly change it.
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
     most_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)
-    outliers = sum(distance > most_distance for distance in distances)
+    is_outlier = [distance > most_distance for distance in distances]
+    outliers = sum(is_outlier)
     if outliers == 0 or outliers > MOST_OUTLIERS_SHARE * len(times):
         return None
-
-    weights = steps_as_weights(windows)
-    near_times = []
-    near_weights = []
-    for time, weight, distance in zip(times, weights, distances, strict=True):
-        if distance <= most_distance:
-            near_times.append(time)
-            near_weights.append(weight)
-    mean_shift = weighted_mean(times, weights) / weighted_mean(near_times, near_weights) - 1
+    mean_shift = _shift_of_mean(times, steps_as_weights(windows), is_outlier)
     if abs(mean_shift) <= MOST_MEAN_SHIFT:
         return None
 
@@ -192,6 +171,17 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
         "of the window rates"
     )
     return warning("outlying_window", message, record, windows[farthest].line)
+
+
+def _shift_of_mean(times: Sequence[float], weights: Sequence[float], is_outlier: Sequence[bool]) -> float:
+    """Return how much the outliers move the weighted mean time, as a share of the mean without them."""
+    near_times = []
+    near_weights = []
+    for time, weight, is_left_out in zip(times, weights, is_outlier, strict=True):
+        if not is_left_out:
+            near_times.append(time)
+            near_weights.append(weight)
+    return weighted_mean(times, weights) / weighted_mean(near_times, near_weights) - 1
 
 
 def _warning_of_level_change(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
@@ -217,16 +207,13 @@ class LevelChange(NamedTuple):
 
 
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
-    """Return where a series changes its level, at an index from `first_index` to `last_index`.
+    """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
 
-    An index splits the series into the values before it and the values from it on. The strength of a split is the
-    difference of the two means, in standard errors of that difference. The split with the greatest strength is
-    returned. Returns None if that strength is not above LEAST_CHANGE_STRENGTH.
-
-    Values far from the median are first clipped to a limit, so that a single spike does not count as a level.
+    The strength of a change is the difference of the means before and after it, in standard errors. The strongest
+    change is returned, if its strength is above LEAST_CHANGE_STRENGTH.
     """
     noise = _noise_deviation(values)
-    clipped = _clipped(values, CLIP_DEVIATIONS * noise)
+    clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
     total = math.fsum(clipped)
     sums_before = list(itertools.accumulate(clipped, initial=0.0))  # sums_before[i] is the sum of clipped[:i]
 
@@ -255,12 +242,12 @@ def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
 
 
 def _noise_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a series around its level, estimated from the differences of neighbours.
+    """Return the standard deviation of a series around its level. The result is always above 0.
 
-    A level change or a slow drift hardly affects the median difference. The difference of two values has sqrt(2) times
-    the deviation of one value. The result is always above 0, even if all values are equal or 0.
+    It comes from the median difference of neighbours, which a level change or a slow drift hardly affects.
     """
     differences = [abs(after - before) for before, after in itertools.pairwise(values)]
+    # The difference of two values has sqrt(2) times the deviation of one value.
     noise = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(differences) / math.sqrt(2)
     median = statistics.median(values)
     return max(noise, 1e-4 * abs(median), 1e-12)  # rounded values may be equal although the times were not
@@ -272,7 +259,7 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
     The slow part must end in the first half of the windows.
     """
     count = len(times)
-    change = change_point(times, 1, count // 2)
+    change = change_point(times, first_index=1, last_index=count // 2)
     if change is None or change.before <= change.after * (1 + WARM_UP_SLOWDOWN):
         return None
     message = (
@@ -285,20 +272,19 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
 def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if the computation suddenly slows down and stays slow to the end; otherwise None.
 
-    `times` has one value for each window. The share of waiting for data is taken off first. The rest must then rise by
-    over THROTTLING_SLOWDOWN. It must be nearly constant before and after that change. If it is not, the run drifts,
-    which is another warning.
-
-    The change is not sought at the ends of the run: a slow first tenth is warm-up, and a slow last fifth may be brief.
+    `times` has one value for each window.
     """
     count = len(times)
     compute_times = _times_without_waiting(windows, times)
-    change = change_point(compute_times, max(1, count // 10), count - max(3, count // 5))
+    after_warm_up = max(1, count // 10)
+    before_last_fifth = count - max(3, count // 5)  # a later slowdown may be brief
+    change = change_point(compute_times, first_index=after_warm_up, last_index=before_last_fifth)
     if change is None or change.before <= 0:  # 0: all of the time before the change was waiting
         return None
 
-    drift_before = _change_between_halves(compute_times[: change.at])
-    drift_after = _change_between_halves(compute_times[change.at :])
+    # A run that also changes before or after drifts, which is another warning.
+    drift_before = _absolute_drift(compute_times[: change.at])
+    drift_after = _absolute_drift(compute_times[change.at :])
     most_drift = THROTTLING_SLOWDOWN / 2
     is_sudden = max(drift_before, drift_after) < most_drift
     is_slower = change.after > change.before * (1 + THROTTLING_SLOWDOWN)
@@ -340,10 +326,10 @@ def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence
     return warning("drift", message, record, windows[len(times) - third].line)
 
 
-def _change_between_halves(values: Sequence[float]) -> float:
-    """Return how much the median changes from the first half of a series to the second, as a share of the first.
+def _absolute_drift(values: Sequence[float]) -> float:
+    """Return how far the median moves, up or down, from the first half of a series to the second.
 
-    Returns 0 for fewer than two values, or if the first median is 0.
+    The result is a share of the first median. It is 0 for fewer than two values, or if the first median is 0.
     """
     half = len(values) // 2
     if half == 0:
@@ -356,8 +342,7 @@ def _change_between_halves(values: Sequence[float]) -> float:
 def _has_trend(values: Sequence[float]) -> bool:
     """Tell whether values rise or fall through a series, by the Mann-Kendall test at a significance of 1 %.
 
-    The test compares each value with each later one. Without a trend, about as many of these pairs rise as fall. The
-    difference of the two counts then has a known standard deviation (Kendall, Rank Correlation Methods, 1955).
+    See Kendall, Rank Correlation Methods, 1955.
     """
     stride = max(1, len(values) // MOST_FOR_TREND)  # a long series is thinned out: it has too many pairs
     chosen = values[::stride]
@@ -369,20 +354,16 @@ def _has_trend(values: Sequence[float]) -> bool:
         elif after < before:
             falling_pairs += 1
 
+    # Without a trend, about as many pairs rise as fall. Their difference then has this standard deviation.
     count = len(chosen)
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)  # of the difference, without a trend
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     return abs(rising_pairs - falling_pairs) > NORMAL_QUANTILE_99 * deviation
 
 
 def _look_like_running_averages(times: Sequence[float]) -> bool:
     """Tell whether times look like running averages, rather than like the times of separate windows.
 
-    Running averages have two marks, and both are required:
-
-    - They are smooth: the von Neumann ratio, mean squared change / variance, is below MOST_SMOOTH_RATIO.
-    - Their changes die out: the first quarter's are over LEAST_DECAY_RATIO times the last quarter's.
-
-    Returns False for fewer than LEAST_FOR_RUNNING_AVERAGES times, which are too few to show the marks.
+    Running averages are smooth, and their changes die out. Too few times to show that are none.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False

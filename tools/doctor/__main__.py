@@ -11,6 +11,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import env
 from runlog.completion import complete
@@ -20,9 +21,22 @@ from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
 from tools.doctor.node import own_cores, probe
 
+if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
+    from mpi4py import MPI
+
 MPIRUN_S = 8.0
 MESSAGE_CHARS = 300  # of mpirun's message, in a verdict
 TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hands to its ranks
+
+
+def _clock_offsets_s(comm: "MPI.Comm", is_leader: bool) -> list[float]:
+    """Return on rank 0 by how many seconds each leader's clock is ahead of rank 0's. Every rank must call this."""
+    offsets_s = [0.0]  # the first leader is rank 0 itself
+    for rank, leads_its_node in enumerate(comm.allgather(is_leader)):
+        if leads_its_node and rank != 0:
+            # Only rank 0 and this leader exchange messages here; on any other rank the call returns 0 at once.
+            offsets_s.append(clock_offset_s(comm, rank))
+    return offsets_s
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
@@ -45,11 +59,7 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     facts_of_ranks = comm.gather(facts)
     hosts_of_ranks = comm.gather(socket.gethostname())
 
-    clock_offsets_s = [0.0]  # of each leader's clock from rank 0's; the first leader is rank 0 itself
-    for rank, leads_its_node in enumerate(comm.allgather(is_leader)):
-        if leads_its_node and rank != 0:
-            # Only rank 0 and this leader exchange messages here; on any other rank the call returns 0 at once.
-            clock_offsets_s.append(clock_offset_s(comm, rank))
+    clock_offsets_s = _clock_offsets_s(comm, is_leader)
 
     if facts_of_ranks is None or hosts_of_ranks is None:
         return None

@@ -26,8 +26,8 @@ def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
 def main() -> None:
     """Load NCCL and have it make the id of a communicator, by which ranks find each other.
 
-    A JSON line is printed before the call, and one with the result after it. Between them NCCL prints messages, of
-    which one names the network interface that it uses.
+    A JSON line is printed before the call, and one with the result after it. Between them NCCL prints messages. One of
+    these names the network interface that NCCL uses.
     """
     say(begin="ncclGetUniqueId")
     try:

@@ -178,6 +178,22 @@ def _port_states(ports: dict[str, str]) -> str:
     return ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
 
 
+def _judge_infiniband_ports(
+    ports: dict[str, str], inactive_ports: list[str], job: env.Job, *, can_open_devices: bool
+) -> Verdict:
+    """Return the verdict on a node's InfiniBand ports. `inactive_ports` are those that NCCL uses and are not ACTIVE."""
+    found = _port_states(ports)
+    fix = ""  # empty: judge_check takes the fix of checks.yaml
+    if inactive_ports:
+        fix = f"bring {', '.join(inactive_ports)} up (ibstat), or leave it out by NCCL_IB_HCA"
+    elif ports and not can_open_devices:
+        found += ", but no /dev/infiniband/uverbs* can be opened"
+        fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
+    is_good = bool(ports) and not inactive_ports and can_open_devices
+    wanted = "every port that NCCL_IB_HCA takes ACTIVE"
+    return judge_check(job, "network.infiniband", good=is_good, found=found, fix=fix, wanted=wanted)
+
+
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on a node's InfiniBand ports, and one on whether they can read a GPU's memory.
 
@@ -189,21 +205,7 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     used_ports = nccl.names_taken(setting, list(ports))
     inactive_ports = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
     can_open_devices = facts.get("can_open_infiniband", True)  # absent if it was not tried
-
-    found = _port_states(ports)
-    is_good = False
-    if not ports:
-        fix = ""  # empty: judge_check takes the fix of checks.yaml
-    elif inactive_ports:
-        fix = f"bring {', '.join(inactive_ports)} up (ibstat), or leave it out by NCCL_IB_HCA"
-    elif not can_open_devices:
-        found += ", but no /dev/infiniband/uverbs* can be opened"
-        fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
-    else:
-        is_good = True
-        fix = ""  # nothing to mend
-    wanted = "every port that NCCL_IB_HCA takes ACTIVE"
-    yield judge_check(job, "network.infiniband", good=is_good, found=found, fix=fix, wanted=wanted)
+    yield _judge_infiniband_ports(ports, inactive_ports, job, can_open_devices=can_open_devices)
 
     has_active_port = len(inactive_ports) < len(used_ports)
     if has_active_port and job.cluster.device == "gpu" and "peermem" in facts:

@@ -8,7 +8,7 @@ import pynvml
 
 from harness import env, memory, nvidia, provenance
 from runlog.digits import six_digits
-from runlog.verdict import FATAL, WARNING, Verdict
+from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tools.doctor.cuda import CudaStart, System
 from tools.doctor.rows import CAPABILITIES, FAULTS, Facts, gpu_name, judge_check
 from tools.doctor.topology_checks import judge_topology
@@ -278,32 +278,17 @@ def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """
     memory_in_use = _memory_in_use(gpu)
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
-    of_services = [pid for pid in computing if pid in gpu.services]
-    of_other_jobs = [pid for pid in computing if pid not in gpu.services]
     pids = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
     if gpu.displays:
         pids += f", of a display {_pids(gpu.displays)}"
 
-    is_free = False
-    bad_status = WARNING
-    fix = ""  # empty: judge_check takes the fix of checks.yaml
-    # A container does not see the processes outside it, but it sees their memory.
-    if of_other_jobs or (memory_in_use.is_too_much and not gpu.displays):
-        bad_status = FATAL
-    elif memory_in_use.is_too_much:
-        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
-    elif of_services:
-        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
-    elif memory_in_use.mib is None:
-        fix = NOT_SAID
-    else:
-        is_free = True
+    status, fix = _status_by_use(gpu, computing, memory_in_use)
     return judge_check(
         job,
         "gpu.processes",
-        good=is_free,
+        good=status == OK,
         found=f"{gpu_name(gpu)}: {pids}, {memory_in_use.words}",
-        bad_status=bad_status,
+        bad_status=status,
         fix=fix,
         most=memory_in_use.most_mib,
     )
@@ -326,7 +311,7 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
 
-    If the driver reports it only together with what it keeps for itself, RESERVE_MIB more is tolerated.
+    Some drivers report only the sum with what they keep for themselves. Then RESERVE_MIB more is tolerated.
     """
     mib = gpu.memory_used_mib
     most_mib = FOREIGN_MIB
@@ -334,9 +319,29 @@ def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     if mib is None:
         mib = gpu.memory_used_or_reserved_mib
         most_mib = FOREIGN_MIB + RESERVE_MIB
-        kind = "in use or kept by the driver"  # the driver reports only the sum
+        kind = "in use or kept by the driver"
     words = "memory in use unknown" if mib is None else f"{mib} MiB {kind}"
     return _MemoryInUse(mib=mib, most_mib=most_mib, words=words)
+
+
+def _status_by_use(gpu: nvidia.Gpu, computing: list[int], memory_in_use: _MemoryInUse) -> tuple[str, str]:
+    """Return a GPU's status by what uses it, and what to do. If the latter is empty, checks.yaml says it.
+
+    `computing` are the processes on the GPU, without those of displays.
+    """
+    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
+    # A container does not see the processes outside it, but it sees their memory.
+    has_unseen_process = memory_in_use.is_too_much and not gpu.displays
+    if is_used_by_other_job or has_unseen_process:
+        return FATAL, ""
+    if memory_in_use.is_too_much:
+        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
+        return WARNING, fix
+    if computing:  # only services
+        return WARNING, "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
+    if memory_in_use.mib is None:
+        return WARNING, NOT_SAID
+    return OK, ""
 
 
 def _pids(pids: Iterable[int]) -> str:

@@ -69,16 +69,8 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores or _rank_cores(job),
             "numa": _numa(),
-            "memory_gib": psutil.virtual_memory().available / GIB,
-            "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
-            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-            "logs": _disk(Path(job.trials.logdir)),
-            "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
-            "interfaces": _interfaces(),
-            "infiniband": _infiniband(Path("/sys/class/infiniband")),
-            "can_open_infiniband": _can_open_one(Path("/dev/infiniband").glob("uverbs*")),
-            "peermem": _peermem(Path("/sys/module"), platform.release(), cuda.kernel_module_text()),
+            **_resources(job),
+            **_network_devices(),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
         errors = {name: error.result() for name, error in import_errors.items()}
@@ -87,6 +79,28 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         if library_starts is not None:
             facts.update(library_starts.result())
         return facts
+
+
+def _resources(job: env.Job) -> JsonObject:
+    """Return what memory, open files and disk space this process may still take, by the facts' names."""
+    return {
+        "memory_gib": psutil.virtual_memory().available / GIB,
+        "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "logs": _disk(Path(job.trials.logdir)),
+        "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
+    }
+
+
+def _network_devices() -> JsonObject:
+    """Return this node's network interfaces and InfiniBand ports, and what these can do, by the facts' names."""
+    return {
+        "interfaces": _interfaces(),
+        "infiniband": _infiniband(Path("/sys/class/infiniband")),
+        "can_open_infiniband": _can_open_one(Path("/dev/infiniband").glob("uverbs*")),
+        "peermem": _peermem(Path("/sys/module"), platform.release(), cuda.kernel_module_text()),
+    }
 
 
 def _topology() -> JsonObject:

@@ -26,8 +26,8 @@ def judge_check(
 ) -> Verdict:
     """Return the verdict on a check of checks.yaml: ok if `good`, else with the status and advice of the check's row.
 
-    If not empty, `bad_status` and `fix` replace those of the row. The texts may have placeholders for `job` and
-    `values`: most=500 fills "under {most} MiB in use".
+    `bad_status` and `fix` replace those of the row, unless they are empty. The texts may have placeholders for `job`
+    and `values`: most=500 fills "under {most} MiB in use".
     """
     group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
     row = ROWS.get(check) or ROWS[group]

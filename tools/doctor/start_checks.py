@@ -116,35 +116,41 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     One code of CUDA has many causes. So a sign that NVML or the system shows, such as a GPU in MIG mode, goes before
     the code.
     """
-    evidence = _evidence(facts)
-    name = ""  # of an entry under "evidence" in faults.yaml; empty: the code decides
-    if step.hang_or_death.startswith("no answer"):
-        name = "hang"
-    elif step.hang_or_death:
-        name = "death"
-    elif step.code is None:
-        name = "load"
-    elif evidence["lost"] and step.code in OF_DEVICES:
-        name = "lost"
-    elif evidence["mig"] and step.code in OF_MIG:
-        name = "mig"
-    elif evidence["prohibited"] and step.code in OF_COMPUTE_MODE:
-        name = "prohibited"
-    elif evidence["device"] and step.code in OF_DEVICES:
-        name = "device"
-
+    name = _name_of_evidence(step, _evidence(facts))
     if name:
         cause: dict[str, str] = FAULTS["evidence"][name]
         return cause
-    cause_of_result: dict[str, str] = FAULTS["cuda"].get(step.code, FAULTS["cuda"]["default"])
-    return cause_of_result
+    cause_of_code: dict[str, str] = FAULTS["cuda"].get(step.code, FAULTS["cuda"]["default"])
+    return cause_of_code
+
+
+def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
+    """Return the entry under "evidence" in faults.yaml that explains a failed step of CUDA; empty if none does.
+
+    A sign in `evidence`, such as "mig", explains only some codes of CUDA.
+    """
+    if step.hang_or_death.startswith("no answer"):
+        return "hang"
+    if step.hang_or_death:
+        return "death"
+    if step.code is None:  # nothing could be called
+        return "load"
+    if evidence["lost"] and step.code in OF_DEVICES:
+        return "lost"
+    if evidence["mig"] and step.code in OF_MIG:
+        return "mig"
+    if evidence["prohibited"] and step.code in OF_COMPUTE_MODE:
+        return "prohibited"
+    if evidence["device"] and step.code in OF_DEVICES:
+        return "device"
+    return ""
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
     """Return what NVML and the system show that may explain a fault of CUDA, as texts by name.
 
-    The texts fill the placeholders of faults.yaml, such as "{driver}". The last four are signs of a fault, and empty
-    without it.
+    The texts fill the placeholders of faults.yaml, such as "{driver}". The last four are signs of a fault, which
+    are empty if there is no such sign.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -236,6 +242,18 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     )
 
 
+def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
+    """Return which devices `setting` matches by accident, and how to mend the setting.
+
+    NCCL compares beginnings of names, so "mlx5_1" also matches mlx5_10. "=mlx5_1" makes it compare full names.
+    """
+    if choice_of(setting).leaves_out:  # the setting begins with ^
+        fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
+        return f"it leaves out {names} too, by the beginning of a name", fix
+    fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
+    return f"{names} by the beginning of a name", fix
+
+
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
@@ -246,14 +264,8 @@ def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
     matched_by_accident = nccl.matched_by_prefix(setting, list(ports))
     if matched_by_accident:
-        names = ", ".join(matched_by_accident)
-        if choice_of(setting).leaves_out:  # the setting begins with ^
-            found += f"; it leaves out {names} too, by the beginning of a name"
-            fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
-        else:
-            found += f"; {names} by the beginning of a name"
-            fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
-        return judge_check(job, "nccl.ports", good=False, found=found, fix=fix)
+        accident, fix = _accident_and_fix(setting, ", ".join(matched_by_accident))
+        return judge_check(job, "nccl.ports", good=False, found=f"{found}; {accident}", fix=fix)
 
     active = [port for port in taken if ports[port].startswith("ACTIVE")]
     if not active:

@@ -32,9 +32,8 @@ from tools.fleet.verdicts import NOT_POSSIBLE, Judged, Record
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     """Write the hostfile `path` with the good nodes, and `<path>.spares` with those that are not needed.
 
-    The hostfile has the first `nodes` good nodes, or all if `nodes` is None. Each has its own line. The bad nodes
-    follow as comments with their status. The other good nodes are in `<path>.spares`, which is written even if it is
-    empty.
+    `nodes` is the number of nodes that are needed; None means all good ones. The bad nodes follow in the hostfile as
+    comments. The file of spares is written even if it is empty.
     """
     good_hosts = judged.good_hosts
     wanted = len(good_hosts) if nodes is None else nodes
@@ -49,11 +48,7 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
 
 
 def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
-    """Return the report as text for a terminal.
-
-    Each line begins with its subject, such as `step` or `left out`. The lines are in this order: the number of nodes,
-    each metric, the arithmetic, a step of all ranks, the links, facts that differ between nodes, changes since a
-    baseline, bad verdicts, doubts, the nodes left out, the good nodes.
+    """Return the report as text for a terminal; each line begins with its subject, such as `step` or `left out`.
 
     `changes_since` are the changes since the baseline; empty without one.
     """
@@ -80,18 +75,14 @@ def _first_column(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on the metrics: up to two lines for each metric.
+    """Return up to two lines for each metric of the nodes and links, without the arithmetic.
 
-    - The range from the fastest to the slowest node or link, if any was compared:
-      `step  from -1.2% to +5.0% of the fleet's median`.
-    - The number of unknown nodes or links, if there are any, with the reason of the first one:
-      `disk  not possible here for 4: no DATADIR`.
-
-    The arithmetic is left out, because `_arithmetic_lines` reports on it.
+    For example: `step  from -1.2% to +5.0% of the fleet's median` and `disk  not possible here for 4: no DATADIR`. The
+    reason is the first node's.
     """
     verdicts_by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.node_verdicts, *judged.link_verdicts):
-        if verdict.check != arithmetic.CHECK:
+        if verdict.check != arithmetic.CHECK:  # `_arithmetic_lines` reports on it
             verdicts_by_check.setdefault(verdict.check, []).append(verdict)
 
     lines = []
@@ -109,8 +100,8 @@ def _metric_lines(judged: Judged) -> list[str]:
 def _arithmetic_lines(judged: Judged) -> list[str]:
     """Return the report's lines on whether the nodes compute the same bits.
 
-    The first line says what was compared. If nodes are unknown, each reason has a line with their number and names.
-    The names are "all" if every node is unknown for that reason. Otherwise at most MOST_NODES_SHOWN are named.
+    The first line says what was compared. Then each reason for unknown nodes has a line, with the names of at most
+    MOST_NODES_SHOWN of them.
     """
     column = _first_column(arithmetic.CHECK)
     lines = [f"{column}{arithmetic.summary(judged.record)}"]
@@ -198,10 +189,8 @@ def explain_misuse(args: argparse.Namespace) -> str:
 def report(args: argparse.Namespace) -> int:
     """Judge a record, print the verdicts, and write the files that the options ask for.
 
-    Returns the exit status: 1 if a node or link is bad, else 0.
-
-    Raises ValueError if a record cannot be read, a file cannot be written, or the baseline cannot be compared; RunError
-    if fewer nodes are good than --nodes asks for. The last two errors come after the report is printed and written.
+    Returns the exit status: 1 if a node or link is bad, else 0. Raises ValueError if a file or the baseline does not
+    fit, and RunError if too few nodes are good.
     """
     judged = read(args.record)
     why_not_comparable = ""
@@ -216,6 +205,18 @@ def report(args: argparse.Namespace) -> int:
         print(json.dumps(report_as_json(judged, changes_since), indent=1))
     else:
         print(report_as_text(judged, changes_since or []))
+    _write_files(args, judged)
+
+    # Only now, because the report needs neither the baseline nor enough nodes.
+    if why_not_comparable:
+        raise ValueError(f"{args.baseline}: {why_not_comparable}")
+    if args.nodes and args.nodes > len(judged.good_hosts):
+        raise RunError(f"{args.nodes} nodes are wanted, {len(judged.good_hosts)} are good: add nodes")
+    return 1 if judged.bad_verdicts else 0
+
+
+def _write_files(args: argparse.Namespace, judged: Judged) -> None:
+    """Write the list of hosts and the page if the options ask for them; ValueError if a file cannot be written."""
     try:
         if args.write_hosts:
             write_hosts(args.write_hosts, judged, args.nodes)
@@ -223,12 +224,6 @@ def report(args: argparse.Namespace) -> int:
             args.html.write_text(report_as_page(judged), encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{error}: give a file that can be written") from error
-
-    if why_not_comparable:  # only now, because the report does not need the baseline
-        raise ValueError(f"{args.baseline}: {why_not_comparable}")
-    if args.nodes and args.nodes > len(judged.good_hosts):
-        raise RunError(f"{args.nodes} nodes are wanted, {len(judged.good_hosts)} are good: add nodes")
-    return 1 if judged.bad_verdicts else 0
 
 
 @one_line

@@ -64,22 +64,20 @@ class RankMeasurements:
     def __init__(self, machine: Machine, take_step: Callable[[], float] | None) -> None:
         """Prepare the measurements of training steps, GPU clock, memory, input pipeline and, on some ranks, the disk.
 
-        `take_step` takes a training step of this rank alone and returns its seconds; None if this machine cannot
-        compute one.
-
-        The ranks that measure the disk are those that represent a compared host. They are the first rank of each node.
-        In a job of one node they are all ranks, because its ranks are compared as if they were nodes.
+        `take_step` takes a training step of this rank alone and returns its seconds. It is None if this machine cannot
+        compute a step.
         """
         self.machine = machine
         self.job = machine.job
         self.take_step = take_step
+        # One rank of each compared host. In a job of one node, its ranks are compared as if they were nodes.
         self.represents_host = machine.me.local_rank == 0 or machine.job.cluster.dgxnnodes == 1
         self.values: dict[str, list[float]] = {}  # {metric: a value for each turn}
         self.failures: dict[str, str] = {}  # {metric: why it was not measured}
         self.all_step_times_s: list[float] = []  # of the steps of all turns
         self.source = np.ones(COPY_MIB * 2**18, np.float32)
         self.target = np.ones_like(self.source)
-        self.files = itertools.cycle(first_files(self.job.data.folder))
+        self.files_in_a_cycle = itertools.cycle(first_files(self.job.data.folder))
         self.measurements = [
             Measurement(metrics=("step_s", "step_mean_s"), take=self._median_and_mean_step_s),
             Measurement(metrics=("clock_ns",), take=self._clock_cycle_ns),
@@ -90,10 +88,9 @@ class RankMeasurements:
         self.measurements.append(Measurement(metrics=("input_s",), take=self._input_s))
 
     def take_turn(self) -> None:
-        """Take each measurement once, and append its values to `self.values`.
+        """Take each measurement once: its values go to `self.values`, or the reason of its failure to `self.failures`.
 
-        If a measurement fails, `self.failures` gets the reason for each of its metrics. It is not tried again in later
-        turns.
+        A measurement that failed is not tried again in later turns.
         """
         for measurement in self.measurements:
             first_metric = measurement.metrics[0]
@@ -121,8 +118,7 @@ class RankMeasurements:
     def _median_and_mean_step_s(self) -> tuple[float, float]:
         """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
 
-        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times are also appended to
-        `self.all_step_times_s`. Raises NotPossible if this machine cannot take a step.
+        The times are also appended to `self.all_step_times_s`. Raises NotPossible if this machine cannot take a step.
         """
         if self.take_step is None:
             raise NotPossible("this Paddle has no kernels for a GPU")
@@ -160,16 +156,16 @@ class RankMeasurements:
     def _disk_s_per_gib(self) -> tuple[float]:
         """Return the seconds that reading a GiB from the disk takes, in a tuple of one value.
 
-        It reads DISK_MIB from files of DATADIR, or less if that takes over DISK_S seconds. Each turn continues with the
-        files after those of the last turn. The kernel is asked first to drop each file from its cache, which would
-        otherwise be measured in place of the disk. Raises NotPossible if there are no files, or all are empty.
+        It reads files of DATADIR until it has at least DISK_MIB, or until DISK_S seconds have passed. Raises
+        NotPossible if there are no files, or all are empty.
         """
         read_bytes = 0
         took_s = 0.0
-        # `self.files` starts again after the last file. The limit keeps a turn from reading one file twice.
-        for path in itertools.islice(self.files, MOST_FILES):
+        # Each turn continues with the files after those of the last turn. The limit ends a cycle of empty files.
+        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):
             with path.open("rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the whole file leaves the cache
+                # The whole file leaves the kernel's cache, which would be measured in place of the disk.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 began = time.perf_counter()
                 read_bytes += len(file.read(DISK_MIB * 2**20))
                 took_s += time.perf_counter() - began
@@ -183,8 +179,8 @@ class RankMeasurements:
     def _input_s(self) -> tuple[float]:
         """Return the seconds that the job's input pipeline alone takes for a batch, in a tuple of one value.
 
-        It is the mean over BATCHES batches. They come after a first one, which waits for the pipeline to start. The
-        images are those of DATADIR, or the embedded ones if DATADIR is not set.
+        It is the mean over BATCHES batches. The images are those of DATADIR, or the embedded ones if DATADIR is not
+        set.
         """
         job = self.job
         me = self.machine.me
@@ -202,18 +198,14 @@ class RankMeasurements:
             return ((time.perf_counter() - began) / count,)
 
 
-def take_turns(me: ranks.Ranks, measurements: RankMeasurements) -> None:
-    """Take the measurements of each rank turn by turn, and keep the values in `measurements`.
+def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements) -> None:
+    """Measure on all ranks at once, in several turns; the values of this rank are then in `measurements`.
 
-    All ranks must call this together. A turn begins at the same time on all ranks, so that the comparison of a turn
-    cancels what slows all ranks alike. The first turn only warms caches up, and its values are dropped.
-
-    TURNS turns follow. There are fewer if rank 0 finds that TURNS * TURN_S seconds have passed, but not fewer than
-    LEAST_TURNS.
+    All ranks must call this together. There are TURNS turns, or fewer if they take longer than TURNS * TURN_S seconds.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     for turn in range(TURNS + 1):  # turn 0 is the warm-up
-        ranks.wait(me.comm)
+        ranks.wait(me.comm)  # all ranks begin a turn at the same time: what slows all alike cancels in a comparison
         measurements.take_turn()
         is_warm_up = turn == 0
         if is_warm_up:
@@ -232,38 +224,35 @@ class RankResult(NamedTuple):
 
 
 def merge_by_host(hosts: list[str], results: Sequence[RankResult]) -> JsonObject:
-    """Return what the ranks measured by themselves, as the record has it: {metric: {"series": ..., "reasons": ...}}.
-
-    "series" has an entry for each host of `hosts`: for each turn the time of its slowest rank, because a node is as
-    slow as that. The entry is None if a rank of the host failed, or if no rank of the host measured the metric.
-
-    "reasons" says why a host failed, by the host's index as text: {"3": "..."}. If several ranks of a host failed, the
-    first rank's reason is kept.
-    """
+    """Return what the ranks measured by themselves, as the record has it: {metric: entry of `_merge_metric`}."""
     metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have them
     for result in results:
         metric_names |= dict.fromkeys((*result.values, *result.failures))
-
-    metrics: JsonObject = {}
-    for metric in metric_names:
-        reasons: dict[str, str] = {}
-        times_by_host: list[list[list[float]]] = [[] for _ in hosts]  # for each rank of a host its times
-        for result in results:
-            if metric in result.failures:
-                reasons.setdefault(str(result.host_index), result.failures[metric])
-            if metric in result.values:
-                times_by_host[result.host_index].append(result.values[metric])
-
-        series: list[list[float] | None] = []
-        for host_index, times_by_rank in enumerate(times_by_host):
-            has_failed = str(host_index) in reasons
-            series.append(None if has_failed else _slowest_of_each_turn(times_by_rank))
-        metrics[metric] = {"series": series, "reasons": reasons}
-    return metrics
+    return {metric: _merge_metric(metric, hosts, results) for metric in metric_names}
 
 
-def _slowest_of_each_turn(times_by_rank: Sequence[Sequence[float]]) -> list[float] | None:
-    """Return the longest time of each turn over several ranks with equally many turns; None if there are no ranks."""
-    if not times_by_rank:
-        return None
+def _merge_metric(metric: str, hosts: list[str], results: Sequence[RankResult]) -> JsonObject:
+    """Return a metric's entry of the record: {"series": [...], "reasons": {index of a host as text: why it failed}}.
+
+    "series" has for each host the time of its slowest rank in each turn. It has None for a host that failed or did not
+    measure the metric.
+    """
+    reasons: dict[str, str] = {}
+    times_by_host: list[list[list[float]]] = [[] for _ in hosts]  # for each rank of a host its times
+    for result in results:
+        if metric in result.failures:
+            reasons.setdefault(str(result.host_index), result.failures[metric])  # keeps the first rank's reason
+        if metric in result.values:
+            times_by_host[result.host_index].append(result.values[metric])
+
+    series: list[list[float] | None] = []
+    for host_index, times_by_rank in enumerate(times_by_host):
+        has_failed = str(host_index) in reasons
+        is_measured = bool(times_by_rank) and not has_failed
+        series.append(_slowest_of_each_turn(times_by_rank) if is_measured else None)
+    return {"series": series, "reasons": reasons}
+
+
+def _slowest_of_each_turn(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
+    """Return the longest time of each turn over several ranks, because a node is as slow as its slowest rank."""
     return [max(times_of_turn) for times_of_turn in zip(*times_by_rank, strict=True)]

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,50 +20,56 @@ class Change:
     metric: str
     nodes: int  # the number of nodes in both records
     fleet: float  # median over the nodes: 0.02 is 2 % more time than then
-    interval_95: tuple[float, ...] | None
+    interval_95: tuple[float, ...] | None  # of `fleet`; None for fewer than five nodes
     slower: dict[str, float]  # nodes that slowed down far more than the fleet, and by how much more
+
+
+class NodeChange(NamedTuple):
+    """How the times of one node changed since a baseline."""
+
+    log_ratio: float  # the logarithm of its time now over its time then
+    error: float  # the standard error of `log_ratio`
 
 
 def changes(now: Record, then: Record) -> list[Change]:
     """Return how each metric of the nodes changed from the earlier record `then` to the record `now`.
 
     Each node is compared with itself, so that differences between the nodes' hardware cancel. A metric is left out if
-    one of the records lacks it, or if no node has it in both.
+    no node has it in both records.
     """
     changes_of_metrics = []
     for metric, title in NODE_METRICS.items():
         if metric in now["metrics"] and metric in then["metrics"]:
-            log_times_now = _log_times(of_hosts(now, metric))
-            log_times_then = _log_times(of_hosts(then, metric))
-            if log_times_now.keys() & log_times_then.keys():
-                changes_of_metrics.append(_change(title, log_times_now, log_times_then, alpha=ALPHAS[metric]))
+            change_by_host = _changes_of_nodes(of_hosts(now, metric), of_hosts(then, metric))
+            if change_by_host:
+                changes_of_metrics.append(_change_of_fleet(title, change_by_host, alpha=ALPHAS[metric]))
     return changes_of_metrics
 
 
-def _change(
-    title: str, log_times_now: Mapping[str, list[float]], log_times_then: Mapping[str, list[float]], *, alpha: float
-) -> Change:
-    """Return how the metric `title` changed from an earlier record to a later one.
-
-    The mappings have for each node the logarithms of its times; at least one node must be in both. A node's change is
-    the change of the centre of its times. The fleet's change is the median over the nodes of both records. Its interval
-    is None for fewer than five nodes.
-
-    `slower` has the nodes that slowed down far more than the fleet, with how much more. It is empty for fewer than
-    LEAST_NODES nodes. `alpha` is the chance of a false alarm if all nodes changed alike.
-    """
-    log_ratios = {}  # by node: the logarithm of its time now over its time then
-    errors = []  # the standard error of each of these
+def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
+    """Return how one metric changed on each node that has it in both records, by the name of the node."""
+    log_times_now = _log_times(now)
+    log_times_then = _log_times(then)
+    change_by_host = {}
     for host, times_now in log_times_now.items():
         if host in log_times_then:
             times_then = log_times_then[host]
-            log_ratios[host] = centre_of(times_now) - centre_of(times_then)
+            log_ratio = centre_of(times_now) - centre_of(times_then)
             error_of_difference = math.hypot(error_of_centre(times_now), error_of_centre(times_then))
-            errors.append(error_of_difference)
+            change_by_host[host] = NodeChange(log_ratio, error_of_difference)
+    return change_by_host
 
+
+def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
+    """Return how the metric `title` changed on a fleet: the median over its nodes, and the nodes that slowed down most.
+
+    `alpha` is the chance of a false alarm if all nodes changed alike.
+    """
+    log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
+    usual_error = statistics.median(change.error for change in change_by_host.values())
     interval = spread.median_interval(list(log_ratios.values()))  # None for fewer than five
-    slow_hosts = find_slow(log_ratios, noise=statistics.median(errors), alpha=alpha)
+    slow_hosts = find_slow(log_ratios, noise=usual_error, alpha=alpha)
     return Change(
         metric=title,
         nodes=len(log_ratios),

@@ -72,9 +72,8 @@ class RepeatableTraining:
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
         """Copy the program's current state as the start of each repetition; it must be the same on all ranks.
 
-        `main` is the program without its all-reduces, and `model` is the workload that the program was built from.
-        `rate_variable` is the name of the variable with the learning rate. Its value is set to RATE for all steps, in
-        place of the job's learning rate.
+        `main` is the program without its all-reduces, built from `model`. The variable named `rate_variable` has the
+        learning rate, which is RATE in all steps.
         """
         self._executor = executor
         self._main = main
@@ -109,8 +108,8 @@ class RepeatableTraining:
 def digested_tensors(main: static.Program) -> list[str]:
     """Return the names of a training program's tensors that get a digest, in the order in which it computes them.
 
-    These are the gradient of each parameter, the batch-norm statistics, and what the optimizer writes: the parameters,
-    and in half precision their FP32 masters. If several operators write a tensor, the first one decides the order.
+    These are the gradients, the batch-norm statistics, and what the optimizer writes: the parameters, and in half
+    precision their FP32 masters.
     """
     operators = main.global_block().ops
     gradients = ops.parameters_by_gradient(main.global_block())  # {name of a gradient: name of its parameter}
@@ -148,7 +147,7 @@ def table_name(table: Table) -> str:
 def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
     """Set the training back to its start, take this many steps, and return their digests.
 
-    The digests are a list for each step, with the digest of each tensor of `training.tensors`, in that order.
+    A row of the table has the digests in the order of `training.tensors`.
     """
     training.restart()
     table = []
@@ -162,11 +161,7 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    A table has the digests of one repetition. The result has the number of repetitions that gave each table, and the
-    first MOST_TABLES_KEPT different tables.
-
-    If a step raises an error, the digests taken so far are dropped. The result then has only the error's message, as
-    `failure`, and the names of the tensors.
+    If a step raises an error, the digests taken so far are dropped, and `failure` has the error's message.
     """
     result = DigestsOfRank(tensors=training.tensors)
     least_end_s = time.monotonic() + amount.least_s
@@ -196,18 +191,19 @@ class Device:
 
 
 def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
-    """Return the title and the class of a rank's device; `local_rank` is the rank's number on its node.
+    """Return the title and the class of a rank's device; `local_rank` is the rank's number on its node."""
+    if cluster.on_gpu:
+        return _gpu_of(local_rank)
+    cpu_model = provenance.node().cpu
+    threads = f"{cluster.threads_per_rank} threads"  # sums depend on their number
+    return Device(title=cpu_model, class_name=f"{cpu_model}, {threads}, Paddle {paddle.__version__}")
 
-    Devices of one class compute the same bits. A CPU's class is its model, its number of threads and Paddle's version.
-    The number of threads is part of it because sums depend on it. A GPU's class is its model and the versions of
-    driver, cuDNN and Paddle.
 
-    The class is None if NVML does not show the GPU, or if the model, the driver or cuDNN is unknown.
+def _gpu_of(local_rank: int) -> Device:
+    """Return the title and the class of a rank's GPU: its model and the versions of driver, cuDNN and Paddle.
+
+    The class is None if NVML does not show the GPU, or if a part of the class is unknown.
     """
-    paddle_version = f"Paddle {paddle.__version__}"
-    if not cluster.on_gpu:
-        cpu_model = provenance.node().cpu
-        return Device(title=cpu_model, class_name=f"{cpu_model}, {cluster.threads_per_rank} threads, {paddle_version}")
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
             return Device(title=f"GPU {local_rank} of the job", class_name=None)
@@ -224,7 +220,8 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
     has_cudnn = cudnn is not None and cudnn > 0
     if model_of_gpu is None or gpu.driver is None or not has_cudnn:
         return Device(title=title, class_name=None)
-    return Device(title=title, class_name=f"{model_of_gpu}, driver {gpu.driver}, cuDNN {cudnn}, {paddle_version}")
+    class_name = f"{model_of_gpu}, driver {gpu.driver}, cuDNN {cudnn}, Paddle {paddle.__version__}"
+    return Device(title=title, class_name=class_name)
 
 
 # ---- the record of all ranks
@@ -235,9 +232,8 @@ def measure_all_ranks(
 ) -> JsonObject:
     """Repeat the same training steps on all ranks at the same time; return the digests of all ranks' results.
 
-    All ranks must call this together, and each rank gets the digests of all. `host_index` is the number of this rank's
-    host among the compared hosts. The result is an entry of the fleet's record: the fields of `gather_digests`, and as
-    "took_s" the seconds that the repetitions took on this rank.
+    All ranks must call this together. The result is the entry of the fleet's record: the fields of `gather_digests`,
+    and as "took_s" the seconds that the repetitions took on this rank.
     """
     amount = ON_GPU if cluster.on_gpu else ON_CPU
     ranks.wait(me.comm)  # so that all ranks begin at the same time
@@ -252,11 +248,8 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    A table has the digests of one repetition, and `steps` is the number of steps in each repetition. `mine` are the
-    digests of this rank, and `host_index` is the number of its host.
-
-    The entry says for each rank how many of its repetitions gave each table. It also holds tables, but only the
-    MOST_TABLES_RECORDED that most ranks gave. Each of these comes from one of the ranks that have kept it.
+    `mine` are the digests of this rank, and `host_index` is the number of its host. `steps` is the number of steps in
+    each repetition.
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -269,7 +262,7 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
     }
     entries = me.comm.allgather(entry_of_this_rank)
     kept_names_by_rank = me.comm.allgather(list(mine.kept_tables))
-    sender_by_table = _choose_senders(entries, kept_names_by_rank)  # of the most common tables
+    sender_by_table = _choose_tables_and_senders(entries, kept_names_by_rank)
     tables_to_send = {name: table for name, table in mine.kept_tables.items() if sender_by_table.get(name) == me.rank}
     tables: dict[str, Table] = {}
     for tables_of_rank in me.comm.allgather(tables_to_send):
@@ -277,14 +270,12 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
     return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
 
 
-def _choose_senders(entries: Sequence[JsonObject], kept_names_by_rank: Sequence[list[str]]) -> dict[str, int]:
-    """Choose the tables that go into the record; return {name of a table: the first rank that has kept it}.
+def _choose_tables_and_senders(
+    entries: Sequence[JsonObject], kept_names_by_rank: Sequence[list[str]]
+) -> dict[str, int]:
+    """Choose the most common tables for the record, and a rank to send each; return {name of a table: that rank}.
 
-    A table has the digests of one repetition. Of the tables that any rank has kept, the MOST_TABLES_RECORDED that most
-    ranks gave are chosen.
-
-    `entries` are the entries of all ranks in the record: "repetitions" has the rank's number of repetitions by table.
-    `kept_names_by_rank` has for each rank the names of the tables that it has kept.
+    A rank has kept only some of the tables that its repetitions gave. `entries` are the ranks' entries in the record.
     """
     first_holder: dict[str, int] = {}
     for rank, table_names in enumerate(kept_names_by_rank):

@@ -20,14 +20,15 @@ LINK_TURNS = 5  # measurements of each pair
 
 
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
-    """Exchange data with the rank `other`, which must call this at the same time; return the seconds of it.
+    """Exchange data with the rank `other`, which must call this at the same time.
 
-    The result is {"latency_s": ..., "transfer_s": ...}.
-
-    - The latency is the median time of PINGS exchanges, in which both ranks send 8 bytes.
-    - The transfer is the mean time of ALL_REDUCES all-reduces of EXCHANGE_MIB between the two ranks. In each of them
-      both ranks send their array, and add the received one to it.
+    Returns the seconds of an exchange: {"latency_s": of a few bytes, "transfer_s": of an all-reduce}.
     """
+    return {"latency_s": _latency_s(comm, other), "transfer_s": _transfer_s(comm, other)}
+
+
+def _latency_s(comm: MPI.Comm, other: int) -> float:
+    """Return the median seconds of PINGS exchanges, in which this rank and `other` send 8 bytes to each other."""
     small = np.zeros(1)
     answer = np.zeros(1)
     pings_s = []
@@ -35,46 +36,53 @@ def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
         began = time.perf_counter()
         comm.Sendrecv(small, other, recvbuf=answer, source=other)
         pings_s.append(time.perf_counter() - began)
+    return statistics.median(pings_s)
 
+
+def _transfer_s(comm: MPI.Comm, other: int) -> float:
+    """Return the mean seconds of ALL_REDUCES all-reduces of EXCHANGE_MIB between this rank and `other`."""
     mine = np.ones(EXCHANGE_MIB * 2**18, np.float32)
     theirs = np.empty_like(mine)
     began = time.perf_counter()
     for _ in range(ALL_REDUCES):
         comm.Sendrecv(mine, other, recvbuf=theirs, source=other)
         mine += theirs
-    transfer_s = (time.perf_counter() - began) / ALL_REDUCES
-    return {"latency_s": statistics.median(pings_s), "transfer_s": transfer_s}
+    return (time.perf_counter() - began) / ALL_REDUCES
 
 
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
 
-    `comm` has one rank of each node, and all its ranks must call this together. `groups` has each node's switch group.
-    If the job has one node, its ranks take the place of nodes.
-
-    rounds.py decides which nodes form pairs. In a round a node is in at most one pair. All rounds are run once as a
-    warm-up before they are measured.
-
-    A link is {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}: the numbers of its nodes,
-    whether they are in different groups, and a time for each measurement.
+    `comm` has one rank of each node, and all its ranks must call this together. A link is
+    {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}, with a time for each turn.
     """
     my_links: dict[Pair, dict[str, list[float]]] = {}  # {link: {metric: its times}}
-    my_number = comm.Get_rank()
     planned_rounds = rounds(groups)
     for turn in range(LINK_TURNS + 1):
         is_warm_up = turn == 0
         for pairs_of_round in planned_rounds:
             WATCHDOG.beat("exchanging data in pairs")
             ranks.wait(comm)
-            for pair in pairs_of_round:
-                if my_number == pair.b:
-                    exchange(comm, pair.a)  # node `a` keeps the times
-                elif my_number == pair.a:
-                    times_s = exchange(comm, pair.b)
-                    if not is_warm_up:
-                        _append_each(my_links.setdefault(pair, {}), times_s)
+            measured = _exchange_in_round(comm, pairs_of_round)
+            if measured is not None and not is_warm_up:
+                pair, times_s = measured
+                _append_each(my_links.setdefault(pair, {}), times_s)
     mine = [dataclasses.asdict(pair) | times_s for pair, times_s in my_links.items()]
     return list(itertools.chain.from_iterable(comm.allgather(mine)))
+
+
+def _exchange_in_round(comm: MPI.Comm, pairs_of_round: list[Pair]) -> tuple[Pair, dict[str, float]] | None:
+    """Exchange data with this rank's partner of a round; return their pair, and the times of `exchange`.
+
+    None if this rank has no partner, or if it is `b` of its pair, so that only rank `a` keeps the times.
+    """
+    my_number = comm.Get_rank()
+    for pair in pairs_of_round:  # each rank is in at most one of them
+        if my_number == pair.a:
+            return pair, exchange(comm, pair.b)
+        if my_number == pair.b:
+            exchange(comm, pair.a)
+    return None
 
 
 def _append_each(lists: dict[str, list[float]], values: dict[str, float]) -> None:

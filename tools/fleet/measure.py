@@ -24,11 +24,11 @@ from tools.acceptance.machine import Machine
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
 from tools.fleet import digests
-from tools.fleet.alone import LEAST_STEPS, MOST_STEPS, RankMeasurements, RankResult, merge_by_host, take_turns
+from tools.fleet.alone import LEAST_STEPS, MOST_STEPS, RankMeasurements, RankResult, measure_in_turns, merge_by_host
 from tools.fleet.links import measure_links
 from tools.fleet.record import FORMAT, facts_of_node
 from tools.fleet.rounds import groups_of
-from tools.fleet.steps import programs
+from tools.fleet.steps import Programs, programs
 
 DOCTOR_S = 180.0  # the most that the doctor takes: it ends each start of CUDA that hangs
 TOGETHER_S = 5.0  # of training steps of all ranks together
@@ -37,13 +37,10 @@ JOB_SETTINGS = ("workload", "recipe", "precision", "layout", "batchsize", "image
 
 
 def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
-    """Check this node by the doctor (tools/doctor); return the result on each rank of the node.
-
-    The result is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}: the fatal verdicts as texts, and
-    the node's facts for the record.
+    """Check this node by the doctor (tools/doctor); return {"failed": the fatal verdicts, "facts": the node's facts}.
 
     All ranks must call this together, before they use their GPUs: the doctor would report the process of a rank on a
-    GPU as a foreign one. The first rank of each node runs the doctor, and the others wait.
+    GPU as a foreign one.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     result: JsonObject | None = None
@@ -64,10 +61,8 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
     """Return the results of `examine_node` of all nodes on the first rank of `representatives`, and None on the others.
 
-    `representatives` has one rank of each node, or all ranks if the job has one node. All of them must call this at the
-    same time, because they exchange messages. `mine` is the result on this rank's node.
-
-    "clock_offset_s" is added to each result: the seconds by which the node's clock is ahead of the first node's.
+    All `representatives` must call this together. Each result also gets "clock_offset_s": the seconds by which the
+    node's clock is ahead of the first node's.
     """
     offsets_s = [0.0]  # of the first node from itself
     for other in range(1, representatives.Get_size()):
@@ -81,13 +76,10 @@ def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject
 def time_steps_together(
     me: ranks.Ranks, measurements: RankMeasurements, take_step_of_all: Callable[[], float] | None
 ) -> list[float]:
-    """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
+    """Take training steps of all ranks together, for about TOGETHER_S; return the seconds of each on its slowest rank.
 
-    All ranks must call this together. `take_step_of_all` takes this rank's part of a step and returns its seconds. It
-    must be None on all ranks or on none, because a step needs all ranks.
-
-    The number of steps is TOGETHER_S divided by the median time of a step of the slowest rank alone, but at least
-    LEAST_STEPS and at most MOST_STEPS. The list is empty if no step can be taken, or if any rank has taken none alone.
+    All ranks must call this together, with None on all of them or on none. The list is empty for None, or if any rank
+    has taken no step alone.
     """
     times_alone_s = measurements.all_step_times_s
     mine_s = statistics.median(times_alone_s) if times_alone_s else math.inf
@@ -126,56 +118,70 @@ def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
 def main(job: Job, origins: Origins) -> None:
     """Take this rank's part in a fleet's measurements; rank 0 writes the record of all beside RESULT_FILE, as JSON.
 
-    Every rank of the job must call this. The steps in order:
-
-    1. The doctor examines each node, before a rank uses its GPU.
-    2. Each rank measures by itself, and takes digests of its results.
-    3. One rank of each node, or all ranks of a single node, measure the links.
-    4. All ranks take training steps together.
-
-    Raises ValueError for a job of HRNet, or if SWITCH_GROUPS does not fit the nodes.
+    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if SWITCH_GROUPS does not fit the
+    nodes.
     """
     if job.model.workload != "rn50":
         raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
     began = time.monotonic()
     me = ranks.start(job.cluster)
     hosts = compared_hosts(job, me)
-    node_result = examine_node(job, me)
+    node_result = examine_node(job, me)  # before a rank uses its GPU
     ranks.connect(job.cluster, me)
     paddle.enable_static()
+    record = measure(Machine(job, origins, me, short=True), hosts, node_result)
+    record["took_s"] = round(time.monotonic() - began, 1)
+    if me.is_first:
+        Path(job.trials.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")
 
-    machine = Machine(job, origins, me, short=True)
-    step_alone = None
-    step_of_all = None
-    repeatable_training = None
-    if all(me.comm.allgather(machine.has_kernels)):
-        step_alone, step_of_all, repeatable_training = programs(machine)
-        step_alone()  # the first run of each program builds it
-        step_of_all()
-    measurements = RankMeasurements(machine, step_alone)
-    take_turns(me, measurements)
+
+def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
+    """Measure together with all other ranks; return the fleet's record, which is complete on rank 0 only.
+
+    `node_result` is the result of `examine_node` on this rank.
+    """
+    job = machine.job
+    me = machine.me
+    ready = _programs_if_possible(machine)
+    measurements = RankMeasurements(machine, ready.step_alone if ready else None)
+    measure_in_turns(me, measurements)
     digests_of_all = None
-    if repeatable_training:
-        digests_of_all = digests.measure_all_ranks(job.cluster, me, repeatable_training, host_index=hosts.my_index)
+    if ready:
+        training = ready.repeatable_training
+        digests_of_all = digests.measure_all_ranks(job.cluster, me, training, host_index=hosts.my_index)
     results = me.comm.allgather(RankResult(hosts.my_index, measurements.values, measurements.failures))
     represents_host = measurements.represents_host
+    # One rank of each compared host measures the links; the others wait.
     representatives = me.comm.Split(0 if represents_host else 1, me.rank)
     links = measure_links(representatives, hosts.groups) if represents_host else []
     ranks.wait(me.comm)
-    record = FORMAT | {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "system": job.cluster.dgxsystem,
-        "job": {name: job.value(name.upper()) for name in JOB_SETTINGS},
-        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
+    return _header(job) | {
         "hosts": hosts.names,
         "groups": hosts.groups,
         "metrics": merge_by_host(hosts.names, results),
         "links": links,
         "digests": digests_of_all,
-        "whole_s": time_steps_together(me, measurements, step_of_all),
+        "whole_s": time_steps_together(me, measurements, ready.step_of_all if ready else None),
         "steps_s": me.comm.allgather(measurements.all_step_times_s),
         "nodes": gather_nodes(representatives, node_result) if represents_host else None,
-        "took_s": round(time.monotonic() - began, 1),
     }
-    if me.is_first:
-        Path(job.trials.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+
+
+def _programs_if_possible(machine: Machine) -> Programs | None:
+    """Return the programs that the fleet check runs, ready to be timed; None if any rank's Paddle has no kernels."""
+    if not all(machine.me.comm.allgather(machine.has_kernels)):
+        return None
+    ready = programs(machine)
+    ready.step_alone()  # the first run of each program builds it
+    ready.step_of_all()
+    return ready
+
+
+def _header(job: Job) -> JsonObject:
+    """Return the first fields of a fleet's record: its format, the time, and what was measured."""
+    return FORMAT | {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "system": job.cluster.dgxsystem,
+        "job": {name: job.value(name.upper()) for name in JOB_SETTINGS},
+        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
+    }

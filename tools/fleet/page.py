@@ -75,14 +75,11 @@ def _figure_on_map(metric: str, time_s: float) -> str:
 def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     """Return the rows of a map of the links: for each node {number of another node: cell of the link between them}.
 
-    A node has a cell for each other node that it was measured with. So each link is in two rows, those of its nodes.
-    `metric` is one of LINK_METRICS.
-
-    The shade of a cell shows the link's time over the median time of its kind of links. There are two kinds: links
-    inside a switch group, and links from one group to another ("across").
+    `metric` is one of LINK_METRICS. A cell's shade shows the link's time over the usual time of such links.
     """
     links = links_of(judged.record)  # by name
     median_time_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # of the link's turns
+    # Links inside a switch group and links across groups have a usual time each.
     times_by_is_across: dict[bool, list[float]] = {}
     for name, link in links.items():
         times_by_is_across.setdefault(link["across"], []).append(median_time_s[name])
@@ -96,33 +93,35 @@ def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
         ratio_to_usual = time_s / usual_s[link["across"]]
         shade = bisect.bisect_left(SHADES, ratio_to_usual)  # how many of SHADES are below the ratio
         cell = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
+        # Each link is in the rows of both its nodes.
         rows[link["a"]][link["b"]] = cell
         rows[link["b"]][link["a"]] = cell
     return rows
 
 
 def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
-    """Return the table of the bad nodes and links: a row for each of the verdicts.
-
-    - A verdict on a time has the node's or link's median in the figure `value`. Its row shows how much slower it is,
-      with the interval, and the median in the metric's unit.
-    - A verdict on stalls, on arithmetic or by the doctor has no `value`. Its last column also says what was found.
-    """
-    rows = []
-    for verdict in verdicts:
-        figures = verdict.figures
-        median = ""
-        status = f"{verdict.status}: {verdict.found}"
-        if "value" in figures:
-            unit = UNITS.get(verdict.check, RATIO_UNIT)
-            median = f"{number(figures['value'] * unit.factor)} {unit.name}"
-            status = verdict.status
-        interval = ""
-        if figures.get("interval_95"):  # None if there were too few turns
-            interval = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
-        rows.append((verdict.where, verdict.check, _slower(verdict, missing=""), interval, median, status))
+    """Return the table of the bad nodes and links: a row for each of the verdicts."""
     head = ("node or link", "by", "slower", "95 % interval", "median", "verdict")
+    rows = [_row_of_bad(verdict) for verdict in verdicts]
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
+
+
+def _row_of_bad(verdict: Verdict) -> list[str]:
+    """Return the cells of a bad node or link: its name, the check, how much slower, the interval, median and status.
+
+    A verdict on stalls, on the arithmetic or by the doctor has no median. Its status is followed by what was found.
+    """
+    figures = verdict.figures
+    median = ""
+    status = f"{verdict.status}: {verdict.found}"
+    if "value" in figures:
+        unit = UNITS.get(verdict.check, RATIO_UNIT)
+        median = f"{number(figures['value'] * unit.factor)} {unit.name}"
+        status = verdict.status
+    interval = ""
+    if figures.get("interval_95"):  # None if there were too few turns
+        interval = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
+    return [verdict.where, verdict.check, _slower(verdict, missing=""), interval, median, status]
 
 
 def _table_of_nodes(judged: Judged) -> Table:
@@ -143,22 +142,11 @@ def _table_of_nodes(judged: Judged) -> Table:
 
 
 def _conclusion(judged: Judged) -> tuple[str, str]:
-    """Return the status of the whole fleet, and sentences that say it in words.
-
-    - FATAL if a node or a link is bad. The sentences list the nodes left out and the bad links.
-    - UNKNOWN if no node could be compared, or if there are doubts.
-    - OK otherwise.
-
-    Doubts are appended to the sentences in any case.
-    """
+    """Return the status of the whole fleet, and sentences that say it in words, with the doubts."""
     sentence = "No node and no link is named."
     if judged.bad_verdicts:
-        bad_places = [verdict.where for verdict in judged.bad_verdicts]
-        # `statuses` has all nodes, so that any other place is a link. A link may have several bad verdicts.
-        bad_links = dict.fromkeys(place for place in bad_places if place not in judged.statuses)
-        left_out = ", ".join(judged.left_out_hosts) or "none"
         status = FATAL
-        sentence = f"Nodes left out: {left_out}. Links named: {', '.join(bad_links) or 'none'}."
+        sentence = _sentence_on_bad(judged)
     elif set(judged.statuses.values()) == {UNKNOWN}:
         status = UNKNOWN
         sentence = "Nobody could be told from the others here."
@@ -171,11 +159,20 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
     return status, sentence
 
 
+def _sentence_on_bad(judged: Judged) -> str:
+    """Return the sentences that name the nodes left out and the bad links."""
+    bad_places = [verdict.where for verdict in judged.bad_verdicts]
+    # `statuses` has all nodes, so that any other place is a link. A link may have several bad verdicts.
+    bad_links = dict.fromkeys(place for place in bad_places if place not in judged.statuses)
+    left_out = ", ".join(judged.left_out_hosts) or "none"
+    return f"Nodes left out: {left_out}. Links named: {', '.join(bad_links) or 'none'}."
+
+
 def report_as_page(judged: Judged) -> str:
     """Return the report as an HTML page, rendered from the template page.html.
 
-    It has a table of the bad nodes and links (none if all are good), a map of the links' bandwidth and one of their
-    latency, a table of what differs between the nodes, and a table of all nodes.
+    It has a table of the bad nodes and links, maps of the links' bandwidth and latency, a table of what differs between
+    the nodes, and a table of all nodes.
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []

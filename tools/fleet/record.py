@@ -31,18 +31,9 @@ MOST_CLOCK_OFFSET_S = 0.5  # of a node's clock from the first node's, in either 
 def read(path: Path) -> Judged:
     """Read a fleet's record, the file fleet.json that --fleet wrote; return it with the verdicts on nodes and links.
 
-    Raises ValueError if the file cannot be read, is not a record of this version, or has a field that no record can
-    have. The message names the file and says what to do.
+    Raises ValueError if the file is not a whole record of this version. The message names the file and says what to do.
     """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{named_files.explain(error)}; give the fleet.json of a --fleet") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: {error}: give the fleet.json of a --fleet") from error
-    is_this_format = isinstance(record, dict) and all(record.get(name) == FORMAT[name] for name in FORMAT)
-    if not is_this_format:
-        raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
+    record = _read_format(path)
     try:
         _check(record)
         differences(record)  # the result is not needed here; a damaged record raises an error
@@ -54,32 +45,44 @@ def read(path: Path) -> Judged:
         raise ValueError(f"{path}: {why}: give the file as --fleet wrote it") from error
 
 
+def _read_format(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object; ValueError if the file cannot be read, or is not a record of this version."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{named_files.explain(error)}; give the fleet.json of a --fleet") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}: give the fleet.json of a --fleet") from error
+    is_this_format = isinstance(record, dict) and all(record.get(name) == FORMAT[name] for name in FORMAT)
+    if not is_this_format:
+        raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
+    return record
+
+
 def _check(record: Record) -> None:
     """Raise an error unless a record is complete and consistent.
 
-    A field that is missing or of another type raises LookupError, TypeError or AttributeError. ValueError is raised if:
-
-    - a host is there twice;
-    - a list does not have one entry for each host;
-    - a link is not between two of the hosts, in their order;
-    - a series has other turns than the others of its metric, or a time that is not above 0 and finite;
-    - the digests do not fit (`arithmetic.check`).
+    The error is ValueError for a wrong value. It is LookupError, TypeError or AttributeError if a field is missing or
+    of another type.
     """
     hosts = record["hosts"]
     arithmetic.raise_unless_texts((record["system"], record["time"], *hosts))
     _raise_unless_mapping(record.get("job", {}))
     if len(set(hosts)) < len(hosts):
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
-
-    required = (STEP, STALLS)  # if one is missing, the lookup below raises KeyError
-    metrics = (*required, *record["metrics"])
+    metrics = (STEP, STALLS, *record["metrics"])  # the first two are required: without them the lookup raises KeyError
     _check_length("facts", record["nodes"], hosts)
     for metric in metrics:
         _check_length(metric, record["metrics"][metric]["series"], hosts)
     for link in record["links"]:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
+    _check_times(record, metrics)
+    arithmetic.check(record)
 
+
+def _check_times(record: Record, metrics: Iterable[str]) -> None:
+    """Raise ValueError unless every series of times is right: of `metrics`, of the links and of the whole fleet."""
     for metric in metrics:
         _check_series(metric, of_hosts(record, metric))
     links = links_of(record)
@@ -89,7 +92,6 @@ def _check(record: Record) -> None:
     whole_s = record["whole_s"] or None  # an empty list: not measured
     _check_series("whole_s", {"all": whole_s})
     _check_series("took_s", {"all": [record["took_s"]]})
-    arithmetic.check(record)
 
 
 def _raise_unless_mapping(value: Any) -> None:
@@ -104,10 +106,9 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 
 
 def _check_series(metric: str, series: Series) -> None:
-    """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
+    """Raise ValueError unless all nodes or links have equally many values of a metric, and each is above 0 and finite.
 
-    There must be at least one value, for each turn one: all nodes take a turn of measurements at the same time. A time
-    is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
+    There must be at least one value. A node or link that measured nothing (None) is skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
     turns = len(next(iter(measured.values()), ()))
@@ -214,19 +215,24 @@ def _gpus(gpus: Iterable[Any]) -> str:
 def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node that decide how fast it is, by name: {"CPU": "AMD EPYC 7742", "MTU": "9000", ...}.
 
-    Facts that differ from node to node explain why one node is slower. The facts come from:
+    `probed` is what the doctor found on this node (tools/doctor/node.py). An empty fact has the value "none".
+    """
+    libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
+    settings = {name: value for name, value in env.libraries().items() if name.startswith(("NCCL_", "UCX_", "OMPI_"))}
+    facts = _facts_of_machine(job, probed) | libraries | settings
+    return {name: value or "none" for name, value in facts.items()}
 
-    - `probed`, what the doctor found on this node (tools/doctor/node.py);
-    - /proc and /sys, for what the doctor does not look at;
-    - the environment, for the settings of NCCL, UCX and Open MPI.
 
-    The value "none" replaces empty values.
+def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
+
+    A fact may be empty.
     """
     gpus = probed["gpus"]
     source = probed["source"]
     interfaces = probed["interfaces"]  # {name: "<address> <speed>"}
     sys = Path("/sys")
-    machine_facts = {
+    return {
         "GPUs": _gpus(gpus),
         "driver": _distinct(gpu.driver for gpu in gpus),
         "power limits": _distinct(f"{gpu.power_limit_w} W" for gpu in gpus),
@@ -249,10 +255,6 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "firmware of the NIC": _distinct_texts(sys.glob("class/infiniband/*/fw_ver")),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }
-    libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
-    settings = {name: value for name, value in env.libraries().items() if name.startswith(("NCCL_", "UCX_", "OMPI_"))}
-    facts = machine_facts | libraries | settings
-    return {name: value or "none" for name, value in facts.items()}
 
 
 def _sort_key(fact: str) -> int:

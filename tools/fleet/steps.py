@@ -44,14 +44,8 @@ class Programs(NamedTuple):
 def programs(machine: Machine) -> Programs:
     """Build the job's training program, start it, and return what the fleet check runs.
 
-    - `step_alone`: a step of this rank alone, by the program without its all-reduces.
-    - `step_of_all`: a step of all ranks together.
-    - `repeatable_training`: a training without all-reduces, set back to its start for each repetition. Its results must
-      be the same on all ranks.
-
-    The two steps use a synthetic batch that differs from rank to rank. All ranks start with the weights that the first
-    rank draws on its CPU, because GPUs would draw other weights from the same seed. All ranks must call this together:
-    the weights are broadcast.
+    All ranks must call this together, because all start with the weights of the first rank. The synthetic batch of the
+    two steps differs from rank to rank.
     """
     job = machine.job
     me = machine.me
@@ -59,7 +53,7 @@ def programs(machine: Machine) -> Programs:
     schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED)
     machine.executor.run(training.startup)
-    if me.is_first:
+    if me.is_first:  # its CPU draws the weights: GPUs would draw others from the same seed
         state.set_weights(training.main, first_weights(model.recipe))
     state.broadcast_parameters(training.main, me)
     training.schedule.send(machine.executor.place)  # sends the first learning rate to the device

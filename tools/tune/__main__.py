@@ -25,8 +25,8 @@ from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_text
 from scoring.record import Record
 from tools.tune.candidates import BASE, CONTROL, Candidate, candidates
-from tools.tune.runs import Runner
-from tools.tune.verdicts import allowed_loss, batch_verdict, better, finalists, judge_candidates
+from tools.tune.runs import Measured, Runner
+from tools.tune.verdicts import Verdicts, allowed_loss, batch_verdict, better, finalists, judge_candidates
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -43,30 +43,10 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     chosen = _chosen(candidates(job), args.only)
     runner = Runner(job)
     if args.dry_run:
-        for candidate in (BASE, CONTROL, *chosen):
-            print(shlex.join(runner.command(candidate, "screen_1")))
-        print(
-            f"{args.repeats} turns of {1 + len(chosen)} runs and one control, then {args.repeats} turns of the base "
-            f"and what was faster (at most 3 runs); writes {path}"
-        )
+        _print_plan(runner, chosen, args.repeats, path)
         return 0
 
-    screened = runner.measure("screen", (BASE, CONTROL, *chosen), args.repeats)
-    # Take both out, so that only the candidates to be judged remain in `screened`.
-    base_runs = screened.runs.pop(BASE)
-    control_runs = screened.runs.pop(CONTROL)
-    allowed = allowed_loss([*base_runs, *control_runs])
-    verdicts = judge_candidates(screened, base_runs, allowed)
-    lines = as_text(verdicts.values()).splitlines()
-
-    measured_again = finalists(verdicts)
-    if measured_again:
-        confirmed = runner.measure("confirm", (BASE, *measured_again), args.repeats)
-        confirmed_base_runs = confirmed.runs.pop(BASE)
-        verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
-        lines.append("measured again, on runs that had no part in the choice:")
-        lines += as_text(verdicts.values()).splitlines()
-
+    verdicts, lines = _measure_and_judge(runner, chosen, args.repeats)
     faster = better(verdicts)
     winner = faster[0] if faster else BASE
     if winner == BASE:
@@ -84,6 +64,39 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
     print(f"config  {path}\nlogs    {runner.folder}")
     return 0
+
+
+def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
+    """Print the commands of the first turn, how many turns would follow, and the config file to be written."""
+    for candidate in (BASE, CONTROL, *chosen):
+        print(shlex.join(runner.command(candidate, "screen_1")))
+    print(
+        f"{repeats} turns of {1 + len(chosen)} runs and one control, then {repeats} turns of the base "
+        f"and what was faster (at most 3 runs); writes {path}"
+    )
+
+
+def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
+    """Measure the candidates, and the best of them again. Return the last verdicts, and the lines of all tables.
+
+    The best may have been faster only by luck. So their last verdicts come from runs that had no part in the choice.
+    """
+    screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
+    # Take both out, so that only the candidates to be judged remain in `screened`.
+    base_runs = screened.runs.pop(BASE)
+    control_runs = screened.runs.pop(CONTROL)
+    allowed = allowed_loss([*base_runs, *control_runs])
+    verdicts = judge_candidates(screened, base_runs, allowed)
+    lines = as_text(verdicts.values()).splitlines()
+
+    measured_again = finalists(verdicts)
+    if measured_again:
+        confirmed = runner.measure("confirm", (BASE, *measured_again), repeats)
+        confirmed_base_runs = confirmed.runs.pop(BASE)
+        verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
+        lines.append("measured again, on runs that had no part in the choice:")
+        lines += as_text(verdicts.values()).splitlines()
+    return verdicts, lines
 
 
 def _new_config_file(folder: Path, name: str) -> Path:
@@ -169,6 +182,14 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     ]
 
 
+def _verdict_on_batch(candidate: Candidate, measured: Measured) -> Verdict:
+    """Return the verdict on a batch size: its speed and memory, or why it was not measured."""
+    if candidate in measured.failures:
+        reason = f"not measured: {measured.failures[candidate]}"
+        return Verdict(check=candidate.name, status=FATAL, found=reason)
+    return batch_verdict(candidate.name, measured.runs[candidate])
+
+
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
@@ -190,13 +211,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     measured = runner.measure("batch", batches, args.repeats)
     if runner.records:
         print(f"machine {runner.records[0].machine}")
-    verdicts = []
-    for candidate in batches:
-        if candidate in measured.failures:
-            reason = f"not measured: {measured.failures[candidate]}"
-            verdicts.append(Verdict(check=candidate.name, status=FATAL, found=reason))
-        else:
-            verdicts.append(batch_verdict(candidate.name, measured.runs[candidate]))
+    verdicts = [_verdict_on_batch(candidate, measured) for candidate in batches]
     print(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if measured.runs else 1
 

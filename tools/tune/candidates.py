@@ -92,7 +92,6 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
     traits = job.model.traits
     # In half precision NHWC is the layout unless the job asks for NCHW.
     is_half_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"
-    can_capture = traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
 
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"  # on by default for GPUs only
     yield "merged_lars=1" if "lars" in job.model.recipe else "merged_optimizer=0"
@@ -105,10 +104,13 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
         yield "fuse_grad_size_in_MB=1"
         yield "fuse_grad_size_in_MB=4"
         yield "fuse_grad_size_in_MB=64"
-    if not on_gpu:
-        return
+    if on_gpu:
+        yield from _sensible_gpu_knobs(job, is_half_nhwc=is_half_nhwc)
 
-    # From here on: settings for GPUs only.
+
+def _sensible_gpu_knobs(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
+    """Yield those of the sensible settings that act only on GPUs. `is_half_nhwc`: half precision in the layout NHWC."""
+    can_capture = job.model.traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
     if is_half_nhwc:
         yield "resnet_unit=1"
     if can_capture:

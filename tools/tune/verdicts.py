@@ -76,30 +76,46 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
     ratio = math.exp(statistics.fmean(log_ratios))
     low = math.exp(log_interval[0])
     high = math.exp(log_interval[1])
-
-    # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
-    first_base_losses = losses(base_runs[:1])  # [1, windows]
-    excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
-    excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
-    if excess > 1:
-        status = FATAL
-        outcome = f"refused: its losses differ by {significant(excess, digits=3)} times what is allowed"
-    elif low > 1:
-        status = OK
-        outcome = "faster"
-    elif high < 1:
-        status = WARNING
-        outcome = "slower"
-    else:
-        status = UNKNOWN
-        outcome = "no difference shown"
+    excess = _loss_excess(runs, base_runs, allowed)
+    status, outcome = _status_and_outcome(excess, low, high)
     speed = f"{mean_and_range(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base"
     return Verdict(
         check=name,
         status=status,
         found=f"{speed}; loss {excess:.2g}: {outcome}",
-        figures={"images_per_s": rates, "ratio": ratio, "interval_95": (low, high), "loss_excess": excess},
+        figures={
+            "images_per_s": rates,  # of each turn
+            "ratio": ratio,  # of the base's images/s, as the geometric mean over the turns
+            "interval_95": (low, high),  # of the ratio
+            "loss_excess": excess,
+        },
     )
+
+
+def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> float:
+    """Return the largest difference of a loss from the base's, divided by the allowed one; infinity if a loss is NaN.
+
+    `allowed` has a figure for each window of steps.
+    """
+    # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
+    first_base_losses = losses(base_runs[:1])  # [1, windows]
+    excesses = np.abs(losses(runs) - first_base_losses) / allowed  # [runs, windows]
+    return math.inf if np.isnan(excesses).any() else float(excesses.max())
+
+
+def _status_and_outcome(loss_excess: float, low: float, high: float) -> tuple[str, str]:
+    """Return a candidate's status, and the same in words.
+
+    `loss_excess` is its largest difference of a loss divided by the allowed one. `low` to `high` is the 95 % interval
+    of its speed over the base's.
+    """
+    if loss_excess > 1:
+        return FATAL, f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
+    if low > 1:
+        return OK, "faster"
+    if high < 1:
+        return WARNING, "slower"
+    return UNKNOWN, "no difference shown"
 
 
 def mean_and_range(images_per_s: Sequence[float]) -> str:
