@@ -141,7 +141,7 @@ class Standing:
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """Return the notes that must be shown with a figure of this result; empty if it does not use MLPerf's name.
+        """Return the notes that must be shown with a figure of this result; empty if it does not bear the MLPerf name.
 
         `derived_metric` is the figure's metric if MLPerf has no such metric, such as images/s. `next_to_verified` is
         true for a table that also shows results verified by MLCommons.
