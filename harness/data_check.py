@@ -26,8 +26,9 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
 
-    A part that a run would fail to find has an `error` alone. `decoded` samples of any other part are tested, and
-    `undecodable` is the first fault found in a picture or a label; empty without one.
+    A part that a run would fail to find has an `error` alone. In any other, `decoded` is how many samples were tested,
+    `undecodable` the first fault in a picture or else a label (empty without one), and `passport` a digest of names,
+    sizes and labels.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}

@@ -129,6 +129,7 @@ def _segments(content: bytes) -> Iterator[Segment]:
     A segment is a marker (FF and a byte for its kind), two bytes of length, and its content. Markers of a picture's
     start and end stand alone.
     """
+    # The pattern passes over FF 00 and restart markers, which are part of the pixels.
     marker = JPEG_MARKER.search(content, len(JPEG_START))
     while marker is not None:
         start = marker.start()

@@ -64,8 +64,10 @@ def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | Non
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
     """Name who set a value that the environment holds under one of its `accepted_names`.
 
-    It is "environment" for the user, or the name of the file that did. An environment that `resolve` has not seen is
-    all the user's. If nobody is known to have changed a default, launch/trials.sh did.
+    - "environment": the user; or `resolve` has not seen this environment
+    - "config_<DGXSYSTEM>.sh": the system's file
+    - "launch/trials.sh": neither of them, and the value is not the default
+    - "harness/env.py": it is the default
     """
     if "JOB_FROM_USER" not in environ:  # `resolve` has not seen it
         return "environment"
@@ -320,8 +322,9 @@ class _Described(NamedTuple):
 def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
     """Return the job that this process's environment and its system's config file describe, and check it.
 
-    `is_from_user` is False for a launcher or run_and_time.sh, which has checked the user's paths before.
-    `checks_program` needs the packages that launch/setup.sh installs.
+    - `is_from_user`: also refuse RESULT_FILE and paths of the wrong kind; False if a launcher or run_and_time.sh has
+      checked them before
+    - `checks_program`: also refuse what the training program refuses; this needs the packages of launch/setup.sh
 
     Raises ValueError if a check fails.
     """

@@ -9,8 +9,10 @@ from harness.libraries import dropped, handed_on, secrets
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return the variables that run_and_time.sh exports on a node.
 
-    JOB_FORWARDED names the variables that mpirun hands to the ranks. JOB_SECRETS and JOB_DROPPED name those that the
-    shell unsets: secrets, and for a job of one node NCCL's network.
+    - every variable that the system's config file has set, and every value of the job (`origins`)
+    - JOB_FORWARDED: names of the variables that mpirun hands to the ranks
+    - JOB_SECRETS: names of variables with secrets, which the shell unsets
+    - JOB_DROPPED, for one node: names of the variables of NCCL's network, which the shell unsets
     """
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(settings["DGXNNODES"])
@@ -21,24 +23,26 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
         **settings,
         "JOB_FORWARDED": " ".join(sorted(forwarded)),
         "JOB_SECRETS": secrets(environ),
-        **dropped(environ, nodes),  # JOB_DROPPED
+        **dropped(environ, nodes),  # {"JOB_DROPPED": ...}, or nothing
     }
 
 
-def for_launcher(before_config: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
+def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    JOB_GIVEN names the variables to hand to the nodes, as the user set them: run_and_time.sh reads the config file
-    again on each node. JOB_SECRETS names those that hold secrets.
+    - the container's settings (CONT_...), the number of nodes and the device
+    - JOB_GIVEN: names of the variables to hand to the nodes, as the user set them; run_and_time.sh reads the config
+      file again on each node
+    - JOB_SECRETS: names of variables with secrets
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
-    names_of_job = {name for name in names() if name in before_config}
-    names_of_libraries = handed_on(before_config, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes)
+    names_of_job = {name for name in names() if name in user_environ}
+    names_of_libraries = handed_on(user_environ, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes)
     handed_to_nodes = names_of_job.union(names_of_libraries)
     return {
         **container_settings,
         "DGXNNODES": str(job.cluster.dgxnnodes),
         "JOB_DEVICE": job.cluster.device,
         "JOB_GIVEN": " ".join(sorted(handed_to_nodes)),
-        "JOB_SECRETS": secrets(before_config),
+        "JOB_SECRETS": secrets(user_environ),
     }

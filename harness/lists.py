@@ -21,8 +21,8 @@ class Line(NamedTuple):
 def lines(list_file: Path) -> list[Line]:
     """Return the lines of a list file that are not blank, each with its place, as "train_list.txt:7", for messages.
 
-    Names that are no UTF-8 come as `os.fsdecode` has them. Raises ValueError if every line is blank, or the file is no
-    UTF-8 or ASCII text, and OSError if it cannot be read.
+    Bytes that are no UTF-8 come as `os.fsdecode` has them. Raises ValueError if every line is blank, or the file is
+    UTF-16 or binary, and OSError if it cannot be read.
     """
     named_files.require_file_if_present(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)

@@ -96,7 +96,7 @@ def input_memory(job: Job) -> InputMemory:
     value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
     ready_bytes = PREFETCH_BATCHES * model.batchsize * pixels * CHANNELS * value_bytes
 
-    # DALI reserves as much at least, and more where it decodes files that may hold large images.
+    # The least that DALI reserves for a thread. It is more, as below, if files may hold large images.
     device_bytes_per_thread = LEAST_DEVICE_PADDING
     pinned_bytes_per_thread = LEAST_HOST_PADDING
     images_in_words = ""

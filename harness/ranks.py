@@ -119,9 +119,8 @@ def _hold_port() -> int:
     A socket that never listens keeps it. Paddle can bind the port as well, because both sockets set the same option.
     """
     holder = socket.socket()
-    # Paddle sets only the second where ranks exchange NCCL's id, and only the first in its stores.
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores do
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as Paddle does to exchange NCCL's id
     holder.bind(("", 0))
     _HELD.append(holder)
     _, port = holder.getsockname()
@@ -191,8 +190,8 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
         _check_free(cluster.gloo_port)
     port = ranks.comm.bcast(cluster.gloo_port or _hold_port())  # rank 0's counts
     first_host = endpoints[0].rpartition(":")[0]
-    # Paddle forks helpers for the rendezvous, which inherit this rank's stdout. They must end with it, because mpirun
-    # waits until nobody holds that any more.
+    # Paddle forks helpers for the rendezvous. They inherit this rank's stdout, and mpirun waits until it is closed, so
+    # they must end when the rank does.
     os.register_at_fork(after_in_child=_end_with_its_parent)
     with in_temporary_folder():  # Paddle leaves files in the working directory
         _have_gloo_listen_on(address, server_address=first_host)

@@ -25,7 +25,8 @@ _STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "Running
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
     """Yield name and tensor of all that a run must keep, sorted by name.
 
-    What has no value yet is left out, and so is what each step computes anew (_NOT_KEPT) or finds at zero (MERGED).
+    Left out are tensors without a value yet, those that each step computes anew (_NOT_KEPT), and the sums of merged
+    gradients (their names end in MERGED), which are zero between two updates.
     """
     scope = static.global_scope()
     kept = set()
@@ -119,10 +120,10 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     unused = set(weights)
     forms = stored.forms(main)
     for name, tensor in tensors(main):
-        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # of a master the parameter that it is a copy of
+        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # without the suffix of an FP32 master copy
         if parameter not in weights:
             continue
-        if name in forms:
+        if name in forms:  # a pass stores it in another layout
             value = forms[name].from_plain(weights[parameter])
         else:
             value = padded(weights[parameter], tensor.shape())

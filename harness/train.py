@@ -115,8 +115,9 @@ def warm_up(
 ) -> None:
     """Run the programs on synthetic batches, then give them the state that the training starts from.
 
-    The first run of a program is slow and changes the state. `pretrained` is the file of the first weights; empty for
-    none. The evaluation program is warmed up only if the run `evaluates`.
+    The first run of a program is slow and changes the state. So the state is set after it: by the start-up program, by
+    the file of first weights (`pretrained`; empty for none), and by a checkpoint if the run resumes. The evaluation
+    program is warmed up only if the run `evaluates`.
 
     Raises ValueError if a file does not have what the program needs.
     """
@@ -131,7 +132,7 @@ def warm_up(
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)  # rank 0's
-    resume.restore(run.start, training, run.ranks)  # which also gives each rank its own statistics
+    resume.restore(run.start, training, run.ranks)  # nothing at step 0; after the broadcast, which it partly overrides
     trainer.step.capture()  # a CUDA graph, if the step is launched as one
 
 

@@ -64,8 +64,8 @@ class PairList:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the path, size in bytes and label of each image, which the data set's passport is made of.
 
-        The label of an image is a file here: the text "PATH BYTES" stands for it. `on_progress` is called twice over,
-        first with the number of files looked at and of all, then with that of pairs.
+        The label of an image is a file here: the text "PATH BYTES" stands for it. `on_progress` counts the files first,
+        then the pairs.
 
         Raises ValueError for the first file that a run would fail at.
         """
@@ -74,11 +74,11 @@ class PairList:
         kept_sizes = self.root / KEPT_SIZES.format(self.part)
         bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
         image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
-        self._check_sizes(on_progress)  # in pixels
+        self._check_pixel_sizes(on_progress)
         paths_and_bytes = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
         return Contents(names=images, sizes=image_bytes, labels=paths_and_bytes, is_exact=True)
 
-    def _check_sizes(self, on_progress: OnProgress) -> None:
+    def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
         """Check, by several threads, the sizes in pixels that the heads of the images and labels state.
 
         Raises ValueError for the first file whose kind is not taken, for an image and a label of different sizes, and

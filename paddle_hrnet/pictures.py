@@ -107,10 +107,9 @@ def _is_but_must(depth: int, colour_type: int) -> str:
 
 
 def as_grey(content: bytes) -> bytes:
-    """Return a label's PNG as a greyscale PNG with the same number in each pixel; the decoder would turn a palette into
-    colours.
+    """Return a label's PNG as a greyscale PNG with the same number in each pixel.
 
-    A greyscale PNG is returned as it is.
+    A PNG without a palette is returned as it is. The decoder would turn the numbers of a palette into colours.
 
     Raises ValueError if Pillow cannot decode a palette PNG of fewer than 8 bits.
     """
@@ -119,6 +118,7 @@ def as_grey(content: bytes) -> bytes:
         return content
     if depth != 8:
         return _grey_by_pillow(content, width, height)
+    # With 8 bits the compressed pixels are the same bytes: only the header says greyscale, and the palette is dropped.
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
         body = content[chunk.body_start : chunk.body_end]

@@ -222,7 +222,7 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
                         images.append(path)
                     else:
                         others.append(path)
-        except OSError as error:
+        except OSError as error:  # a link in a circle ends so, too, after some 40 rounds
             raise ValueError(named_files.explain(error)) from error
     return sorted(images), sorted(others)
 

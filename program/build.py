@@ -121,39 +121,22 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    The program of `loss` and Paddle's default start-up program are changed in place:
-
-    1. With the knob `resnet_unit`, this fused operator replaces parts of the forward program.
-    2. Paddle's fleet adds gradients, all-reduce and optimizer. The all-reduce joins the ranks that the PADDLE_TRAINER
-       variables name (`harness.ranks.connect`). Our own passes then change what fleet built.
-    3. The finished program is proved to be what was asked for. Up to here it is the same on GPUs and CPUs.
-    4. On CPUs, operators that have no CPU kernel are replaced.
-
-    Returns the built programs, with what was proved of them. Raises ValueError if this Paddle cannot build what the
-    plan asks for, or if the built program is not what was asked for.
+    Changes this program and Paddle's default start-up program in place. Raises ValueError if this Paddle cannot build
+    what the plan asks for, or if the built program is not what was asked for.
     """
     main = loss.block.program
     startup = static.default_startup_program()
+    knobs = plan.knobs
     loss = loss.block._rename_var(loss.name, LOSS_VALUE)  # the name by which the training loop finds it
     loss.persistable = True  # so that it can be read after a step
-    knobs = plan.knobs
 
-    # ---- build
+    # ---- build: up to the proof, the same for GPUs and CPUs
     if knobs.resnet_unit:
         resnet_unit.fuse(main, startup)  # before fleet adds the gradients: Paddle knows the gradient of the operator
-    paddle_optimizer = KINDS[optimizer.kind].build(
-        optimizer, StepSchedule(schedule), main, bool(knobs.merged_optimizer)
-    )
-    if not knobs.auto:
-        paddle_optimizer = precisions.decorate(paddle_optimizer, plan.precision, dynamic=plan.has_dynamic_scale)
-    _minimize_by_fleet(loss, startup, paddle_optimizer, plan)
+    _minimize_by_fleet(loss, startup, _paddle_optimizer(optimizer, schedule, main, plan), plan)
     micro_step = _apply_passes(main, startup, plan)
-    programs = [main]
-    update = (main,)
-    if micro_step is not None:
-        programs = [micro_step, main]
-        before_last = [micro_step] * (knobs.gradient_merge - 1)
-        update = (*before_last, main)
+    update = _runs_of_update(main, micro_step, knobs.gradient_merge)
+    programs = list(dict.fromkeys(update))  # each program once
     paddle_schedule = main.lr_scheduler
     for program in programs:
         # With this attribute Paddle's executor would copy the rate to the device at each run. We send it ourselves.
@@ -168,27 +151,37 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=paddle_schedule)
 
 
+def _runs_of_update(
+    main: static.Program, micro_step: static.Program | None, micro_steps: int
+) -> tuple[static.Program, ...]:
+    """Return the programs whose runs, in this order, make one update.
+
+    Without gradient accumulation `micro_step` is None, and `main` is the only one.
+    """
+    if micro_step is None:
+        return (main,)
+    before_last = [micro_step] * (micro_steps - 1)
+    return (*before_last, main)
+
+
+def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.Program, plan: Plan) -> Any:
+    """Return Paddle's optimizer for the parameters of `main`, wrapped for the plan's mixed precision."""
+    knobs = plan.knobs
+    optimizer = KINDS[config.kind].build(config, StepSchedule(schedule), main, bool(knobs.merged_optimizer))
+    if knobs.auto:
+        return optimizer
+    return precisions.decorate(optimizer, plan.precision, dynamic=plan.has_dynamic_scale)
+
+
 def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer: Any, plan: Plan) -> None:
     """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    `optimizer` is one of Paddle's, wrapped for mixed precision. Fleet applies the fusion passes that are on in the
-    plan's knobs, and no other optimization. In Paddle's automatic mode (`knobs.auto`) it applies what it chooses.
-
-    Sets flags of Paddle for the rest of the process. Functions of Paddle are replaced for the call only.
+    Fleet applies only the fusions of the plan's knobs, or what it chooses if `knobs.auto`. Sets flags of Paddle for the
+    rest of the process.
     """
     knobs = plan.knobs
-    # A variable has as many gradients as readers. Up to this number of them, Paddle adds two at a time, which
-    # `enable_addto` needs. A larger number is added by one `sum`. Our networks have fewer than 8 gradients for each
-    # variable. Paddle reads the flag in `minimize`.
-    most_added_in_pairs = 8 if knobs.enable_addto else 0
-    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
-    strategy = fleet.DistributedStrategy()
-    if knobs.auto:
-        strategy.auto = True
-    else:
-        strategy.without_graph_optimization = True  # the program after this call is the program that runs
-        strategy.fuse_all_reduce_ops = False  # our own pass makes the buckets
-
+    _set_flags(knobs)
+    strategy = _fleet_strategy(auto=knobs.auto)
     # NCCL's set-up waits until the other ranks listen on their ports. CPU ranks have no NCCL and never listen. If
     # `ranks_listen` is False, there are no other ranks.
     can_wait_for_ranks = plan.device == "gpu" and plan.ranks_listen
@@ -206,36 +199,54 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer
         fleet.distributed_optimizer(optimizer).minimize(loss, startup)
 
 
+def _set_flags(knobs: Strategy) -> None:
+    """Set the flags of Paddle that the knobs need, for the rest of the process; before fleet's `minimize`."""
+    # A variable has as many gradients as readers. Up to this number of them, Paddle adds two at a time, which
+    # `enable_addto` needs. A larger number is added by one `sum`. Our networks have fewer than 8 gradients for each
+    # variable.
+    most_added_in_pairs = 8 if knobs.enable_addto else 0
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
+
+
+def _fleet_strategy(*, auto: bool) -> Any:
+    """Return fleet's own strategy: Paddle's automatic mode if `auto`, else no optimization by fleet."""
+    strategy = fleet.DistributedStrategy()
+    if auto:
+        strategy.auto = True
+    else:
+        strategy.without_graph_optimization = True  # the program after `minimize` is the program that runs
+        strategy.fuse_all_reduce_ops = False  # our own pass makes the buckets
+    return strategy
+
+
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> static.Program | None:
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
     With `gradient_merge` an update is several runs (micro-steps). `main` becomes the last one, and the program of the
-    others is returned. Without it, None is returned.
-
-    The order matters: scale the loss before updates are merged; simplify sums and merge gradients before gradients are
-    put into buckets; share buffers last.
+    others is returned. Else None is returned.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
         precisions.perturb_input(main)  # after `feed_half`: it moves the input in the type that is fed
     if knobs.fuse_elewise_add_act_ops:
-        gradients.simplify_sums(main)  # Paddle's fused add + relu writes one gradient twice
+        gradients.simplify_sums(main)  # before buckets. Paddle's fused add + relu writes one gradient twice
     gradients.spread_mean_gradients(main)  # cheaper gradients of global average poolings
     if not plan.has_dynamic_scale and plan.fixed_scale != 1.0:
-        updates.scale_loss(main, plan.fixed_scale)
+        updates.scale_loss(main, plan.fixed_scale)  # before updates are merged
     if knobs.merged_lars:
         updates.merge_lars(main)
 
     micro_step = None
     if knobs.gradient_merge > 1:
+        # before buckets
         micro_step = updates.merge_gradients(main, startup, steps=knobs.gradient_merge)
     if fleet.worker_num() > 1 and not knobs.auto:  # with `auto`, the sums over the ranks stay as fleet made them
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, rate_name=main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
-    if knobs.enable_inplace:  # decides by the last reader of each variable
+    if knobs.enable_inplace:  # last, because it decides by the last reader of each variable
         if micro_step is not None:
             of_paddle.share_buffers(micro_step)
         of_paddle.share_buffers(main)
@@ -255,9 +266,8 @@ def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None
 def keep_communicators(startup: static.Program) -> None:
     """Remove the operators that open communicators from a start-up program that has already run.
 
-    The program can then be run again to set all state anew. It keeps the communicators of the first run. With further
-    ones, some of a step's all-reduces would run on the new communicators and some on the old. NCCL's guide warns that
-    two communicators in use at once may deadlock.
+    The program can then be run again to set all state anew. New communicators beside those in use could deadlock, as
+    NCCL's guide warns.
     """
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
@@ -267,11 +277,8 @@ def _verify(
 ) -> list[str]:
     """Prove that the built program is data-parallel training by the optimizer, precision and knobs asked for.
 
-    The programs of `update`, run in this order, make one update of the parameters.
-
-    Returns a phrase for each proof, as "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises ValueError
-    for the first proof that fails. A program of Paddle's automatic mode (STRATEGY=auto) is not proved and never
-    refused. The phrases then describe what this mode made.
+    The runs of `update`, in order, are one update. Returns a phrase for each proof. Raises ValueError at the first that
+    fails. A program of Paddle's automatic mode is described and never refused.
     """
     main = update[-1]
     knobs = plan.knobs
@@ -279,7 +286,29 @@ def _verify(
     if knobs.auto:
         return _describe_auto(main, optimizer, ranks=ranks)
 
-    micro_steps = knobs.gradient_merge
+    proved = _verify_training(update, optimizer, plan)
+    if ranks > 1:
+        verify.check_communicator(startup, ranks=ranks)
+        # The check refuses a flag of this process that matters to `sync_batch_norm` on GPUs. CPUs get other operators,
+        # and without ranks that listen the program does not run.
+        if plan.device == "gpu" and plan.ranks_listen:
+            count = sync_bn.check_on_gpu(main)
+            if count:
+                proved.append(f"{count} normalizations summed over {ranks} ranks, forward and backward")
+    if knobs.cuda_graph:
+        proved.append(capture.check(main))
+    return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
+
+
+def _verify_training(update: tuple[static.Program, ...], optimizer: OptimizerConfig, plan: Plan) -> list[str]:
+    """Prove that gradients, optimizer and arithmetic types are those of the job, and return a phrase for each proof.
+
+    A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises ValueError at the
+    first proof that fails.
+    """
+    main = update[-1]
+    ranks = fleet.worker_num()
+    micro_steps = plan.knobs.gradient_merge
     scale = plan.fixed_scale
     if plan.has_dynamic_scale:
         scale = 1.0  # AMP multiplies the loss itself, so the loss's gradient starts at 1
@@ -297,27 +326,13 @@ def _verify(
         proved.append(f"a fixed loss scale of {six_digits(scale)} taken off by the update")
     if micro_steps > 1:
         proved.append(f"{gradient_count} gradients of {micro_steps} micro-steps merged before their sum")
-    if ranks > 1:
-        verify.check_communicator(startup, ranks=ranks)
-        # The check refuses a flag of this process that matters to `sync_batch_norm` on GPUs. CPUs get other operators,
-        # and without ranks that listen the program does not run.
-        if plan.device == "gpu" and plan.ranks_listen:
-            count = sync_bn.check_on_gpu(main)
-            if count:
-                proved.append(f"{count} normalizations summed over {ranks} ranks, forward and backward")
-    if knobs.cuda_graph:
-        proved.append(capture.check(main))
-    return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
+    return proved
 
 
 def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
     """Describe in up to three sentences what Paddle's automatic mode (STRATEGY=auto) made of the program.
 
-    1. The names of the optimizations that fleet chose.
-    2. If the gradients are not summed as in data-parallel training: the reason.
-    3. If the program does not train by the recipe's optimizer: the reason.
-
-    The last two are no errors, because the user left the choice to this mode.
+    A difference from the job asked for is reported and not refused, because the user left the choice to this mode.
     """
     context = fleet.fleet._context  # private: Paddle does not publish what it applied
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
@@ -341,31 +356,16 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
 
 
 def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
-    """Build the evaluation program that goes with a training program.
+    """Build the evaluation program that goes with a training program, in the plan's precision.
 
-    `append_step` appends the operators of one evaluation step to Paddle's default program: the network, and additions
-    to the evaluation's totals, such as the number of correct images. Variables with the same name as in the training
-    program share its values.
+    `append_step` appends one evaluation step to Paddle's default program. Variables share the training's values by
+    name.
 
-    The program is in the plan's precision. It has the fused operator `resnet_unit` and shared buffers if the plan's
-    knobs `resnet_unit` and `enable_inplace` are on.
-
-    Raises ValueError if Paddle has no kernel of an operator, or if a shared variable differs in shape or type from the
-    training program's.
+    Raises ValueError if a shared variable differs in shape or type, or if Paddle has no kernel of an operator.
     """
     main = static.Program()
     knobs = plan.knobs
-    paddles_create_parameter = Block.create_parameter
-
-    # Parameters have the training's values. With an initializer for each, Paddle would search the whole start-up
-    # program for every parameter.
-    def create_without_initializer(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
-        return paddles_create_parameter(block, *args, **kwargs)
-
-    with (
-        static.program_guard(main, static.Program()),
-        replaced(Block, "create_parameter", create_without_initializer),
-    ):
+    with static.program_guard(main, static.Program()), _without_initializers():
         append_step()
         if knobs.resnet_unit:
             resnet_unit.fuse(main)
@@ -374,3 +374,15 @@ def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan:
         of_paddle.share_buffers(main)
     kernels.check_evaluation(main, training.main, plan.device)
     return main
+
+
+def _without_initializers() -> contextlib.AbstractContextManager[None]:
+    """Have Paddle ignore the initializers of parameters that are created while the context lasts."""
+    paddles_create_parameter = Block.create_parameter
+
+    # An evaluation's parameters have the training's values. With an initializer for each, Paddle would search the whole
+    # start-up program for every parameter.
+    def create_without_initializer(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
+        return paddles_create_parameter(block, *args, **kwargs)
+
+    return replaced(Block, "create_parameter", create_without_initializer)

@@ -36,19 +36,15 @@ SAFE |= {"sin"}  # of perturb_input
 
 
 def prepare(main: static.Program, rate_name: str) -> None:
-    """Change a training program so that replays of its captured step find their inputs and learning rate on the device.
+    """Change a training program so that replays of its captured step find their inputs and learning rate.
 
-    - The program's inputs become persistable, so that they stay at one address.
-    - Two operators at the program's start look up the learning rate. They set the variable `rate_name` to RATES[STEP]
-      and increase STEP by 1.
-
-    The caller fills RATES with the rates of the next RATES_AT_ONCE steps and sets STEP to 0, before the first step and
-    again after every RATES_AT_ONCE steps (`harness/loop.py`).
+    The program sets the variable `rate_name` to RATES[STEP] and increases STEP. Every RATES_AT_ONCE steps the caller
+    fills RATES anew and sets STEP to 0.
     """
     block = main.global_block()
     for variable in main.list_vars():
         if variable.is_data:
-            variable.persistable = True
+            variable.persistable = True  # so that it stays at one address
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
     # The shape [] of the index gives the rate the shape that it has in a checkpoint.
     block.create_var(name=STEP, shape=[], dtype="int64", persistable=True, stop_gradient=True)
@@ -60,12 +56,8 @@ def prepare(main: static.Program, rate_name: str) -> None:
 def check(main: static.Program) -> str:
     """Prove that a step of this program can be captured as a CUDA graph and replayed.
 
-    - Every operator must be known to run only on the GPU, on the stream that computes.
-    - Every input must be persistable. A replay reads each tensor at the address that it had at the capture, and an
-      input that is fed anew would lie elsewhere.
-
     Returns the proof in words, as "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first
-    operator or input that breaks a rule.
+    operator or input that prevents this.
     """
     block = main.global_block()
     for op in block.ops:
@@ -73,6 +65,7 @@ def check(main: static.Program) -> str:
         if reason:
             raise Refused(f"STRATEGY: cuda_graph=1: {op.type}: {reason}: leave cuda_graph out")
     for variable in block.vars.values():
+        # A replay reads each tensor at the address that it had at the capture. Only persistable ones stay there.
         is_fed_anew = variable.is_data and not variable.persistable
         if is_fed_anew:
             raise Refused(f"STRATEGY: cuda_graph=1: {variable.name} is fed, so a replay would not find it")

@@ -27,11 +27,8 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution of the image `x` to the default program and return its output variable.
 
-        `channels` is the number of output channels, and `kernel` the side of the kernel in pixels. The image is padded
-        so that a stride of 1 keeps its size. With the setting `padding_same`, a stride of 2 pads on the right and below
-        only.
-
-        The weights are called `name`.w and start at random. With `bias` there is a bias `name`.b, which starts at 0.
+        `kernel` is the side of the kernel in pixels. A stride of 1 keeps the image's size. The weights are called
+        `name`.w, and with `bias` there is a bias `name`.b.
         """
         initial_weights: Initializer = KaimingNormal()
         if self.weight_std is not None:
@@ -45,7 +42,7 @@ class Layers:
             channels,
             kernel,
             stride=stride,
-            padding="SAME" if self.padding_same else padding_pixels,
+            padding="SAME" if self.padding_same else padding_pixels,  # they differ at a stride of 2
             param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=initial_weights),
             bias_attr=bias_attr,
             data_format=self.layout,
@@ -65,12 +62,10 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution and its batch normalization, then a ReLU if `relu`, and return the output variable.
 
-        `x`, `channels`, `kernel`, `stride` and `bias` are as in `conv`. The parameters are called `name`.conv.* and
-        `name`.bn.*.
-
-        `ends_block` marks the last normalization of a residual block. With the setting `zero_gamma` its scale starts at
-        0 instead of 1, so that the block starts as its shortcut alone.
+        The parameters are called `name`.conv.* and `name`.bn.*. `ends_block` marks the last normalization of a residual
+        block.
         """
+        # With a scale of 0 a residual block starts as its shortcut alone.
         initial_scale = 0.0 if ends_block and self.zero_gamma else 1.0
         return static.nn.batch_norm(
             self.conv(x, f"{name}.conv", channels, kernel, stride=stride, bias=bias),
@@ -90,12 +85,8 @@ class Layers:
     ) -> static.Variable:
         """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
 
-        The block computes relu(branch(x) + shortcut(x)):
-
-        - branch: three convolutions, 1x1, 3x3 with the stride, and 1x1.
-        - shortcut: `x` itself if it has as many channels as the output, else a 1x1 convolution with the stride.
-
-        `parts` names the three convolutions of the branch and that of the shortcut. A layer is called `name`.PART.
+        The block computes relu(branch(x) + shortcut(x)). `parts` names the three convolutions of the branch and that of
+        the shortcut. A layer is called `name`.PART.
         """
         out_channels = width * EXPANSION
         first_name, second_name, third_name, shortcut_name = [f"{name}.{part}" for part in parts]

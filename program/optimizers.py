@@ -51,13 +51,11 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
 
-    Parameters without weight decay are passed to Paddle by name. Paddle does not apply LARS' trust ratio to them
-    either.
-
     `merged` is ignored, because this optimizer makes one operator for each parameter. All builders take the argument.
     """
     import paddle
 
+    # Paddle does not apply LARS' trust ratio to these parameters either.
     without_decay = [parameter.name for parameter in program.all_parameters() if not config.decays(parameter.name)]
     return paddle.incubate.optimizer.LarsMomentumOptimizer(
         learning_rate=rate,
@@ -137,25 +135,25 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """Return the learning rate of `step`, counted from 0.
 
-        - warm-up: base * (step + 1) / warmup_steps, or base * step / warmup_steps with `from_zero`.
-        - piecewise: `base` times the factor of the last boundary that was reached; before the first boundary `base`.
-        - cosine: end + (base - end) * (1 + cos(pi * share_done)) / 2
-        - polynomial: end + (base - end) * (1 - share_done) ** power
-
-        `share_done` is the share of the steps after the warm-up that is done, so cosine and polynomial stay at `end`
-        from `total_steps` on.
+        The rate warms up linearly to `base`, and then follows the schedule's `kind`. Cosine and polynomial fall to
+        `end` and stay there from `total_steps` on.
         """
         if step < self.warmup_steps:
             warmup_steps_done = step if self.from_zero else step + 1
             return self.base * warmup_steps_done / self.warmup_steps
         if self.kind == "piecewise":
-            factor = 1.0
-            for boundary, next_factor in zip(self.boundaries, self.factors, strict=True):
-                if step >= boundary:
-                    factor = next_factor
-            return self.base * factor
+            return self.base * self._piecewise_factor(step)
+        # share of the steps after the warm-up that is done
         share_done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         if self.kind == "cosine":
             return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * share_done))
         remaining_factor: float = (1.0 - share_done) ** self.power
         return self.end + (self.base - self.end) * remaining_factor
+
+    def _piecewise_factor(self, step: int) -> float:
+        """Return the factor of the last boundary that `step` has reached; 1 before the first boundary."""
+        factor = 1.0
+        for boundary, next_factor in zip(self.boundaries, self.factors, strict=True):
+            if step >= boundary:
+                factor = next_factor
+        return factor

@@ -54,12 +54,12 @@ PRECISIONS = {
 
 
 def captured_loss_scale(global_batch: int) -> float:
-    """Return the fixed loss scale of a step that is captured as a CUDA graph, which cannot check for infinities.
+    """Return the smallest power of two that is at least the global batch: 3264 -> 4096.
 
-    It is the smallest power of two that is at least the global batch: 3264 -> 4096. A power of two rounds nothing. The
-    loss is a mean over the global batch, so the scaled gradients of the logits are 1 to 2 times p - y (probability
-    minus label). Baidu's runs of MLPerf v1.1 have p - y, because their loss is a sum.
+    It is the fixed loss scale of a step that is captured as a CUDA graph, which cannot check for infinities.
     """
+    # A power of two rounds nothing. The loss is a mean over the global batch. So the scaled gradients of the logits are
+    # 1 to 2 times p - y (probability minus label), which Baidu's runs of MLPerf v1.1 have, because their loss is a sum.
     return float(1 << (global_batch - 1).bit_length())
 
 
@@ -67,18 +67,15 @@ def captured_loss_scale(global_batch: int) -> float:
 def fp32_statistics() -> Iterator[None]:
     """Have Paddle's AMP keep scale, bias and statistics of `sync_batch_norm` in FP32, as it does for `batch_norm`.
 
-    While the context lasts, two functions of Paddle's AMP are replaced. They decide whether an operator's input or
-    output slot stays in FP32.
-
-    - `sync_batch_norm`: every slot stays in FP32 except those of the image, input X and output Y.
-    - any other operator: Paddle's own function decides.
+    Two functions of Paddle's AMP are replaced while the context lasts.
     """
+    # These two functions decide whether an operator's input or output slot stays in FP32.
     paddles_keep_input = fp16_utils._keep_fp32_input
     paddles_keep_output = fp16_utils._keep_fp32_output
 
     def keep_input(op: Operator, slot: str) -> bool:
         if op.type == "sync_batch_norm":
-            return slot != "X"
+            return slot != "X"  # the image
         return bool(paddles_keep_input(op, slot))
 
     def keep_output(op: Operator, slot: str) -> bool:
@@ -100,19 +97,16 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    `minimize` of the wrapped optimizer also casts the program to float16. At level O2 parameters are float16 too and
-    have FP32 master copies, which is Paddle's default.
-
-    With `dynamic`, the wrapper multiplies the loss by a scale that changes from step to step. Else it scales nothing,
-    and `updates.scale_loss` may add a fixed scale later.
+    `minimize` of the wrapped optimizer also casts the program to float16. With `dynamic`, the wrapper multiplies the
+    loss by a scale that changes from step to step.
     """
     if not precision.is_half:
         return optimizer
-    first_loss_scale = FIRST_LOSS_SCALE if dynamic else 1.0
+    first_loss_scale = FIRST_LOSS_SCALE if dynamic else 1.0  # `updates.scale_loss` may set a fixed scale later
     return static.amp.decorate(
         optimizer,
         amp_lists=_operator_lists(precision),
-        level=precision.level,
+        level=precision.level,  # O2: parameters are float16 and have FP32 masters
         dtype=precision.dtype,
         init_loss_scaling=first_loss_scale,
         use_dynamic_loss_scaling=dynamic,
@@ -130,7 +124,8 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
         return
     parameters = main.all_parameters()  # listed once
     with (
-        # Paddle's function refuses a variable with several writers, which an evaluation at several image sizes has.
+        # Paddle's function refuses a variable with several writers. An evaluation at several image sizes has such
+        # variables: each size has its normalizations, and they all list the running statistics as outputs.
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
         # Paddle's function would list the parameters anew at each operator, which is slow.
         replaced(Block, "all_parameters", lambda block: parameters),
@@ -140,12 +135,7 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
 
 
 def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
-    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none.
-
-    It replaces a function of Paddle's that refuses a variable with several writers. A network that is evaluated at
-    several image sizes has such variables: it normalizes once for each size, and each time the running statistics are
-    listed as outputs.
-    """
+    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none."""
     writer = None
     for op in ops:
         if op is reader:
@@ -158,16 +148,8 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    AMP leaves `image` float32, and casts it for the operators that compute in float16. Here
-
-        before                                    after
-        cast(image) -> half                       removed
-        operators that read half                  they read image, which is float16 now
-        operators that read image (float32)       they read image.fp32
-                                                  cast(image) -> image.fp32, if any operator reads it
-
-    Operators that resize the image, for an evaluation at several sizes, read it in float32. Nothing changes if the
-    precision is FP32 or the program has no variable `image`.
+    Operators that read AMP's float16 cast of `image` then read `image` itself. Those that read the float32 `image` read
+    a new cast, `image.fp32`. Nothing changes in FP32, or without a variable `image`.
     """
     image = "image"
     fp32_image = "image.fp32"
@@ -175,17 +157,10 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     if not precision.is_half or not block.has_var(image):
         return
 
-    def casts_image_to_half(op: Operator) -> bool:
-        return op.type == "cast" and op.input("X") == [image] and bool(op.attr("out_dtype") == paddle.float16)
-
-    half_images: set[str] = set()  # the variables that these casts write
-    for op in block.ops:
-        if casts_image_to_half(op):
-            half_images.update(op.output("Out"))
-    remove(main, casts_image_to_half)
-
-    # Rename the float32 input first: after the second loop, the float16 readers read `image` too.
+    half_images = _remove_casts_to_half(main, image)
+    # Operators that resize the image, for an evaluation at several sizes, read it in float32.
     is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
+    # Rename the float32 input first: after the second loop, the float16 readers read `image` too.
     for op in block.ops:
         op.desc._rename_input(image, fp32_image)  # created below
     for op in block.ops:
@@ -199,11 +174,24 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     block._sync_with_cpp()
 
 
+def _remove_casts_to_half(main: static.Program, image: str) -> set[str]:
+    """Remove the casts of the variable `image` to float16, and return the names of the variables that they wrote."""
+
+    def casts_image_to_half(op: Operator) -> bool:
+        return op.type == "cast" and op.input("X") == [image] and bool(op.attr("out_dtype") == paddle.float16)
+
+    half_images: set[str] = set()
+    for op in main.global_block().ops:
+        if casts_image_to_half(op):
+            half_images.update(op.output("Out"))
+    remove(main, casts_image_to_half)
+    return half_images
+
+
 def cast_startup(main: static.Program, startup: static.Program) -> None:
     """Append to the start-up program a cast of each parameter to the type that it has in the training program.
 
-    The start-up program draws all parameters in float32 and copies the optimizer's float32 masters from them. The casts
-    come last, so that the masters get the exact values. Parameters that are float32 in training are not cast.
+    The casts come last, so that the optimizer's float32 masters are copied from the exact values.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
@@ -220,12 +208,8 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each floating-point input value by about one rounding error.
 
-    A tuning search compares the losses of this program with those of the plain one. The difference is the noise of
-    rounding. A knob whose losses differ by no more than this noise has no effect on them.
-
-    A value x becomes x + r x sin(1000 x), with r the relative rounding error of its type. The sine varies the sign and
-    the size of the change from value to value. A common factor would have no effect, because the first batch norm
-    divides by it. The moved values of an input NAME are in the variable NAME.moved, and all readers of NAME read it.
+    A value x becomes x + r x sin(1000 x), with r the relative rounding error of its type. A tuning search takes the
+    resulting difference of the losses as the noise of rounding.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
@@ -236,8 +220,9 @@ def perturb_input(main: static.Program) -> None:
         change = block.create_var(name=f"{x}.change", **like_x).name
         moved = block.create_var(name=f"{x}.moved", **like_x).name
         for op in block.ops:
-            op.desc._rename_input(x, moved)
+            op.desc._rename_input(x, moved)  # all readers of x read the moved values
         steps = [  # inserted after the renaming, so they read x itself
+            # The sine varies the change from value to value. The first batch norm would divide by a common factor.
             Step("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
             Step("sin", {"X": [angle]}, {"Out": [angle]}, {}),
             Step("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [change]}, {"axis": -1}),

@@ -82,9 +82,8 @@ REFUSED = {
 def parse(text: str) -> Strategy:
     """Return the strategy that a value of the variable STRATEGY describes.
 
-    The value is `auto`, or knobs separated by commas, as `fuse_bn_act_ops=0,gradient_merge=2`. Knobs that are not named
-    keep their defaults, so an empty text gives the default strategy. Raises ValueError for a knob of REFUSED, for an
-    unknown knob, and for a value that the knob cannot have.
+    The value is `auto`, or knobs as `fuse_bn_act_ops=0,gradient_merge=2`. Other knobs keep their defaults. Raises
+    ValueError for a refused or unknown knob, and for a value that the knob cannot have.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -106,14 +105,9 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value that a text gives a knob, in the type of the knob.
+    """Return the value that a text gives a knob (a field of Strategy), in the type of the knob.
 
-    `knob` is a field of Strategy.
-
-    - bool: 0, 1, true or false, in upper or lower case.
-    - float or int: a number from the knob's `least` to MOST.
-
-    Raises ValueError for any other text.
+    Raises ValueError if the text has another type, or if the number is not in the knob's `least` to MOST.
     """
     type_name = str(knob.type)  # as "bool | None"
     if "bool" in type_name:
@@ -160,35 +154,38 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    - A knob that the user turned on or off stays as it is. Raises ValueError if it is on and a condition of
-      `_conditions` is not met: the `device` (cpu or gpu) lacks the kernels for the images' `layout` and the
-      convolutions' `dtype`, or another knob excludes it.
-    - An undecided knob of `_conditions` is turned on if all its conditions are met, else off.
-    - An undecided `enable_inplace` is turned on for GPUs only. It has no condition: the user may turn it on anywhere.
-
-    Knobs that set flags of cuDNN are not changed. On a CPU, raises ValueError if one of them is set.
+    `dtype` is that of convolutions, and `layout` that of images. A knob that the user set stays as it is. Raises
+    ValueError if such a knob cannot work here.
     """
     on_gpu = device == "gpu"
     if not on_gpu:
         _refuse_cudnn_flags(strategy)
 
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
+    conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
+    decided: dict[str, bool] = {}
+    for knob, is_possible in _possible_knobs(strategy, conditions).items():
+        if getattr(strategy, knob) is None:
+            decided[knob] = is_possible
+    if strategy.enable_inplace is None:  # has no conditions: the user may turn it on anywhere
+        # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
+        decided["enable_inplace"] = on_gpu
+    return replace(strategy, **decided)
+
+
+def _possible_knobs(strategy: Strategy, conditions: list[_Condition]) -> dict[str, bool]:
+    """Tell of each knob that has conditions whether all of them are met.
+
+    Raises ValueError for the first condition that is not met although the strategy has its knob on.
+    """
     can_be_on: dict[str, bool] = {}
-    for condition in _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc):
+    for condition in conditions:
         is_turned_on = bool(getattr(strategy, condition.knob))
         if is_turned_on and not condition.is_met:
             raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
         meets_earlier_conditions = can_be_on.get(condition.knob, True)
         can_be_on[condition.knob] = meets_earlier_conditions and condition.is_met
-
-    decided: dict[str, bool] = {}
-    for knob, is_possible in can_be_on.items():
-        if getattr(strategy, knob) is None:
-            decided[knob] = is_possible
-    if strategy.enable_inplace is None:
-        # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
-        decided["enable_inplace"] = on_gpu
-    return replace(strategy, **decided)
+    return can_be_on
 
 
 def _refuse_cudnn_flags(strategy: Strategy) -> None:
@@ -201,9 +198,7 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
     """Return the conditions under which knobs can be on, each with the message if it is not met.
 
-    A knob may need a GPU, convolutions in FP16 and NHWC (`is_half_nhwc`), or another knob to be off. `resolve` shows
-    the user the reason of the first condition that is not met. Two knobs can always be on. They are listed because
-    `resolve` turns on undecided knobs of this list only.
+    All conditions of a knob must be met. `resolve` turns on undecided knobs of this list only.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [
@@ -215,7 +210,7 @@ def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list
         ),
         _Condition("fuse_bn_act_ops", is_half_nhwc, fused_bn),
         _Condition("fuse_bn_add_act_ops", is_half_nhwc, fused_bn),
-        _Condition("fuse_elewise_add_act_ops", True, ""),
+        _Condition("fuse_elewise_add_act_ops", True, ""),  # always possible: listed to be turned on
         _Condition(
             "enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"
         ),

@@ -168,37 +168,22 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. Both parts then have the same format. This part lacks the run's
-        start and the earlier part lacks its end, if their format shows these. The first row of this part follows the
-        last row of the earlier part:
-
-        - Rows without a step are epochs: this row's epoch is the last one or the next.
-        - Rows with a step: the epoch is the same, and the step is higher by at most the steps of one row.
+        A log may be rotated while its run goes on. This part then lacks the run's start, and `earlier` lacks its end,
+        as far as their format shows these.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
         if not self._lacks_start or earlier._has_end:
             return False
 
-        first = self.windows[0]
-        last = earlier.windows[-1]
-        if first.step is None:
-            epochs_between = (first.epoch or 0) - (last.epoch or 0)
-            return 0 <= epochs_between <= 1
-        if last.step is None or first.epoch != last.epoch:
-            return False
-        steps_per_row = last.steps or 0
-        return 0 < first.step - last.step <= steps_per_row
+        return _is_next_row(earlier.windows[-1], self.windows[0])
 
     @property
     def _lacks_start(self) -> bool:
-        """Whether the log begins in the middle of its run, as far as its format shows.
-
-        An MLLOG file then lacks the event of the run's start. In other formats the first row then does not know its
-        number of steps, because the row from which they are counted is missing.
-        """
+        """Whether the log begins in the middle of its run, as far as its format shows."""
         if self.format == "mllog":
             return self.run_start_s is None
+        # Without the row from which its steps are counted, a first row does not know their number.
         return bool(self.windows) and self.windows[0].steps is None
 
     @property
@@ -249,9 +234,7 @@ class Record:
     def _kinds_of_nodes(self) -> set[NodeKind]:
         """Return the kinds of nodes that the header describes. The set is empty for logs that are not our own.
 
-        - A node with GPUs: their number, and the name of the first one. All are taken to be of this model.
-        - A node without GPUs: its CPU.
-        - A node that states neither is left out.
+        All GPUs of a node are taken to be of the first one's model.
         """
         kinds = set()
         for node in nodes_of(self):
@@ -263,6 +246,20 @@ class Record:
             elif node.get("cpu"):
                 kinds.add(NodeKind(gpus=0, name=f"{node['cpu']}, {node.get('cores')} cores"))
         return kinds
+
+
+def _is_next_row(last: Window, row: Window) -> bool:
+    """Return whether `row` follows `last` in its run: in the same epoch, at most the steps of one row later.
+
+    Rows without a step are epochs: the epoch of `row` is then that of `last` or the next.
+    """
+    if row.step is None:
+        epochs_between = (row.epoch or 0) - (last.epoch or 0)
+        return 0 <= epochs_between <= 1
+    if last.step is None or row.epoch != last.epoch:
+        return False
+    steps_per_row = last.steps or 0
+    return 0 < row.step - last.step <= steps_per_row
 
 
 def config_of(record: Record) -> dict[str, JsonObject]:

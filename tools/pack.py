@@ -85,10 +85,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         index = packed.with_suffix(".idx")
         index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
         _check_written(recordio.find(growing, index), entries, images.labels, part)
-        source_passport = passport.passport(images.contents(lambda done, total: None))
-        more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
-        largest = max(((entry.width, entry.height) for entry in entries), key=_pixels)
-        _write_sizes(sizes, largest=largest, images=len(entries), more=more)
+        _write_sizes_of_pack(sizes, images, entries, list_sha256)
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
@@ -117,6 +114,14 @@ def _append_records(file: BinaryIO, journal: Path, images: folder.ImageList, ent
             lines.flush()
     os.fsync(file.fileno())
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
+
+
+def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
+    """Write the file of sizes of a part that was packed, with the list and the files that it was packed from."""
+    source_passport = passport.passport(images.contents(lambda done, total: None))
+    more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
+    largest = max(((entry.width, entry.height) for entry in entries), key=_pixels)
+    _write_sizes(sizes, largest=largest, images=len(entries), more=more)
 
 
 def _print_warning(note: str) -> None:

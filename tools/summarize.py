@@ -129,6 +129,13 @@ def _print_errors(report: Report) -> None:
             print(f"{where}: expected {finding.expected}, found {finding.actual}. {finding.fix}")
 
 
+def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
+    """Check the logs. Write what was found to `findings_file`, and a receipt, LOG.checked, beside each log."""
+    checks = check_logs(logs, rules.load(RULESET), receipt=True)
+    findings_file.write_text(as_json(checks), encoding="utf-8")
+    return checks
+
+
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     """Score and check the logs of a job's runs, write a report beside the first, and print a table.
 
@@ -150,9 +157,8 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     if throughput_only:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
-        findings_file = folder / "findings.json"  # what the check found
-        checks = check_logs(logs, rules.load(RULESET), receipt=True)  # a receipt is the file LOG.checked
-        findings_file.write_text(as_json(checks), encoding="utf-8")
+        findings_file = folder / "findings.json"
+        checks = _check(logs, findings_file)
         verdicts = ["pass" if check.passed else "fail" for check in checks]
         rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
     _write_page(page_file, logs, records, findings_file)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from compliance.check import Report
 from compliance.forms import check_replaceable
 from compliance.logged_run import NOTHING
-from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.rules import Finding, Ruleset
 from compliance.strict.copies import Mark, marks
@@ -20,6 +19,7 @@ from compliance.submission import audit_forms, results_tree
 from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.audited_tree import (
     Folder,
+    Tree,
     question_for_submitter,
     read_tree,
     set_description_or_ask,
@@ -53,9 +53,8 @@ class _FirstSeen:
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance audit`: print the audit, and also write it as an HTML page and a CSV table if asked to.
 
-    Returns 0, whatever the audit finds. A page or table of an earlier audit is replaced.
-
-    Raises ValueError if the tree has no logs, or if the page or table would replace any other file.
+    Returns 0, whatever the audit finds. Raises ValueError if the tree has no logs, or if the page or table would
+    replace anything but an earlier audit's.
     """
     if options.html:
         # The template up to the first value that is filled in: every page of an earlier audit begins so.
@@ -81,19 +80,8 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
 
-    A row has what the check of each log finds. It also has questions to the submitter:
-
-    - about the system description and the scaling.json beside the logs
-    - about runs that are in an earlier submission of the tree, too
-    - about a throughput above the peak of the system
-    - about runs that converged unusually early, compared with all other submissions
-
-    `ruleset` is the version of the rules for all logs. None: for each log, the ruleset of the round that a folder's
-    name gives (`training_results_v4.0`), or NEWEST if no name gives one. `envelope` adds a second test of the
-    convergence, against the lower convex envelope of the reference points.
-
-    Raises ValueError if an archive cannot be read, or if `ruleset` is None and no folder names the round of another
-    project's log.
+    `ruleset` is for all logs. None: that of the round in a folder's name. `envelope` adds a second test of the
+    convergence. Raises ValueError as `read_tree` does.
     """
     tree = read_tree(path, ruleset)
     first_seen: dict[Mark, _FirstSeen] = {}  # where each mark of a run was seen first; each submission adds its own
@@ -101,22 +89,31 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     candidates = []
     for name, folder in sorted(tree.folders.items()):
         folder.owner = results_tree.owner_of(path, name, _stated_organisation(folder.logs))
-        # These two set `folder.description` and `folder.scaling`, which the lines after them read.
-        about_description = set_description_or_ask(folder, tree.descriptions)
-        about_scaling = set_scaling_or_ask(folder, tree.scalings)
-        about_files = [question for question in (about_description, about_scaling) if question is not None]
-
-        questions_by_log: defaultdict[str, list[Finding]] = defaultdict(list)
-        for log, about_repeated_run in _ask_about_repeated_runs(folder, first_seen).items():
-            questions_by_log[log].append(about_repeated_run)
-        rule = folder.ruleset.strict["system-description"]
-        for report in folder.logs:
-            about_speed = findings_over_peak(report.run, folder.description, rule)
-            questions_by_log[report.path.name] += [*about_files, *about_speed]
+        questions_by_log = _ask_about_logs(folder, tree, first_seen)
         submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
         candidates.append(_candidate_for_screen(folder))
     # A run is unusually early only in comparison with those of all submissions, so this comes last.
     return _ask_about_unusually_early_runs(submissions, candidates)
+
+
+def _ask_about_logs(folder: Folder, tree: Tree, first_seen: dict[Mark, _FirstSeen]) -> dict[str, list[Finding]]:
+    """Return the questions about each log of a submission, by the name of the log.
+
+    Sets `folder.description` and `folder.scaling` by the files of the tree. Adds the new marks of the runs to
+    `first_seen`.
+    """
+    about_description = set_description_or_ask(folder, tree.descriptions)
+    about_scaling = set_scaling_or_ask(folder, tree.scalings)
+    about_files = [question for question in (about_description, about_scaling) if question is not None]
+
+    questions_by_log: dict[str, list[Finding]] = {report.path.name: [] for report in folder.logs}
+    for log, about_repeated_run in _ask_about_repeated_runs(folder, first_seen).items():
+        questions_by_log[log].append(about_repeated_run)
+    rule = folder.ruleset.strict["system-description"]
+    for report in folder.logs:
+        about_speed = findings_over_peak(report.run, folder.description, rule)
+        questions_by_log[report.path.name] += [*about_files, *about_speed]
+    return questions_by_log
 
 
 def _stated_organisation(logs: Sequence[Report]) -> str:
@@ -134,13 +131,8 @@ def _stated_organisation(logs: Sequence[Report]) -> str:
 def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen]) -> dict[str, Finding]:
     """Return a question about each run that is in an earlier submission of the tree, too, by the name of its log.
 
-    Two logs are of the same run if they share one of these marks, which are compared in this order:
-
-    - start, end and accuracies together
-    - times
-    - accuracies
-
-    `first_seen` has where each mark was seen first. New marks of this submission are added to it, for the next call.
+    `first_seen` has where each mark of a run was seen first. The new marks of this submission are added to it, for the
+    next call.
     """
     question_by_log: dict[str, Finding] = {}
     for report in folder.logs:
@@ -169,35 +161,35 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is in the submission of `folder` and in an earlier one.
 
-    The question depends on why the run may be in both:
-
-    - The same organisation submits its runs once more with power logs, as `Dell-power` beside `Dell`. The question is
-      then only a note (severity `info`).
-    - A run of another round is submitted again. That is allowed if the system descriptions are identical and the log
-      passes the new round's checker. The question says whether each condition is met.
-    - Otherwise the question only names the earlier log.
+    The question is only a note (severity `info`) if the run is submitted once more with power logs.
     """
     other = earlier.folder
-    submitter = folder.owner.submitter
-    other_submitter = other.owner.submitter
-    is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other_submitter)
-    has_power_logs = is_same_organisation and submitter != other_submitter and "power" in submitter
-    # In a tree of several rounds, the topmost folder is the round's. Logs in the root of the tree have none.
-    is_other_round = bool(folder.top_name and other.top_name) and folder.top_name != other.top_name
-
     what_is_shared = earlier.kind_of_mark  # such as "times"
     actual = f"the {what_is_shared} of {printable(earlier.file)} of {printable(str(other.name))}"
     severity = "warning"
-    if has_power_logs:
+    # In a tree of several rounds, the topmost folder is the round's. Logs in the root of the tree have none.
+    is_other_round = bool(folder.top_name and other.top_name) and folder.top_name != other.top_name
+    if _has_power_logs_of(folder.owner.submitter, other.owner.submitter):
         actual += ": this is its submission with power logs"
         severity = "info"
     elif is_other_round:
-        passes = "passes" if report.passes_official else "does not pass"
-        actual += (
-            f": a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
-            f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
-        )
+        actual += f": {_conditions_of_resubmission(report, folder, other)}"
     return question_for_submitter("run-elsewhere", actual, "ask which system ran it", severity=severity)
+
+
+def _has_power_logs_of(submitter: str, other_submitter: str) -> bool:
+    """Return whether `submitter` has the runs of the other one with power logs, as `Dell-power` has those of `Dell`."""
+    is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other_submitter)
+    return is_same_organisation and submitter != other_submitter and "power" in submitter
+
+
+def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
+    """Return, in words, when a run of another round may be submitted again, and whether each condition is met."""
+    passes = "passes" if report.passes_official else "does not pass"
+    return (
+        f"a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
+        f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
+    )
 
 
 def _likeness(folder: Folder, other: Folder) -> str:
@@ -218,15 +210,14 @@ def _organisation_of_submitter(submitter: str) -> str:
 def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return a submission in the form in which it is screened for cherry-picked runs.
 
-    It has the epochs (or samples) that each run took to the target. Only closed runs that pass the official checker,
-    and that mlperf-logging's rcp_checker can read, are included; there may be none. The submission is compared with
-    those of its round, benchmark and global batch, which are its `group`.
+    Only closed runs that pass the official checker are included; there may be none. The submission is compared with the
+    others of its `group`.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
     epochs_of_runs: list[float] = []
     for report in folder.logs:
-        epochs = report.run.as_tools_read.to_target  # as rcp_checker reads them; None: it cannot
+        epochs = report.run.as_tools_read.to_target  # or samples, as rcp_checker reads them; None: it cannot
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         if is_closed and report.passes_official and epochs is not None and math.isfinite(epochs):
             epochs_of_runs.append(epochs)
@@ -267,8 +258,8 @@ def _ask_about_unusually_early_runs(
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
-    `questions_by_log` has what to ask beside the findings of the logs, by the name of the log. `envelope` adds a second
-    test of the convergence, against the lower convex envelope of the reference points.
+    `questions_by_log` has what to ask beside the findings of the logs, by the name of the log. `envelope` adds the test
+    of `_test_against_envelope`.
     """
     ruleset = folder.ruleset
     checked = sorted(folder.logs, key=lambda report: by_number(report.path))
@@ -282,14 +273,11 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         problem = "logs of v0.5 and v0.6 have another form"
 
     readable = [report for report in checked if report.run is not NOTHING]
-    first = NOTHING
-    standing: Standing | None = None
+    first = readable[0].run if readable else NOTHING
+    are_all_readable = len(readable) == len(checked)
     test: ConvergenceTest | None = None
-    if readable:
-        first = readable[0].run
-        standing = standing_of(readable, ruleset)
-        if official and len(readable) == len(checked):
-            test = convergence_test(readable, ruleset)
+    if official and are_all_readable:
+        test = convergence_test(readable, ruleset)
     if test is not None and judged:
         judged[0] = judged[0].with_findings(_other_factor(folder.scaling, test.scaling))
 
@@ -311,7 +299,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         scaling=test.scaling if test else None,
         scaling_file=folder.scaling,
         convergence=test.in_words() if test else "",
-        standing=standing,
+        standing=standing_of(readable, ruleset) if readable else None,
         envelope=_test_against_envelope(test) if envelope and test else None,
         problem=problem,
         questions=tuple(_questions(judged)),
@@ -384,17 +372,14 @@ def _is_unknown_benchmark(report: Report) -> bool:
 def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
     """Repeat a convergence test against the true lower convex envelope of the reference points.
 
-    rcp_checker, and `test` like it, should use this envelope. But sometimes it keeps points above the envelope
-    (mlcommons/logging #368). The returned outcome of the repeated test shows if that matters for these runs. It has the
-    mean epochs of the reference point that the runs were held to: `held_to` in the repeated test, and `held_to_by_tool`
-    in `test`.
+    rcp_checker, and `test` like it, sometimes keeps points above this envelope (mlcommons/logging #368).
 
     None if `test` could not compare the runs, or if one of the two tests has no reference point for their batch.
     """
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
     point_of_tool = test.result.point
-    envelope = convergence.lower_envelope(test.reference)
+    envelope = convergence.lower_envelope(test.reference)  # the true one
     repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points=envelope)
     if point_of_tool is None or repeated.point is None:
         return None
@@ -409,10 +394,9 @@ def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:
-    """Return a question for each rule that the logs of a submission break.
+    """Return a question for each rule that the logs of a submission break, errors before warnings.
 
     A question says how many logs break the rule, and shows the first breach. Notes (severity `info`) are left out.
-    Errors come before warnings; the questions of one severity are sorted by the name of the rule.
     """
     breaches_by_rule: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:

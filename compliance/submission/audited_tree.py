@@ -56,11 +56,9 @@ class Tree:
 def read_tree(path: Path, ruleset: str | None) -> Tree:
     """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
 
-    `ruleset` is the version of the rules for all logs. None: for each log, the ruleset of the round that a folder's
-    name gives (`training_results_v4.0`), or NEWEST if no name gives one.
+    `ruleset` is for all logs. None: that of the round in a folder's name (`training_results_v4.0`), else NEWEST.
 
-    Raises ValueError if an archive cannot be read, or if a log of another project is in no folder that names its round
-    and `ruleset` is None.
+    Raises ValueError if an archive cannot be read, or if no folder names the round of another project's log.
     """
     tree = Tree()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -92,16 +90,14 @@ def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
 def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool) -> None:
     """Check a log of the tree `root` by the ruleset of its folder, and add the report to `folder.logs`.
 
-    If the log is of v0.5 or v0.6, its events have a form that is not read: its name is also added to
-    `folder.other_form`.
-
-    `is_round_known` is true if the user or a folder's name gave the round. Raises ValueError if neither did and the
-    log is of another project: its rules are then unknown. A log of this project belongs to no round and needs none.
+    `is_round_known`: the user or a folder's name gave the round. Raises ValueError if it is not known and the log is of
+    another project.
     """
     report = _check_or_ask(file, folder.ruleset)
     has_events = report.run is not NOTHING
     if not has_events and results_tree.has_another_form(root, file):
         folder.other_form.add(report.path.name)
+    # A log of this project belongs to no round, so it needs none.
     is_of_other_project = has_events and not report.run.is_project_log
     if is_of_other_project and not is_round_known:
         raise ValueError(
@@ -139,20 +135,13 @@ def _read_scaling(path: Path) -> float:
 def set_description_or_ask(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
     """Set `folder.description` to the description of the submission's system; return a question if there is none.
 
-    The path of a submission's folder gives the path of its description:
-
-    - `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
-    - `results/node_A100/resnet` (the tree begins at Dell) -> `systems/node_A100.json`
-    - `node_A100/resnet` (the tree begins at results) -> none: the description lies outside the tree
-
-    A question asks for a description that is missing or cannot be read. Nothing is asked if it lies outside the tree,
-    or if the tree has no descriptions at all.
+    `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
 
     `descriptions` has all descriptions of the tree by their paths. A text stands for one that cannot be read.
     """
     is_results_in_tree = len(folder.name.parts) >= 3  # results, system and benchmark
     if not descriptions or not is_results_in_tree:
-        return None
+        return None  # the tree has no descriptions, or begins below their folder: nothing is asked
     *names_above_results, _results, system, _benchmark = folder.name.parts
     file = PurePosixPath(*names_above_results, "systems", f"{system}.json")
     description_or_problem = descriptions.get(file, f"{file}: missing")

@@ -85,20 +85,13 @@ def one_submission(
 ) -> SubmittedBenchmark:
     """Check that all logs are runs of one submission. Return its benchmark, and how many runs make a result of it.
 
-    Logs are of one submission if they state the same benchmark, division, organisation and platform.
-    `original_of_copy` has the original of each log if the logs are copies: messages then name the original.
-
-    Raises ValueError if a log has no events, if the round of `ruleset` does not score the benchmark, or if two logs are
-    of different submissions.
+    If the logs are copies, messages name the originals. Raises ValueError if a log has no events, its benchmark is not
+    scored, or the logs are of different submissions.
     """
-    names = [report.path for report in checked]
+    shown_logs = [report.path for report in checked]
     if original_of_copy is not None:
-        names = [original_of_copy[copy] for copy in names]
-    for report, name in zip(checked, names, strict=True):
-        if report.run is NOTHING:  # the log has no events
-            problem = report.findings[0].actual  # there is at least the finding that says so
-            raise ValueError(f"{name}: no log of a run ({problem})")
-
+        shown_logs = [original_of_copy[copy] for copy in shown_logs]
+    _refuse_logs_without_events(checked, shown_logs)
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -106,16 +99,32 @@ def one_submission(
         stated = printable(first_run.first_event(schema.SUBMISSION_BENCHMARK).value)
         scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
         why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
-        raise ValueError(f"{names[0]}: benchmark {stated}: {why}")
+        raise ValueError(f"{shown_logs[0]}: benchmark {stated}: {why}")
+    _refuse_different_submissions(checked, shown_logs)
+    return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
 
-    wanted = names_of_submission(first_run)
-    for report, name in zip(checked, names, strict=True):
+
+def _refuse_logs_without_events(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:
+    """Raise ValueError if a log has no events. `shown_logs` has the path of each log for the message."""
+    for report, shown_log in zip(checked, shown_logs, strict=True):
+        if report.run is NOTHING:  # the log has no events
+            problem = report.findings[0].actual  # there is at least the finding that says so
+            raise ValueError(f"{shown_log}: no log of a run ({problem})")
+
+
+def _refuse_different_submissions(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:
+    """Raise ValueError if a log states another benchmark, division, organisation or platform than the first log.
+
+    `shown_logs` has the path of each log for the message.
+    """
+    wanted = names_of_submission(checked[0].run)
+    for report, shown_log in zip(checked, shown_logs, strict=True):
         stated_names = names_of_submission(report.run)
         if stated_names != wanted:
             raise ValueError(
-                f"{name}: of another submission ({', '.join(stated_names)}) than {names[0]} ({', '.join(wanted)})"
+                f"{shown_log}: of another submission ({', '.join(stated_names)}) than {shown_logs[0]} "
+                f"({', '.join(wanted)})"
             )
-    return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
 
 
 def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
@@ -127,14 +136,8 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test the runs of a submission against the reference convergence points, as rcp_checker does.
 
-    A reference convergence point says how many epochs (or samples) the reference took to the target at one global
-    batch. A closed submission fails the test if it needs fewer than chance explains.
-
-    The status of the outcome is:
-
-    - NOT_APPLIED for an open submission, and for a benchmark not of MLPerf; its minutes are scaled by 1
-    - NOT_KNOWN if mlperf-logging has no points of the benchmark, or its rcp_checker cannot read a log
-    - otherwise PASSED or FAILED
+    A point says how many epochs (or samples) the reference took to the target at one global batch. A closed submission
+    fails if it needs fewer than chance explains.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -153,10 +156,7 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Return the outcome of the convergence test of closed runs against `reference`.
 
-    - NOT_KNOWN if rcp_checker cannot read a log; the scaling is None.
-    - FAILED if the runs do not all state the same global batch, or it is not a number; the scaling is 1.
-    - FAILED if `convergence.against_reference` refuses the runs, such as for converging too fast; the scaling is 1.
-    - PASSED otherwise; the scaling is 1, or above 1 for runs that are faster than the reference's mean.
+    NOT_KNOWN if rcp_checker cannot read a log. FAILED if the runs state no single global batch, or converge too fast.
     """
     epochs_of_runs: list[float] = []
     for report in checked:

@@ -13,11 +13,8 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts of mlperf-logging's tools on the package in `folder`, whose submission.json is `manifest`.
 
-    The tools check a copy of the package, because they write into the folder.
-
-    - For an MLPerf benchmark all five tools are asked.
-    - For another benchmark only system_desc_checker and repo_checker are asked, which take any package. Each log is
-      checked by itself instead. The verdicts of the other three tools say that they were not asked.
+    The tools check a copy of the package, because they write into the folder. Three of the five tools take only MLPerf
+    benchmarks.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
@@ -27,7 +24,7 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
         description = copy / "systems" / f"{manifest['system']}.json"
         description_verdict = official.ask_tool("system_desc_checker", str(description), "training", ruleset)
         repository_verdict = official.ask_tool("repo_checker", str(copy), "training", ruleset)
-        if not mlperf.is_mlperf_benchmark(benchmark):
+        if not mlperf.is_mlperf_benchmark(benchmark):  # instead of the other tools, the checker of logs is asked
             log_verdicts = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
             return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
 

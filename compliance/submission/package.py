@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -101,24 +101,19 @@ class Built(NamedTuple):
 def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset) -> Built:
     """Build the package of a submission's logs in the folder `out`/`org`, and return what was built.
 
-    `system` is the name of a description in the repository's folder systems/, or the path of one that ends in .json.
-    The package is built in a folder beside `out`/`org` and renamed once mlperf-logging's tools accept it. So a refused
-    package leaves nothing.
-
-    Raises ValueError for wrong use: a name with other letters, no such description, a folder that exists, or too few
-    logs. Raises RefusedError with the reasons if the logs may not be published.
+    `system` is the name of a description in the folder systems/, or the path of one. Raises ValueError for wrong use,
+    and RefusedError if the logs may not be published.
     """
     for name in (org, Path(system).stem):
         if not NAME.fullmatch(name):
             raise ValueError(f"{printable(name)}: letters, digits and any of _ + . - only, as repo_checker asks")
-    description_path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
-    if not description_path.is_file():
-        raise ValueError(f"{description_path}: no system description; write it by `{called('compliance')} system`")
+    description_path = _description_path(system)
     target = out / org
     if target.exists() or target.is_symlink():
         raise ValueError(f"{target}: exists; packages are never overwritten, name another --out")
 
     out.mkdir(parents=True, exist_ok=True)
+    # The package is renamed to its place once the tools accept it, so a refused one leaves nothing.
     with tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
         stage = Path(scratch) / org
         stage.mkdir()
@@ -131,13 +126,22 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
     return Built(folder=target, content=content, answers=answers)
 
 
+def _description_path(system: str) -> Path:
+    """Return the path of a system description, by its name in the folder systems/ or by a path that ends in .json.
+
+    Raises ValueError if there is no such file.
+    """
+    path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
+    if not path.is_file():
+        raise ValueError(f"{path}: no system description; write it by `{called('compliance')} system`")
+    return path
+
+
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     """Write the files of a package into the empty folder `stage`. Return its manifest and its report.
 
-    If there are more logs than a submission has runs, only the scored ones are kept.
-
-    Raises RefusedError if a log differs from what an earlier `check --receipt` read, or if the logs may not be
-    published. Raises ValueError if there are too few logs.
+    Raises RefusedError if the logs may not be published, or changed since they were checked. Raises ValueError if there
+    are too few logs.
     """
     system = description_path.stem
     copies = copy_and_check(stage / "incoming", logs, ruleset)
@@ -149,13 +153,8 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
     content, refusals = contents_of(stage, placed.reports, system, benchmark, ruleset)
-    reasons_to_refuse = list(copies.changes_since_check)
-    for refusal in refusals:
-        # Messages name the user's log instead of its copy. A refusal may also be about another file or part.
-        name = placed.original_by_name.get(refusal.file, refusal.file)
-        reasons_to_refuse.append(f"{name}: {refusal.text}")
-    if reasons_to_refuse:
-        raise RefusedError(*reasons_to_refuse)
+    if refusals or copies.changes_since_check:
+        raise RefusedError(*copies.changes_since_check, *_refusals_in_words(refusals, placed.original_by_name))
     _write_code(stage / code_folder(benchmark.name), str(content.manifest["commit"]))
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report_text, encoding="utf-8")
@@ -204,14 +203,22 @@ class Refusal(NamedTuple):
     text: str
 
 
+def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[str, Path]) -> list[str]:
+    """Return the refusals as text. Each names the user's log instead of its copy in the package."""
+    reasons = []
+    for refusal in refusals:
+        name = original_by_name.get(refusal.file, refusal.file)  # a refusal may also be about another file or part
+        reasons.append(f"{name}: {refusal.text}")
+    return reasons
+
+
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
-    All are computed from the package's logs and its system description alone, so `verify` can compute them again.
-    `checked` has the reports on the logs. The package may be published if there are no refusals. The manifest and the
-    report are returned in any case.
+    All come from the package's logs and its system description alone, so `verify` can compute them again. `checked` has
+    the reports on the logs.
     """
     organisation = folder.name  # a package's folder is named after its organisation
     description_file = folder / "systems" / f"{system}.json"
@@ -230,16 +237,23 @@ def contents_of(
         "division": score.division,
         "ruleset": ruleset.version,
         "commit": first_run.header_section(schema.SOURCE).get("commit"),
+        **_score_in_manifest(score),
+        "runs": [_run_in_manifest(report, folder) for report in checked],
+    }
+    content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
+    return content, refusals
+
+
+def _score_in_manifest(score: Score) -> JsonObject:
+    """Return what the manifest of a package says of the score of all runs."""
+    return {
         "minutes": score.minutes,
         "unscaled_minutes": score.unscaled_minutes,
         "scaling": score.scaling,
         "convergence": score.convergence,
         "result": score.standing.as_dict(),
         "footnotes": score.standing.footnotes(),
-        "runs": [_run_in_manifest(report, folder) for report in checked],
     }
-    content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
-    return content, refusals
 
 
 def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
@@ -253,36 +267,30 @@ def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Ref
 def _refusals_by_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
     """Yield a refusal for each finding on the logs that refuses the package.
 
-    For each log these are, in this order:
-
-    - the errors of its own check, unless all of them say that the run missed the target
-    - errors by comparison with the other logs, and a configuration that differs from the first log's
-    - errors by comparison with the system description
-
-    At the end, one refusal names the runs that only missed the target, if there are two or more.
+    A single run may miss the target. If more do, the last refusal names them.
     """
     logs_of_missed_target: list[str] = []
     for report, findings_between_runs in _with_findings_between_runs(checked, ruleset):
-        refusing: list[Finding] = []
-        own_errors = [finding for finding in report.findings if finding.severity == "error"]
-        only_missed_target = bool(own_errors) and all(finding.rule in RULES_ON_THE_TARGET for finding in own_errors)
-        if only_missed_target:
+        own_findings = report.findings
+        if _has_only_missed_target(report):
             logs_of_missed_target.append(report.path.name)
-        else:
-            refusing += own_errors
-
+            own_findings = ()
         contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
-        for finding in (*findings_between_runs, *contradictions):
+        for finding in (*own_findings, *findings_between_runs, *contradictions):
             # In `check`, another configuration is only a warning.
             is_other_configuration = finding.rule == "same-configuration"
             if finding.severity == "error" or is_other_configuration:
-                refusing.append(finding)
-        for finding in refusing:
-            where = f" line {finding.line}" if finding.line else ""
-            yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
+                where = f" line {finding.line}" if finding.line else ""
+                yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
     if len(logs_of_missed_target) > 1:
         names = ", ".join(logs_of_missed_target)
         yield Refusal(names, "did not reach the target; one run of a submission may fail to")
+
+
+def _has_only_missed_target(report: Report) -> bool:
+    """Return whether the check of a log has errors, and all of them say that the run missed the target."""
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    return bool(errors) and all(finding.rule in RULES_ON_THE_TARGET for finding in errors)
 
 
 def _with_findings_between_runs(
@@ -325,13 +333,9 @@ def _sha256_of_framework_log(log: Path) -> str | None:
 def _problems_of_origin(run: LoggedRun, org: str) -> list[str]:
     """Return why logs cannot be published as those of the organisation `org`; empty if they can.
 
-    `run` is the run of the first log. These are required:
-
-    - The logs are of this project, because a package holds this project's code.
-    - They name the organisation. A blank in its name stands for `_` in `org`.
-    - They name the commit of the code, and the code had no local changes: a package holds the code of that commit.
+    `run` is the run of the first log. A blank in the name of its organisation stands for `_` in `org`.
     """
-    if not run.is_project_log:
+    if not run.is_project_log:  # a package holds this project's code, and that of a commit
         return ["they are not logs of this project, whose code a package holds"]
     problems = []
     org_of_log = run.first_event(schema.SUBMISSION_ORG).value

@@ -11,7 +11,9 @@ from compliance.rules import Ruleset
 from compliance.submission.committed_code import LARGEST_BYTES
 from compliance.submission.runs import receipt_path, sha256
 
-FRAMEWORK_LOG = ".stderr"  # the launcher writes what the framework printed to result_N.stderr
+# The launcher writes what the framework printed to result_N.stderr. A valid result must include it
+# (training_rules.adoc, section Result files, of 2026-08: mlcommons/training_policies #588).
+FRAMEWORK_LOG = ".stderr"
 _CUT = b"\n[cut here: the framework's log is longer than 50 MiB]\n"
 
 
@@ -29,10 +31,8 @@ class CopiedLogs(NamedTuple):
 def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> CopiedLogs:
     """Copy the logs into a new folder and check the copies, so that exactly what was checked is handed in.
 
-    An earlier `check --receipt` may have left a receipt with a log's hash beside it. If a log no longer has this hash,
-    a line in `changes_since_check` says so.
-
-    Raises ValueError if a log is a link or no file.
+    A log that changed since an earlier `check --receipt` has a line in `changes_since_check`. Raises ValueError if a
+    log is a link or no file.
     """
     folder.mkdir()
     original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
@@ -84,17 +84,14 @@ def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> P
 def _copy_framework_log(log: Path, copy: Path) -> None:
     """Copy the framework's log that lies beside `log` to the side of its `copy`; do nothing if there is none.
 
-    For `result_3.txt` it is `result_3.stderr`, into which the launcher writes what the framework prints. If it is over
-    50 MiB, which repo_checker refuses, it is cut, with a line at its end that says so.
-
-    A valid result must include this log (training_rules.adoc, section Result files, of 2026-08:
-    mlcommons/training_policies #588).
+    `result_3.txt` -> `result_3.stderr`, into which the launcher writes what the framework prints. A log over 50 MiB is
+    cut.
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():
         return
     with source.open("rb") as stream:
         text = stream.read(LARGEST_BYTES + 1)  # one more byte shows that it is too large
-    if len(text) > LARGEST_BYTES:
+    if len(text) > LARGEST_BYTES:  # repo_checker refuses a larger file
         text = text[: LARGEST_BYTES - len(_CUT)] + _CUT
     copy.with_suffix(FRAMEWORK_LOG).write_bytes(text)

@@ -21,10 +21,7 @@ from runlog.verdict import FATAL
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance publish`: write packages that verify, with a page and a table of them, into `--out`.
 
-    With a key, the folder's hashes are signed. Returns 1 if a package does not verify; then nothing is written. The
-    folder is built beside `--out` and renamed at the end, so it is never there half done.
-
-    Raises ValueError if a given folder is no package, if `--out` exists, if a package is given twice, or if the key
+    Returns 1 if a package does not verify; then nothing is written. Raises ValueError for wrong use, or if the key
     cannot sign.
     """
     out: Path = options.out
@@ -38,18 +35,28 @@ def command(options: argparse.Namespace) -> int:
     if out.exists() or out.is_symlink():
         raise ValueError(f"{out}: exists; what was published is never overwritten, name another --out")
 
+    _write_site(options.folders, out, options.key)
+    print((out / TABLE).read_text(encoding="utf-8") if options.json else _summary(out), end="")
+    return 0
+
+
+def _write_site(folders: Sequence[Path], out: Path, key: Path | None) -> None:
+    """Write the packages in `folders`, with a table, a page and hashes, into the new folder `out`.
+
+    `key` signs the hashes; None leaves them unsigned. Raises ValueError if the key cannot sign, or if a package is
+    given twice.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
+    # The folder is built beside `out` and renamed at the end, so it is never there half done.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
         stage = Path(scratch) / "site"
-        _copy_packages(options.folders, stage)
+        _copy_packages(folders, stage)
         for name, text in pages_of(stage).items():
             (stage / name).write_text(text, encoding="utf-8")
         (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
-        if options.key:
-            ssh_keygen("sign", "-f", str(options.key), "-n", NAMESPACE, str(stage / HASHES))
+        if key:
+            ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, str(stage / HASHES))
         stage.rename(out)
-    print((out / TABLE).read_text(encoding="utf-8") if options.json else _summary(out), end="")
-    return 0
 
 
 def _refuse_if_no_package(folder: Path) -> None:

@@ -37,14 +37,12 @@ def logs_named_by(paths: Sequence[Path]) -> list[Path]:
 
     `[old.txt, runs/]` -> `[old.txt, runs/result_0.txt, runs/result_1.txt]`
 
-    A link that leads nowhere is returned, so that reading it gives the error.
-
-    Raises ValueError if a path does not exist, if a folder has no logs, or if a log is named twice, be it by a link.
+    Raises ValueError if a path does not exist, if a folder has no logs, or if a log is named twice.
     """
     logs: list[Path] = []
     resolved_logs: set[Path] = set()
     for path in paths:
-        if not path.exists() and not path.is_symlink():
+        if not path.exists() and not path.is_symlink():  # a link that leads nowhere gives its error when it is read
             raise ValueError(f"{path}: no such file: check the path")
         named_logs = [path]
         if path.is_dir():
@@ -68,27 +66,18 @@ def check_logs(
     logs: Sequence[Path],
     ruleset: Ruleset,
     *,
-    benchmark: str | None = None,
-    system: Path | None = None,
-    official: OfficialChecker | None = None,
-    receipt: bool = False,
-    hashed: bool = False,
-    by: str | None = None,
+    benchmark: str | None = None,  # that all logs must be of; None: any
+    system: Path | None = None,  # the file of a system description that the logs must not contradict
+    official: OfficialChecker | None = None,  # also ask mlperf-logging's checker about each log
+    receipt: bool = False,  # write the verdict and the SHA-256 of each log into a file beside it
+    hashed: bool = False,  # add the SHA-256 of each log to its report; `receipt` does so, too
+    by: str | None = None,  # the verdict that counts; None: strict for logs of this project, official for others
 ) -> list[Report]:
     """Check logs, and compare the runs of each submission. Return a report for each log, in the order of `logs`.
 
-    - `benchmark` is the one that all logs must be of. None: any.
-    - `system` is the file of a system description that the logs must not contradict. None: none is compared.
-    - `official` runs mlperf-logging's checker on each log. Its verdict and messages are added to the report.
-    - `receipt` writes each log's verdict and SHA-256 into a file beside the log.
-    - `hashed` adds the log's SHA-256 to its report; `receipt` does so, too.
-    - `by` is the verdict that counts, official or strict. None: strict for logs of this project, official for others.
-
     Raises ValueError if the ruleset has no rules for `benchmark`, or if `system` is no system description.
     """
-    if benchmark is not None and benchmark not in benchmarks(ruleset.version):
-        having_rules = ", ".join(benchmarks(ruleset.version))
-        raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {having_rules}")
+    _refuse_unknown_benchmark(benchmark, ruleset)
     description = read_description(system) if system else None
     checked = [replace(check_file(log, ruleset, benchmark), asked=by) for log in logs]
     reports = []
@@ -104,6 +93,13 @@ def check_logs(
             _write_receipt(report, ruleset)
         reports.append(report)
     return reports
+
+
+def _refuse_unknown_benchmark(benchmark: str | None, ruleset: Ruleset) -> None:
+    """Raise ValueError if the ruleset has no rules for a benchmark; None stands for any benchmark."""
+    if benchmark is not None and benchmark not in benchmarks(ruleset.version):
+        having_rules = ", ".join(benchmarks(ruleset.version))
+        raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {having_rules}")
 
 
 def _write_receipt(report: Report, ruleset: Ruleset) -> None:
@@ -133,13 +129,8 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the first of these groups that there is:
-
-    - the group of an earlier log with the same benchmark, division, organisation and platform; case and blanks do not
-      count
-    - the group of the first log in the same folder with the same benchmark, so that one run of five with the
-      organisation `Dell Inc.` instead of `Dell` stays with the others
-    - a new group
+    Logs of one submission state the same names; case and blanks do not count. A log with other names joins the first
+    log of its benchmark in its folder.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -149,7 +140,7 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
         benchmark = names[0]
         benchmark_in_folder = (benchmark, report.path.parent)
         group = group_by_names.get(names)
-        if group is None:
+        if group is None:  # one run of five may say `Dell Inc.` instead of `Dell`: it stays with the others
             group = group_by_folder.get(benchmark_in_folder)
         if group is None:
             group = []
@@ -162,12 +153,9 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a breach for each seed of a run that an earlier run of the submission also has.
+    """Yield a breach for each seed of a run that an earlier run of the submission also has, ten at most for a run.
 
-    - Only the first ten such seeds of a run are yielded.
-    - A run may repeat its own seeds.
-    - Open runs of other projects' benchmarks are skipped, because the rules expect no seed of them.
-    - Seeds that the rules of the round do not ask to differ are skipped.
+    A run may repeat its own seeds. Seeds that the rules of the round do not ask to differ are skipped.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
@@ -175,7 +163,7 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
         benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         if benchmark not in ruleset.benchmarks and not is_closed:
-            continue
+            continue  # the rules expect no seed of an open run of another project's benchmark
         shared_seeds = 0
         for seed in report.run.all_events[schema.SEED.key]:
             key = seed_key(seed, ruleset, benchmark)
@@ -193,8 +181,8 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what the run shares with the first such run: `its times are those of result_0.txt`. For ResNet,
-    further breaches come for runs that end at the same accuracy, if too many do.
+    The breach says what the two runs share: `its times are those of result_0.txt`. Runs of ResNet are also blamed if
+    too many end at the same accuracy.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
@@ -254,8 +242,8 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a finding for each run whose configuration differs from that of the submission's first run.
 
-    The finding shows up to three values that differ. If a hyperparameter differs, it breaks `same-hyperparameters`,
-    provided that this rule holds for both runs. Otherwise it breaks `same-configuration`, which only warns.
+    A hyperparameter that differs breaks `same-hyperparameters`, if that rule holds for both runs. Any other difference
+    breaks `same-configuration`, which only warns.
     """
     first = members[0]
     wanted = _configuration(first.run)
@@ -294,10 +282,7 @@ def _shown_setting(value: object) -> str:
 def _configuration(run: LoggedRun) -> JsonObject:
     """Return the values that must be the same in all runs of a submission, by name.
 
-    Hyperparameters come first, because a message shows only the first differences. After them come sections of the
-    header, its settings, and events of the submission and the data set.
-
-    Left out are the names of the nodes, and the settings that differ from run to run, such as SEED.
+    The names of nodes, and settings that differ from run to run, such as SEED, are left out.
     """
     hyperparameters: JsonObject = {}
     others: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
@@ -313,7 +298,7 @@ def _configuration(run: LoggedRun) -> JsonObject:
             hyperparameters[key] = value
         elif key.startswith("submission_") or key in _KEYS_THAT_MUST_AGREE:
             others[key] = value
-    return hyperparameters | others
+    return hyperparameters | others  # in this order: a message shows only the first differences
 
 
 def _without_host(node: Mapping[str, Any]) -> JsonObject:
@@ -337,22 +322,17 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
     """Run mlperf-logging's checker on a report's log. Return the report with that tool's verdict and messages.
 
-    This project predicts the tool's verdict: `report.passes_official` is false if a finding has `official` set. If the
-    prediction is wrong, a breach of the rule `official-disagrees` is added:
-
-    - The tool passes a log that was predicted to fail. The breach does not have `official` set, and `passes_official`
-      stays false by the earlier findings.
-    - The tool rejects a log that was predicted to pass. The breach has `official` set, so `passes_official` becomes
-      false.
+    This project's checks predict the tool's verdict as `report.passes_official`. If they disagree, a breach of
+    `official-disagrees` is added.
     """
     passes_tool, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
     is_predicted_to_pass = report.passes_official
     rule = ruleset.strict["official-disagrees"]
     findings = list(report.findings)
-    if passes_tool and not is_predicted_to_pass:
+    if passes_tool and not is_predicted_to_pass:  # `passes_official` stays false, by the earlier findings
         refusing_rules = ", ".join(sorted({finding.rule for finding in findings if finding.official}))
         findings.append(breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}"))
-    elif not passes_tool and is_predicted_to_pass:
+    elif not passes_tool and is_predicted_to_pass:  # an `official` finding makes `passes_official` false
         first_messages = "; ".join(messages[:2]) or "no message"
         disagreement = breach(rule, f"it rejects the log: {first_messages}")
         findings.append(replace(disagreement, official=True))

@@ -21,7 +21,8 @@ from runlog.json_types import JsonObject
 from runlog.stats import median_set
 from runlog.text import printable
 
-# The rules that a run breaks by missing the target. A submission may drop a run that breaks no other rule.
+# The rules that a run breaks by missing the target. A submission may drop one run that breaks no other rule; four for
+# unet3d (training_rules.adoc, section Benchmark Results).
 RULES_ON_THE_TARGET = frozenset({"run-status", "eval_accuracy.value", "target-status"})
 _TENSOR_NAMES_KEY = "weights_initialization"  # the names of the rules on it begin with this key of the log
 
@@ -54,7 +55,7 @@ class Score:
 
     benchmark: str
     division: str
-    by: str  # the verdict that drops runs: official or strict
+    by: str  # the verdict that drops runs: official (as result_summarizer does) or strict
     global_batch: int | None
     minutes: float | None
     unscaled_minutes: float | None
@@ -120,13 +121,10 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs that are scored, and a line that says how they were chosen.
+    """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
 
-    - If there are no more runs than a result of the benchmark takes, all are scored and the line is empty.
-    - If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs, in the order of their start. The
-      set with the median score is scored. A set that has no score counts as infinitely slow.
-
-    `by` is the verdict that decides which runs count, as in `score_runs`.
+    If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs. The set with the median score is
+    scored.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -138,7 +136,7 @@ def choose_median_runs(
         minutes = score_runs(runs, ruleset, by).minutes
         return math.inf if minutes is None else minutes
 
-    by_start = sorted(checked, key=_start_and_name)
+    by_start = sorted(checked, key=_start_and_name)  # each set has runs that follow one another
     return median_set(by_start, runs_of_result.runs, score_of_set)
 
 
@@ -150,34 +148,20 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of convergence.
 
-    A submission may drop one run that did not converge; of unet3d, four (training_rules.adoc, section Benchmark
-    Results). `by` is the verdict that decides which runs count:
+    `by` is the verdict that decides which runs count. None: strict for logs of this project, official for others.
 
-    - `official` drops the runs that mlperf-logging's checker refuses, as its result_summarizer does.
-    - `strict` gives no score if a run has any error other than that it did not converge.
-    - None is strict for logs of this project, official for others.
-
-    If there is no score, `minutes` is None and `problem` says why.
-
-    Raises ValueError if the logs are not of one submission of a scored benchmark, or if `by` is strict and the runs
-    have different batches.
+    Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
+    mix batches.
     """
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
     runs_of_result = benchmark.runs_of_result
     by = by or first.deciding_rules
     _refuse_mixed_batches(checked, by)
-    runs, rules_forbidding_score = _judge_runs(checked, ruleset, by)
-    kept_minutes = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
-    failed_runs = len(runs) - len(kept_minutes)
-    mean = _mean_of_runs(kept_minutes, failed_runs, runs_of_result)
+    judged = _judge_runs(checked, ruleset, by)
+    mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
     test = convergence_test(checked, ruleset)
-
-    problem = _problem_of_runs(runs, failed_runs, mean, runs_of_result)
-    if not problem and by == "strict":
-        problem = _problem_of_other_rules(rules_forbidding_score, runs_of_result)
-    if not problem and test.status == FAILED:
-        problem = _problem_of_convergence(test, has_all_runs=len(runs) >= runs_of_result.runs, by=by)
+    problem = _problem_of_score(judged, mean, test, runs_of_result, by)
     minutes = None
     if mean.minutes is not None and not problem:
         minutes = _scaled(mean.minutes, test.scaling)
@@ -190,14 +174,14 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         unscaled_minutes=mean.minutes,
         scaling=test.scaling,
         runs_wanted=runs_of_result.runs,
-        provisional=len(runs) != runs_of_result.runs,
+        provisional=len(judged.runs) != runs_of_result.runs,
         reduction=mean.reduction,
         olympic=mean.olympic,
         rcp=test.status,
         convergence=test.in_words(),
         problem=problem,
-        refused=tuple(sorted(rules_forbidding_score)),
-        runs=tuple(runs),
+        refused=tuple(sorted(judged.rules_forbidding_score)),
+        runs=tuple(judged.runs),
         standing=standing_of(checked, ruleset),
     )
 
@@ -221,17 +205,21 @@ class _JudgedRuns(NamedTuple):
     runs: list[ScoredRun]
     rules_forbidding_score: set[str]
 
+    @property
+    def kept_minutes(self) -> list[float]:
+        """Return the minutes of the runs that count."""
+        return [run.minutes for run in self.runs if not run.dropped and run.minutes is not None]
+
+    @property
+    def failed_runs(self) -> int:
+        """Return the number of runs that do not count: they are dropped, or have no minutes."""
+        return len(self.runs) - len(self.kept_minutes)
+
 
 def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _JudgedRuns:
     """Return each run with the broken rules that drop it, and the broken rules that forbid a strict score.
 
-    The verdict `by` decides which errors drop a run, and whose minutes it has:
-
-    - `official`: the errors and the minutes of mlperf-logging's tools
-    - `strict`: all errors, and the minutes of this project
-
-    Each error other than a missed target forbids a strict score, because the rules allow no other reason to drop a run.
-    An error about all runs together (`rcp-convergence`) neither drops a run nor forbids a score.
+    The verdict `by` decides which errors drop a run, and which minutes the run has.
     """
     is_official = by == "official"
     runs = []
@@ -239,34 +227,35 @@ def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged
     for report in check_between_runs(checked, ruleset):
         rules_dropping_run: set[str] = set()
         for finding in report.findings:
+            # `rcp-convergence` is about all runs together: the test of the convergence decides on it.
             if finding.severity != "error" or finding.rule == "rcp-convergence":
                 continue
             if finding.official or not is_official:
                 rules_dropping_run.add(finding.rule)
             if finding.rule not in RULES_ON_THE_TARGET:
                 rules_forbidding_score.add(finding.rule)
-
-        tool_view = report.run.as_tools_read  # its minutes differ if a log has more than one run_start
-        minutes = tool_view.minutes if is_official else report.run.minutes
-        # The epochs are only shown, so both verdicts show the tool's. It has a huge number for a missed target.
-        has_missed_target = tool_view.to_target == convergence.NOT_CONVERGED
-        run = ScoredRun(
-            file=report.file,
-            minutes=minutes,
-            epochs=None if has_missed_target else tool_view.to_target,
-            broken_rules=tuple(sorted(rules_dropping_run)),
-        )
-        runs.append(run)
+        runs.append(_scored_run(report, rules_dropping_run, is_official=is_official))
     return _JudgedRuns(runs, rules_forbidding_score)
+
+
+def _scored_run(report: Report, rules_dropping_run: set[str], *, is_official: bool) -> ScoredRun:
+    """Return a run as it is scored: with the minutes of mlperf-logging's tools if `is_official`, else with its own."""
+    tool_view = report.run.as_tools_read  # its minutes differ if a log has more than one run_start
+    # The epochs are only shown, so both verdicts show the tool's. It has a huge number for a missed target.
+    has_missed_target = tool_view.to_target == convergence.NOT_CONVERGED
+    return ScoredRun(
+        file=report.file,
+        minutes=tool_view.minutes if is_official else report.run.minutes,
+        epochs=None if has_missed_target else tool_view.to_target,
+        broken_rules=tuple(sorted(rules_dropping_run)),
+    )
 
 
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the olympic mean, which leaves out the fastest and the slowest runs; the plain mean of too few runs.
 
-    `minutes` are those of the runs that count. The `failed_runs`, which do not count, take the place of the slowest. If
-    the olympic mean leaves out one run at each end, `minutes` 10, 11, 12, 13 and one failed run -> mean of 11, 12, 13.
-
-    The mean is None if more runs failed than may be left out at the slow end, or if no run counts.
+    Runs that failed count as the slowest. If one is left out at each end: `minutes` 10, 11, 12, 13 and one failed run
+    -> mean of 11, 12, 13.
     """
     cut_at_each_end = runs_of_result.dropped
     least_runs = 2 * cut_at_each_end + 1
@@ -281,20 +270,27 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     return _Mean(minutes=sum(averaged) / len(averaged), reduction=reduction, olympic=olympic)
 
 
-def _problem_of_runs(runs: Sequence[ScoredRun], failed_runs: int, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
-    """Return why the runs have no mean; empty if they have one.
+def _problem_of_score(
+    judged: _JudgedRuns, mean: _Mean, test: ConvergenceTest, runs_of_result: SubmissionRuns, by: str
+) -> str:
+    """Return why there is no score by the verdict `by`; empty if there is one. Only the first reason is returned."""
+    problem = _problem_of_runs(judged, mean, runs_of_result)
+    if not problem and by == "strict":
+        problem = _problem_of_other_rules(judged.rules_forbidding_score, runs_of_result)
+    if not problem and test.status == FAILED:
+        problem = _problem_of_convergence(test, has_all_runs=len(judged.runs) >= runs_of_result.runs, by=by)
+    return problem
 
-    - More runs fail their check than a submission may drop: the text names the rules that they break. If one is about
-      names of tensors, the text adds that the checker of the round may have accepted the runs.
-    - No run is left to average.
-    """
-    if failed_runs > runs_of_result.dropped:
+
+def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
+    """Return why the runs have no mean, because too many failed or none is left; empty if they have one."""
+    if judged.failed_runs > runs_of_result.dropped:
         broken_rules: set[str] = set()
-        for run in runs:
+        for run in judged.runs:
             broken_rules.update(run.broken_rules)
         shown_rules = ", ".join(sorted(broken_rules))
         allowed = _allowed_to_drop(runs_of_result)
-        problem = f"{failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+        problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
         # Today's checker refuses names of tensors that the checker of the round may have accepted.
         if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
             problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
@@ -318,13 +314,9 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 
 
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
-    """Return why a failed test of convergence forbids a score by the verdict `by`; empty if it does not.
-
-    - The test failed because the runs have different batches, so they were not compared: only a strict score is
-      forbidden.
-    - The runs were compared: a score is forbidden if the submission has all of its runs.
-    """
-    if test.result is None:
+    """Return why a failed test of convergence forbids a score by the verdict `by`; empty if it does not."""
+    were_compared = test.result is not None  # not if the runs have different batches
+    if not were_compared:
         return f"failed: {test.reason}" if by == "strict" else ""
     return "fails the test against the reference convergence points" if has_all_runs else ""
 

@@ -30,9 +30,8 @@ class Candidate:
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return the candidates that converged so early that chance hardly explains it: their indices and their chances.
 
-    A candidate is compared with the runs of other organisations in its group. It is passed over if it has no runs, or
-    if the others have fewer than it. Each chance is multiplied by the number of candidates that are compared
-    (Bonferroni's correction), because each of them could be early by accident. Chances above 5 % are left out.
+    A candidate is compared with the runs of other organisations in its group. Each chance is corrected for the number
+    of candidates compared. Chances above 5 % are left out.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -41,9 +40,10 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     for index, candidate in enumerate(candidates):
         runs = candidate.epochs_to_target
         others = _runs_of_others(candidate, groups[candidate.group])
-        if runs and len(others) >= len(runs):
+        if runs and len(others) >= len(runs):  # fewer others do not suffice to compare with
             chance_by_index[index] = chance_of_sooner(runs, others)
 
+    # Each candidate that was compared could be early by accident (Bonferroni's correction).
     number_compared = len(chance_by_index)
     unusual_chances = {}
     for index, chance in chance_by_index.items():
@@ -65,17 +65,13 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
     """Return the chance that randomly chosen runs converge as early as `runs` did, or earlier.
 
-    Both arguments have the epochs (or samples) that each run took to the target. This is a Monte Carlo permutation
-    test. Each draw takes as many runs as `runs` has, from `runs` and `others` together. The chance is the share of the
-    draws whose sum is no larger than the sum of `runs`.
-
-    There are 5,000 draws, or 200 if the chance is clearly above 5 % by then. `runs` itself counts as one more draw, so
-    the chance is never 0. The random seed is fixed: the same arguments always give the same chance.
+    Both arguments have the epochs (or samples) that each run took to the target. A Monte Carlo permutation test gives
+    the chance. It is never 0, and always the same for the same arguments.
     """
     generator = random.Random(_SEED)
     pool = [*runs, *others]
     observed = sum(runs)
-    draws = 1  # `runs` itself
+    draws = 1  # `runs` itself, so the chance is never 0
     draws_as_soon = 1
     while draws <= _ALL_DRAWS:
         draws += 1

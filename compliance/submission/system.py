@@ -38,10 +38,8 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance system`: write a system description, and print its fields.
 
-    The fields are found in the log and, if it was written on this machine, in the machine. A field given by --set
-    replaces what was found.
-
-    Raises ValueError if the file exists, if a field is neither found nor given, or if a value is invalid.
+    A field given by --set replaces what was found. Raises ValueError if the file exists, if a field is neither found
+    nor given, or if a value is invalid.
     """
     out: Path = options.out
     if out.exists() and not options.force:
@@ -90,10 +88,7 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
 def _refuse_invalid(fields: Mapping[str, str]) -> None:
     """Raise ValueError if a description lacks a field, or has a value that the official tools cannot take.
 
-    - All missing fields are named in one message.
-    - `status` and `division` must be one of a few words.
-    - Numbers of nodes, processors and accelerators must be whole numbers.
-    - Each text must be valid in UTF-8: one from bytes of another encoding may hold half of a surrogate pair.
+    All missing fields are named in one message.
     """
     missing = [name for name in FIELDS if name not in fields]
     if missing:
@@ -107,7 +102,7 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
     for name in WHOLE_NUMBERS:
         if not fields[name].isdecimal():
             raise ValueError(f"{name} {fields[name]!r}: must be a whole number")
-    for name in FIELDS:
+    for name in FIELDS:  # a text from bytes of another encoding may hold half of a surrogate pair
         if re.search("[\ud800-\udfff]", fields[name]):
             raise ValueError(f"{name} {printable(fields[name])}: is no text in UTF-8; give it by --set {name}=VALUE")
 
@@ -144,11 +139,8 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
     """Return the fields for the number of nodes and for the accelerators of a node. Unknown fields are left out.
 
-    The run_summary gives the number of nodes. The accelerators are known by the log's list of the first node's GPUs:
-
-    - It has GPUs: model and memory are those of the first GPU. The run_summary gives the number of accelerators.
-    - It is empty: there are 0 accelerators, and the fields that describe them are empty texts.
-    - There is no such list: nothing is known of the accelerators.
+    Model and memory are those of the first GPU. An empty text means that a field does not apply, because there is no
+    GPU.
     """
     fields: dict[str, str] = {}
     devices_per_node: int | None = None  # None: not known
@@ -196,28 +188,23 @@ def _processor(root: Path) -> dict[str, str | None]:
     """Return the fields that describe the processors of this machine, from the files below `root`.
 
     An empty text means that a field does not apply. A field that is None or left out is not known.
-
-    - `vcpu_count` applies only to a virtual machine. It counts the CPUs of the system; a core has one or two.
-    - `interconnect` does not apply if there is only one socket.
-
-    No field is known if /proc/cpuinfo does not say on which socket each CPU is.
     """
     cpus = _cpus(root)
     sockets = {cpu.get("physical id") for cpu in cpus}
-    if not cpus or None in sockets:
+    if not cpus or None in sockets:  # /proc/cpuinfo does not say on which socket each CPU is
         return {}
     cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}  # two CPUs may share a core
     is_virtual = "hypervisor" in cpus[0].get("flags", "").split()
     fields: dict[str, str | None] = {
         "host_processors_per_node": str(len(sockets)),
         "host_processor_core_count": str(len(cores) // len(sockets)),  # of one processor
-        "host_processor_vcpu_count": str(len(cpus)) if is_virtual else "",
+        "host_processor_vcpu_count": str(len(cpus)) if is_virtual else "",  # of the whole system
         "host_processor_caches": ", ".join(_caches(root)) or None,
     }
     highest_khz = _text_of(root / _FIRST_CPU / "cpufreq/cpuinfo_max_freq")
     if highest_khz:
         fields["host_processor_frequency"] = f"{int(highest_khz) / 1000:.0f} MHz (highest)"
-    if len(sockets) == 1:
+    if len(sockets) == 1:  # nothing to connect
         fields["host_processor_interconnect"] = ""
     return fields
 
@@ -247,8 +234,7 @@ def _caches(root: Path) -> list[str]:
 def _storage(root: Path) -> dict[str, str | None]:
     """Return the fields for the type and the capacity of the disks that are built in, from sys/block below `root`.
 
-    The type is known only if the names of all disks are those of NVMe disks: what a virtual disk says in `rotational`
-    means nothing. A field that is not known is None.
+    A field that is not known is None.
     """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
@@ -259,6 +245,7 @@ def _storage(root: Path) -> dict[str, str | None]:
             capacities[disk.name] = f"{sectors * _SECTOR_BYTES / 1e9:.0f} GB"
     if not capacities:
         return {"host_storage_type": None, "host_storage_capacity": None}
+    # Other types are not known: what a virtual disk says in `rotational` means nothing.
     are_nvme = all(name.startswith("nvme") for name in capacities)
     return {
         "host_storage_type": "NVMe SSD" if are_nvme else None,

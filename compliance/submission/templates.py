@@ -9,8 +9,7 @@ from runlog.text import printable
 def rendered(name: str, **values: Any) -> str:
     """Return the text of the template `name` in this folder, filled in with `values`.
 
-    In an HTML template the values are escaped. In a Markdown template a line that holds only a tag leaves no line,
-    because an empty line would end a table. `values` must have every name that the template uses.
+    In an HTML template the values are escaped. `values` must have every name that the template uses.
     """
     import jinja2
 
@@ -18,7 +17,7 @@ def rendered(name: str, **values: Any) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         autoescape=is_html,
-        trim_blocks=not is_html,
+        trim_blocks=not is_html,  # in Markdown, the empty line that a tag leaves would end a table
         keep_trailing_newline=not is_html,
     )
     environment.filters["shown"] = printable

@@ -94,10 +94,8 @@ class _Stated(NamedTuple):
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     """Check the package at `folder` again. Return a verdict for each check that was made.
 
-    Nothing in `folder` is written, and nothing that it states is trusted. The checks stop early if a file or folder is
-    one that no package may have, if the manifest cannot be read, or if a file is missing.
-
-    `ask_official` also runs mlperf-logging's tools, on a copy.
+    Nothing in `folder` is written, and nothing that it states is trusted. Checks that need a missing or unreadable file
+    are left out. `ask_official` also runs mlperf-logging's tools, on a copy.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
@@ -120,10 +118,8 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
 def _read_manifest(folder: Path) -> _Stated:
     """Read the manifest of the package at `folder`. Return it with the system, benchmark and ruleset that it names.
 
-    Only these three are checked: the system's name must be allowed for a folder, and the round of the ruleset must have
-    the benchmark. The figures are left to other checks.
-
-    Raises ValueError, KeyError or OSError if the manifest cannot be read, or if one of the three is missing or wrong.
+    The figures are left to other checks. Raises ValueError, KeyError or OSError if the manifest or one of the three is
+    missing or wrong.
     """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
@@ -167,8 +163,8 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
     """Return verdicts on the logs of a package, and on whether its manifest and its report follow from the logs.
 
-    The logs are checked again. The manifest and the report are computed again and compared with those of the package;
-    if they cannot be computed, the only verdict says why. `ask_official` adds the verdicts of mlperf-logging's tools.
+    If the manifest and report cannot be computed again, the only verdict says why. `ask_official` adds the verdicts of
+    mlperf-logging's tools.
     """
     checked = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -207,9 +203,8 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Compare the package's code, in `folder`, with the files of the commit that its manifest names.
 
-    - If the files of the commit cannot be had, the only verdict says why the code was not compared.
-    - Each file that differs, is missing or is not of the commit has a failed verdict.
-    - If all files are as in the commit, the only verdict is good.
+    Returns a failed verdict for each file that differs. Otherwise a single verdict is good, or says why nothing was
+    compared.
     """
     try:
         files = committed_code.code_of(commit)
@@ -248,9 +243,7 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 def _check_hashes(folder: Path) -> list[Verdict]:
     """Compare the hashes of the package's files with those in its SHA256SUMS.
 
-    - If SHA256SUMS is exactly what these files give, the only verdict is good. It shows the package's id.
-    - Each file that is not listed, is missing or was altered has a failed verdict.
-    - If all files are as listed, but SHA256SUMS has another order or form, the only verdict fails.
+    Returns a single good verdict, which shows the package's id, or a failed verdict for each file that differs.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
@@ -268,15 +261,10 @@ def _check_hashes(folder: Path) -> list[Verdict]:
 
 
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
-    """Check a published folder again. Return verdicts on its signature, hashes, packages, table, page and other files.
+    """Check a published folder again: its signature, hashes, packages, table, page and other files.
 
-    If it has files or folders that no package may have (links, odd names, huge files), only these are reported, and
-    nothing else is read. After a fatal verdict on the signature, the hashes or a package, the table, the page and other
-    files are not checked.
-
-    `signers` is a file of allowed signers (see ssh-keygen(1)). None: a signature only shows that somebody signed.
-    `ask_official` also runs mlperf-logging's tools, on a copy of each package. A verdict on a package has the package's
-    folder in its field `where`.
+    `signers` is a file of allowed signers (see ssh-keygen(1)). None: a signature only shows that somebody signed. A
+    verdict on a package has the package's folder in `where`.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -284,22 +272,36 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
         return strange
 
     answers = [check_signature(folder, signers), _check_site_hashes(folder)]
+    answers += _check_packages(folder, ask_official=ask_official)
+    if worst(answers) == FATAL:  # the table and the page are made from packages that verify
+        return answers
+    return [*answers, *_check_pages(folder), *_check_published_names(folder)]
+
+
+def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
+    """Check each package of a published folder. Return the verdicts, each with the package's folder in `where`."""
+    answers = []
     for manifest in sorted((folder / PACKAGES).glob(f"*/*/{MANIFEST}")):
         package_folder = str(manifest.parent.relative_to(folder))
         for answer in verify(manifest.parent, ask_official=ask_official):
             answers.append(replace(answer, where=package_folder))
-    if worst(answers) == FATAL:
-        return answers
+    return answers
 
+
+def _check_pages(folder: Path) -> list[Verdict]:
+    """Make the table and the page of a published folder again, and compare them with those in the folder."""
+    answers = []
     for file, text in pages_of(folder).items():
         is_same = read_stated(folder / file) == text.encode()
         message = "equal to what the packages say" if is_same else "differs from what the packages say"
         answers.append(judged(file, is_same, message))
-    # Files of a sound kind and name, but not among those that `publish` writes.
-    not_published = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
-    for name in sorted(not_published):
-        answers.append(judged("contents", False, f"{name} is nothing that was published"))
     return answers
+
+
+def _check_published_names(folder: Path) -> list[Verdict]:
+    """Return a failed verdict for each name at the top of a published folder that `publish` does not write."""
+    not_published = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
+    return [judged("contents", False, f"{name} is nothing that was published") for name in sorted(not_published)]
 
 
 def _check_site_hashes(folder: Path) -> Verdict:
@@ -316,8 +318,7 @@ def _check_site_hashes(folder: Path) -> Verdict:
 def pages_of(root: Path) -> dict[str, str]:
     """Return the texts of the table and the page of a published folder: `{"results.json": ..., "index.html": ...}`.
 
-    Both are about the packages below `root`. The page is HTML and needs no other file. MLPerf results come first. The
-    page has them in a table of their own, because they must not be compared with others.
+    Both are about the packages below `root`. MLPerf results come first. The page is HTML and needs no other file.
     """
     results = []
     for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
@@ -328,11 +329,8 @@ def pages_of(root: Path) -> dict[str, str]:
     results.sort(key=_place_in_table)
     notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
     notes = mlperf.notes_in_order(notes_of_all)  # each once
-    page = rendered(
-        "site.html",
-        results=[result.row | result.of_page for result in results],
-        footnotes=notes,
-    )
+    page_rows = [result.row | result.of_page for result in results]
+    page = rendered("site.html", results=page_rows, footnotes=notes)
     table = {"results": [result.row for result in results], "footnotes": notes}
     return {TABLE: json.dumps(table, indent=2) + "\n", PAGE: page}
 
@@ -349,9 +347,7 @@ class _Published:
 def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
     """Return the result of the package in `folder`, as the table and the page of the published folder `root` show it.
 
-    The row of the table has figures of the package's `manifest`, and facts of the machine from its system
-    `description`. The page also shows the whole description, and each run with the lines of its log that say when it
-    started, how good it was and when it ended.
+    The page shows more than the row: the whole system description, and the lines of each log that give its figures.
     """
     result = manifest["result"]
     runs = manifest["runs"]
@@ -404,8 +400,7 @@ def _scoring_lines(log: Path) -> list[tuple[int, str]]:
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
     """Check the signature of a published folder's SHA256SUMS. Return the verdict, which says who signed.
 
-    `signers` is a file of allowed signers. With it, a missing signature is fatal, and so is that of anyone else.
-    Without it (None), the signature must only fit the file, and a missing one makes the verdict unknown.
+    `signers` is a file of allowed signers. None: anyone may have signed, and a missing signature is not fatal.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():

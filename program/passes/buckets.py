@@ -15,24 +15,32 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cut gradients of one type, in the order in which they are computed, into buckets of at most `limit_mib` MiB.
 
-    `sizes` maps each gradient to its bytes. Returns the names of the gradients in each bucket. No bucket is empty.
-
-    - The last gradients that fit into TAIL_MIB together are a bucket of their own. There is no such bucket if the very
-      last gradient is larger.
-    - The first bucket is closed as soon as it holds at least HEAD_MIB.
-    - Any other bucket is closed if the next gradient does not fit into it.
-    - A gradient larger than the limit is a bucket by itself.
+    `sizes` maps each gradient to its bytes. The last bucket is small (TAIL_MIB). A gradient larger than the limit is a
+    bucket by itself. Returns the names in each bucket.
     """
     limit_bytes = limit_mib * ops.MIB
     # The user may set a limit below HEAD_MIB or TAIL_MIB.
     head_limit_bytes = min(HEAD_MIB * ops.MIB, limit_bytes)
     tail_limit_bytes = min(TAIL_MIB * ops.MIB, limit_bytes)
     tail_start = _tail_start(gradients, sizes, tail_limit_bytes)
+    before_tail = gradients[:tail_start]
+    tail = gradients[tail_start:]
+    buckets = _fill(before_tail, sizes, limit_bytes, head_limit_bytes)
+    if tail:
+        buckets.append(tail)
+    return buckets
 
+
+def _fill(gradients: list[str], sizes: dict[str, int], limit_bytes: float, head_limit_bytes: float) -> list[list[str]]:
+    """Fill one bucket after the other with gradients, in their order, and return the names in each bucket.
+
+    A bucket is closed if the next gradient does not fit into `limit_bytes`. The first bucket is also closed as soon as
+    it holds `head_limit_bytes`.
+    """
     buckets: list[list[str]] = []  # those that are closed
     bucket: list[str] = []  # the one that is being filled
     bucket_bytes = 0
-    for name in gradients[:tail_start]:
+    for name in gradients:
         would_pass_limit = bucket_bytes + sizes[name] > limit_bytes
         is_first_bucket = not buckets
         is_full_head = is_first_bucket and bucket_bytes >= head_limit_bytes
@@ -43,8 +51,9 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
         bucket.append(name)
         bucket_bytes += sizes[name]
 
-    tail = gradients[tail_start:]
-    return [names for names in (*buckets, bucket, tail) if names]
+    if bucket:  # empty if there are no gradients
+        buckets.append(bucket)
+    return buckets
 
 
 def _tail_start(gradients: list[str], sizes: dict[str, int], limit_bytes: float) -> int:
@@ -64,54 +73,71 @@ def _tail_start(gradients: list[str], sizes: dict[str, int], limit_bytes: float)
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Replace the all-reduce of each gradient, which fleet made, by one all-reduce for each bucket of gradients.
+    """Replace the all-reduce of each gradient, which fleet made, by one for each bucket of gradients, as (a, b):
 
-    A bucket holds gradients of one type: several of at most `limit_mib` MiB together, or a single one of any size.
-    Three gradients a, b and c in the buckets (a, b) and (c) give
+        before: compute a, all-reduce a, compute b, all-reduce b
+        after:  coalesce_tensor (a, b), compute a, compute b, all-reduce (a, b), depend a, depend b
 
-        before: compute a, all-reduce a, compute b, all-reduce b, compute c, all-reduce c
-        after:  coalesce_tensor (a, b), coalesce_tensor (c),
-                compute a, compute b, all-reduce (a, b), depend a, depend b, compute c, all-reduce (c), depend c
-
-    `coalesce_tensor` makes the gradients slices of one buffer; nothing is copied. `depend` makes later readers of a
-    gradient wait for the all-reduce of its buffer.
-
-    With `one_stream`, the all-reduces run on the stream that computes, so that nothing overlaps with them.
+    `limit_mib` is the most that several gradients in a bucket may have together.
     """
     block = main.global_block()
     parameters_by_gradient = ops.parameters_by_gradient(block)
+    gradients = _remove_all_reduces(main, parameters_by_gradient)
+    completed_at = ops.completed_at(block, gradients)  # indices of operators, valid after the removal
+    buckets = _group(block, gradients, completed_at, limit_mib)
+    gradients_by_buffer = {f"bucket_{number}.{bucket[0]}": bucket for number, bucket in enumerate(buckets)}
+    _insert_all_reduces(block, gradients_by_buffer, completed_at, one_stream)
+    # Inserted last, because they go before the backward pass and so move all of its operators.
+    _insert_coalescing(block, gradients_by_buffer, parameters_by_gradient)
+    block._sync_with_cpp()
+
+
+def _remove_all_reduces(main: static.Program, parameters_by_gradient: dict[str, str]) -> list[str]:
+    """Remove the all-reduce of each gradient, and return the names of these gradients."""
 
     def is_gradient_all_reduce(op: Operator) -> bool:
         is_all_reduce = op.type == "c_allreduce_sum"
         return is_all_reduce and op.input("X")[0] in parameters_by_gradient
 
-    gradients = [op.input("X")[0] for op in block.ops if is_gradient_all_reduce(op)]
+    gradients = [op.input("X")[0] for op in main.global_block().ops if is_gradient_all_reduce(op)]
     remove(main, is_gradient_all_reduce)
-    completed_at = ops.completed_at(block, gradients)  # indices of operators, valid after the removal
-    buckets = _group(block, gradients, completed_at, limit_mib)
-    buffers = [f"bucket_{number}.{bucket[0]}" for number, bucket in enumerate(buckets)]
+    return gradients
 
-    # Buckets are in the order in which they are complete. The last one is inserted first: this moves only operators
-    # behind it, so the indices of the other buckets stay valid.
-    for buffer, bucket in reversed(list(zip(buffers, buckets, strict=True))):
+
+def _insert_all_reduces(
+    block: Block, gradients_by_buffer: dict[str, list[str]], completed_at: dict[str, int], one_stream: bool
+) -> None:
+    """Create the buffer of each bucket, and insert its all-reduce after the bucket's last gradient is computed.
+
+    `gradients_by_buffer` has the buckets in the order in which they are complete. `completed_at` maps each gradient to
+    the index of the last operator that computes it. With `one_stream`, nothing overlaps with the all-reduces.
+    """
+    # The last bucket is inserted first: this moves only operators behind it, so the other indices stay valid.
+    for buffer, bucket in reversed(gradients_by_buffer.items()):
         dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
         last_gradient = bucket[-1]  # the last one to be computed: `_group` sorts them
         bucket_completed_at = completed_at[last_gradient]
         insert_all(block, bucket_completed_at + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
 
-    # Inserted last, because they go before the backward pass and so move all of its operators.
+
+def _insert_coalescing(
+    block: Block, gradients_by_buffer: dict[str, list[str]], parameters_by_gradient: dict[str, str]
+) -> None:
+    """Insert before the backward pass, for each buffer, the operator that makes gradients slices of the buffer."""
     coalesce_steps = []
-    for buffer, bucket in zip(buffers, buckets, strict=True):
+    for buffer, bucket in gradients_by_buffer.items():
         parameters = [parameters_by_gradient[name] for name in bucket]
         coalesce_steps.append(_coalesce(buffer, bucket, parameters, block.var(bucket[0]).dtype))
     start_of_backward = ops.loss_gradient_index(block)
     insert_all(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
-    block._sync_with_cpp()
 
 
 def _all_reduce(buffer: str, gradients: list[str], one_stream: bool) -> list[Step]:
-    """Return the all-reduce of a buffer, and for each gradient in it a `depend` that makes its readers wait for it."""
+    """Return the all-reduce of a buffer, and for each gradient in it a `depend` that makes its readers wait for it.
+
+    With `one_stream`, the all-reduce runs on the stream that computes.
+    """
     attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
     steps = [Step("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
     for name in gradients:
@@ -136,9 +162,8 @@ def _coalesce(buffer: str, gradients: list[str], parameters: list[str], dtype: A
 def _group(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Group gradients into buckets of one type each (`_pack`) and return the names of the gradients in each bucket.
 
-    `completed_at` maps each gradient to the index of the last operator that computes it. Gradients in a bucket are
-    sorted by this index, so the last gradient completes the bucket. Buckets are sorted by the index of their last
-    gradient.
+    `completed_at` maps each gradient to the index of the last operator that computes it. This index sorts the gradients
+    in a bucket, and the buckets by their last gradient.
     """
     by_type: dict[Any, list[str]] = {}
     # One operator may compute several gradients. These are sorted by name.
@@ -153,16 +178,11 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
 
 
 def remove_redundant_depends(main: static.Program) -> None:
-    """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
-
-    A `depend` on a gradient makes all later readers of the gradient wait for the all-reduce of its bucket. It is
-    redundant if
-
-    - each of these readers also waits for the same bucket by a later `depend`, or
-    - the gradient has no later readers.
+    """Remove each `depend` on a gradient if the gradient's later readers wait for the same bucket anyway.
 
     For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
     """
+    # The executor's memory grows by the square of the number of `depend`s.
     block = main.global_block()
     readers = ops.readers(block)
     redundant: set[Operator] = set()

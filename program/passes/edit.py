@@ -56,7 +56,7 @@ def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int)
 
 
 def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:
-    """Replace operators of a program by others, and return how many were replaced or removed.
+    """Replace operators of a program, and return how many were replaced or removed.
 
     `substitute` is called with each operator, from the last to the first. It returns
 

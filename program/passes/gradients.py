@@ -1,6 +1,7 @@
 """Gradients by fewer or cheaper operators than Paddle makes."""
 
 import math
+from collections.abc import Sequence
 
 from paddle import static
 from paddle.base.framework import Block, Operator
@@ -16,23 +17,39 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Let the equal gradients of both addends of an addition share one variable.
 
-    If x and y have one shape, the gradients dx and dy of z = x + y are equal, and so are those of z = relu(x + y).
-    Paddle's operators nevertheless write both. Here dx and dy become one variable d:
-
         before                                                     after
-        elementwise_add_grad(dz) -> dx, dy                         removed: d is dz itself
-        fused_elemwise_add_activation(x, y) -> z, x + y            fused_elemwise_add_activation(x, y) -> z
-        fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> d
+        elementwise_add_grad(dz) -> dx, dy                         removed: dx and dy are dz itself
+        fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
-    A gradient operator stays as it is if its variables cannot become one. Run this after the gradients are added and
-    before another pass renames them.
+    Run this after the gradients are added and before another pass renames them.
     """
     block = main.global_block()
-    _stop_writing_sums(block)  # row 2 above
-
+    _stop_writing_sums(block)
     # First decide for every gradient operator. Only then change the operators, because this changes their indices.
     joined = _JoinedVariables(block)
-    gradient_by_operator: dict[Operator, str | None] = {}  # the name of d; None if the variables cannot become one
+    gradient_by_operator = _join_addend_gradients(block, joined)
+
+    def substitute(op: Operator) -> list[Step] | None:
+        gradient = gradient_by_operator.get(op)
+        if gradient is None:
+            return None  # the operator stays
+        if op.type == "elementwise_add_grad":
+            return []  # the operator is removed (row 1)
+        # The operator is replaced (row 2).
+        inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
+        return [Step("relu_grad", inputs, {"X@GRAD": [gradient]}, {})]
+
+    rewrite(main, substitute)
+    joined.rename()  # carries out the decisions in the operators that are left
+    block._sync_with_cpp()
+
+
+def _join_addend_gradients(block: Block, joined: "_JoinedVariables") -> dict[Operator, str | None]:
+    """Decide for each gradient operator of an addition whether the gradients of its addends can become one variable.
+
+    The decisions are noted in `joined`. Returns, by operator, the variable that stays; None if they cannot become one.
+    """
+    gradient_by_operator: dict[Operator, str | None] = {}
     for index, op in enumerate(block.ops):
         addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
         has_both_gradients = len(addend_gradients) == 2 and EMPTY not in addend_gradients
@@ -42,20 +59,7 @@ def simplify_sums(main: static.Program) -> None:
             gradient_by_operator[op] = joined.join(index, op.input("Out@GRAD") + addend_gradients)
         elif _is_add_relu_gradient(op):  # dx and dy differ from dz, because the relu comes between
             gradient_by_operator[op] = joined.join(index, addend_gradients)
-
-    def substitute(op: Operator) -> list[Step] | None:
-        gradient = gradient_by_operator.get(op)
-        if gradient is None:
-            return None  # the operator stays
-        if op.type == "elementwise_add_grad":
-            return []  # the operator is removed (row 1)
-        # The operator is replaced (row 3).
-        inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
-        return [Step("relu_grad", inputs, {"X@GRAD": [gradient]}, {})]
-
-    rewrite(main, substitute)
-    joined.rename()  # carries out the decisions in the operators that are left
-    block._sync_with_cpp()
+    return gradient_by_operator
 
 
 def _is_add_relu_gradient(op: Operator) -> bool:
@@ -88,14 +92,7 @@ class _JoinedVariables:
         """Decide whether these variables can become one. Return the name that stays, or None if they cannot.
 
         The variables must be equal after the operator at `index` has run. The decision is only noted. `rename` carries
-        it out. For `names` [dx, dy]:
-
-        - their shapes or types differ: None.
-        - both are written after `index`: None, because one would overwrite the other.
-        - only dx is written after `index`, and dy is read at this next write or later: None, because that reader of dy
-          needs the value from before the write.
-        - only one is written after `index`: it stays.
-        - neither is written after `index`: dx stays, the first one.
+        it out.
         """
         names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
         shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
@@ -104,10 +101,11 @@ class _JoinedVariables:
 
         written_after_index = [name for name in names if max(self._writers[name]) > index]
         if len(written_after_index) > 1:
-            return None
+            return None  # one write would overwrite the other
         kept = written_after_index[0] if written_after_index else names[0]
         dropped = [name for name in names if name != kept]
         if written_after_index:
+            # A reader of a dropped variable from here on would need the value from before the write.
             next_write = min(writer for writer in self._writers[kept] if writer > index)
             if any(self._is_read_from(next_write, name) for name in dropped):
                 return None
@@ -141,14 +139,8 @@ class _JoinedVariables:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    A global average pooling takes the mean of a height x width image. The gradient of each pixel is therefore the
-    mean's gradient / (height x width). Paddle's `pool2d_grad` nevertheless reads the image and its mean.
-
-    The new operator is a forward average pooling of the mean's gradient, which has 1 x 1 pixel. For an image of 7 x 7
-    it has padding 6 and windows of 7 x 7. Each of the 7 x 7 windows covers the one pixel and 48 zeros, so each average
-    is the gradient / 49.
-
-    Run this after the gradients are added. Returns how many operators were replaced.
+    The gradient of each pixel is the mean's gradient / (height x width). Run this after the gradients are added.
+    Returns how many operators were replaced.
     """
     block = main.global_block()
 
@@ -161,26 +153,32 @@ def spread_mean_gradients(main: static.Program) -> int:
         is_global = mean_sides == (1, 1)
         if not is_global:
             return None
-        attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
-        attrs["ksize"] = list(image_sides)
-        attrs["strides"] = [1, 1]
-        attrs["paddings"] = [side - 1 for side in image_sides]
-        attrs["exclusive"] = False  # averages divide by the whole window, padding included
-        return [Step("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)]
+        return [_spreading_pooling(op, image_sides)]
 
     return rewrite(main, substitute)
+
+
+def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
+    """Return a forward average pooling that computes what `op`, the gradient of a global one, does.
+
+    It pools the mean's gradient, which has 1 x 1 pixel. For an image of 7 x 7 it has padding 6. Each of its 7 x 7
+    windows covers the one pixel and 48 zeros, so each average is the gradient / 49.
+    """
+    attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
+    attrs["ksize"] = list(image_sides)
+    attrs["strides"] = [1, 1]
+    attrs["paddings"] = [side - 1 for side in image_sides]
+    attrs["exclusive"] = False  # averages divide by the whole window, padding included
+    return Step("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)
 
 
 def convolve_gradients(main: static.Program) -> None:
     """Have the input gradients of 3x3 convolutions computed by forward convolutions, which are faster on CPUs.
 
-    At stride 1 the gradient by the input is a convolution of the output's gradient. Its weights are the same, rotated
-    by 180 degrees and with input and output channels exchanged.
-
-    Each `conv2d_grad` that gains by this keeps only the gradient by its weights. New operators before it turn the
-    weights and convolve. They replace a CPU kernel of Paddle's that adds up the columns of its matrix product value by
-    value. This sum takes 12 % of HRNet's step.
+    At stride 1 the input gradient is a convolution of the output's gradient. Its weights are the same, rotated by 180
+    degrees and with input and output channels exchanged.
     """
+    # Paddle's CPU kernel adds up the columns of its matrix product value by value: 12 % of HRNet's step.
     block = main.global_block()
     # From the last operator to the first, so that an insertion does not move operators that are still to come.
     for index, op in reversed(list(enumerate(block.ops))):
@@ -194,11 +192,8 @@ def convolve_gradients(main: static.Program) -> None:
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
-    - It must compute the input gradient of a 3x3 convolution in NCHW. The convolution must have stride 1, one group, no
-      dilation, and padding that keeps the image's size.
-    - The convolution must have fewer output channels than MOST_CHANNELS_PER_SIDE_PIXEL times the image's side in
-      pixels. The weights are turned anew at each step. If they are many and the image is small, this costs more than it
-      saves.
+    The weights are turned anew at each step. This costs more than it saves if there are many of them and the image is
+    small.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
@@ -218,10 +213,6 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
 
     `op` must be of a 3x3 convolution with stride 1 and padding 1 (`_gains_by_convolving`).
-
-    1. The input and output channels of the weights are exchanged: [O, I, 3, 3] -> [I, O, 3, 3].
-    2. Each kernel is rotated by 180 degrees: both of its axes are flipped.
-    3. The output's gradient is convolved with the result.
     """
     weights = block.var(op.input("Filter")[0])
     (gradient,) = op.output("Input@GRAD")
@@ -237,7 +228,9 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
     attrs["data_format"] = "NCHW"
     return [
+        # [O, I, 3, 3] -> [I, O, 3, 3]
         Step("transpose2", {"X": [weights.name]}, exchange_outputs, {"axis": [1, 0, 2, 3]}),
+        # Both axes of each kernel are flipped: a rotation by 180 degrees.
         Step("flip", {"X": [exchanged]}, {"Out": [rotated]}, {"axis": [2, 3]}),
         Step("conv2d", convolution_inputs, {"Output": [gradient]}, attrs),
     ]

@@ -67,13 +67,10 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
     `ranks` is the number of ranks over which the statistics are computed.
-
-    The running statistics are updated by `lerp`: running += weight * (batch - running), with weight = 1 - momentum.
-    `lerp` reads its weight from a variable. So the program starts by filling such a variable for each weight that
-    occurs.
     """
     block = main.global_block()
-    weights_by_name: dict[str, float] = {}  # name of a variable: the weight of `lerp` that it holds
+    # `lerp` updates the running statistics: running += weight * (batch - running). It reads the weight from a variable.
+    weights_by_name: dict[str, float] = {}  # name of such a variable: the weight that it holds
 
     def substitute(op: Operator) -> list[Step] | None:
         if op.type == SYNC_NORM:
@@ -116,34 +113,32 @@ class _CpuEquivalent:
     def forward(self, weight_name: str) -> list[Step]:
         """Return the steps of a forward batch normalization over all ranks.
 
-        1. Each rank computes the mean and the variance of its own images, in `self.mean` and `self.variance`.
-        2. They are replaced by the mean and the variance of all ranks' images.
-        3. The image is normalized by them.
-        4. The running statistics move towards them: running += weight * (batch - running). The variable called
-           `weight_name` holds the weight.
+        The steps also update the running statistics. The variable called `weight_name` holds the weight:
+
+            running += weight * (batch - running)
         """
         scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
 
-        # 1. Paddle's batch norm is the fastest way to a rank's mean and variance. Its slot SavedVariance gets
+        # Paddle's batch norm is the fastest way to a rank's mean and variance. Its slot SavedVariance gets
         # 1 / sqrt(variance + epsilon), here with an epsilon of 0. `_batch_norm` does not change the running statistics.
-        # Step 3 overwrites what it writes to `out`.
+        # `_normalize` overwrites what it writes to `out`.
         saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
         self._append("pow", self.variance, to=self.variance, factor=-2.0)  # from 1 / sqrt(variance) to variance
 
-        self._join_statistics()  # 2.
-        self._normalize(scale, bias, out)  # 3.
-        self._append("lerp", running.mean, self.mean, weight_name, to=running.mean)  # 4.
+        self._join_statistics()  # from here on mean and variance are those of all ranks' images
+        self._normalize(scale, bias, out)
+        self._append("lerp", running.mean, self.mean, weight_name, to=running.mean)
         self._append("lerp", running.variance, self.variance, weight_name, to=running.variance)
         return self.steps
 
     def _join_statistics(self) -> None:
         """Append operators that turn mean and variance of each rank's images into those of all ranks' images.
 
-        The ranks' variances cannot be averaged, but mean and E[x^2] = variance + mean^2 can. The variance of all images
-        is then E[x^2] - mean^2. The variables `self.mean` and `self.variance` are changed in place.
+        The variables `self.mean` and `self.variance` are changed in place.
         """
+        # The ranks' variances cannot be averaged, but mean and E[x^2] = variance + mean^2 can.
         squared_mean = self._var("square", self.channels)
         self._append("square", self.mean, to=squared_mean)  # of this rank
         self._append("elementwise_add", self.variance, squared_mean, to=self.variance, axis=-1)  # holds E[x^2] now
@@ -152,6 +147,7 @@ class _CpuEquivalent:
         self._append("scale", both, to=both, scale=1 / self.ranks)
         self._unstack(both, self.mean, self.variance)
 
+        # The variance of all images is E[x^2] - mean^2.
         self._append("square", self.mean, to=squared_mean)  # of all ranks
         self._append("elementwise_sub", self.variance, squared_mean, to=self.variance, axis=-1)
 
@@ -161,28 +157,18 @@ class _CpuEquivalent:
             d_x = f d_y - (f / m) (x_hat sum_ranks(d_gamma) + sum_ranks(d_bias))
             f = gamma / sqrt(variance + epsilon)
 
-        x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
-        (`self.count`).
-
-        - The first term would be the whole gradient if mean and variance were constants. Paddle's operator computes it
-          together with d_gamma and d_bias.
-        - The second term is there because mean and variance depend on the batch. It equals x_hat * a + b, with numbers
-          a and b for each channel. So a batch normalization with scale a and bias b computes it.
+        x_hat is the normalized image, gamma the scale, and m is `self.count`.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
         first_term = self._var("straight", *shape)
         second_term = self._var("correction", *shape)
+        # The first term would be the whole gradient if mean and variance were constants.
         self._gradient_at_fixed_statistics({"X@GRAD": [first_term], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]})
 
-        # f / m = gamma / sqrt(m^2 variance + m^2 epsilon). The variable `factor` holds one part after the other.
-        m_squared = self.count**2
-        offset = m_squared * self.op.attr("epsilon")
+        # The second term is x_hat * a + b, with numbers a and b for each channel: a batch norm with scale a and bias b.
         sums = self._sum_over_ranks(d_gamma, d_bias)  # [2, C]
-        factor = self._var("factor", self.channels)
-        self._append("scale", self.variance, to=factor, scale=m_squared, bias=offset)  # m^2 variance + m^2 epsilon
-        self._append("rsqrt", factor, to=factor)  # 1 / sqrt(m^2 variance + m^2 epsilon)
-        self._append("elementwise_mul", factor, gamma, to=factor, axis=-1)  # f / m
+        factor = self._factor_over_count(gamma)  # f / m
         a_and_b = sums  # the variable of the sums is overwritten
         self._append("elementwise_mul", sums, factor, to=a_and_b, axis=-1)  # a = f / m * sum_ranks(d_gamma), b likewise
 
@@ -192,6 +178,16 @@ class _CpuEquivalent:
         self._normalize(a, b, second_term)  # x_hat * a + b
         self._append("elementwise_sub", first_term, second_term, to=d_x, axis=-1)
         return self.steps
+
+    def _factor_over_count(self, gamma: str) -> str:
+        """Append f / m = gamma / sqrt(m^2 variance + m^2 epsilon), with m = `self.count`, and return its variable."""
+        m_squared = self.count**2
+        offset = m_squared * self.op.attr("epsilon")
+        factor = self._var("factor", self.channels)  # holds one part after the other
+        self._append("scale", self.variance, to=factor, scale=m_squared, bias=offset)  # m^2 variance + m^2 epsilon
+        self._append("rsqrt", factor, to=factor)  # 1 / sqrt(m^2 variance + m^2 epsilon)
+        self._append("elementwise_mul", factor, gamma, to=factor, axis=-1)
+        return factor
 
     def _gradient_at_fixed_statistics(self, outputs: dict[str, list[str]]) -> None:
         """Append Paddle's batch norm gradient as if mean and variance of all ranks' images were constants.
@@ -242,11 +238,8 @@ class _CpuEquivalent:
     ) -> None:
         """Append Paddle's own `batch_norm` of the image `self.x`, which does not change the running statistics.
 
-        - `running`, `scale` and `bias` name the variables that it reads.
-        - `out` names the variable for its result. `saved` names, by slot, those for the batch's mean, the batch's
-          1 / sqrt(variance + epsilon) and its workspace.
-        - `attrs` are attributes of the operator: `epsilon`, and whether it normalizes by the `running` statistics or by
-          the batch's. The image's layout and the momentum are added to them.
+        The arguments are names of variables. `saved` has the outputs other than `out`, by slot. `attrs` says by which
+        statistics the image is normalized.
         """
         # running = momentum * running + (1 - momentum) * batch, so a momentum of 1 leaves it as it is
         attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}

@@ -57,16 +57,11 @@ def check_sizes(main: static.Program) -> None:
 def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
-    - On a GPU, the images of convolutions are small enough for cuDNN (`check_sizes`).
-    - Paddle has a kernel of each operator. It selects the kernel by the type of one of the operator's tensors.
-    - Every tensor is declared in the type that this kernel reads or writes. Else Paddle would cast the tensor at each
-      step, or stop in the middle of a step.
-
-    Operators that need no kernel (NO_KERNEL) are skipped. Raises Refused for the first tensor or operator that breaks a
-    rule.
+    Paddle must have a kernel for the declared types of the operator's tensors. Raises Refused for the first operator
+    without such a kernel, or tensor of another type or size.
     """
     block = main.global_block()
-    if device == "gpu":
+    if device == "gpu":  # cuDNN limits the size of a tensor
         check_sizes(main)
     registry = _Registry(device)
     for op in block.ops:
@@ -76,6 +71,7 @@ def check(main: static.Program, device: str) -> None:
         kernel_type = _selected_type(op, types_by_slot)
         has_kernel = _has_kernel(registry.kernel_types(op.type), kernel_type)
         prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {kernel_type or 'any type'}")
+        # Paddle would cast a tensor of another type at each step, or stop in the middle of a step.
         _check_declared_types(op, types_by_slot, kernel_type)
 
 
@@ -128,15 +124,12 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selected_type(op: Operator, declared: SlotTypes) -> str:
     """Return the type, as `float16`, of the kernel that Paddle selects; empty for an operator without tensors.
 
-    `declared` maps each slot to its tensors and their types. The kernel has the type of the first tensor in
-
-    - operators of _TYPED_BY_OUTPUT: the output slots.
-    - other operators: the slots of _SELECTORS, in this order. If these hold no tensor: any slot.
+    `declared` maps each slot to its tensors and their types. The kernel has the type of one of these tensors.
     """
     if op.type in _TYPED_BY_OUTPUT:
         slots = list(op.output_names)
     else:
-        slots = [slot for slot in _SELECTORS if slot in op.input_names]
+        slots = [slot for slot in _SELECTORS if slot in op.input_names]  # in the order of _SELECTORS
         slots += declared  # all other slots come after these
     for slot in slots:
         types = list(declared.get(slot, {}).values())
@@ -161,23 +154,18 @@ def _check_declared_types(op: Operator, types_by_slot: SlotTypes, kernel_type: s
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    `declared` is the type in which the tensor is declared. `kernel_type` is the type of the selected kernel, which is
-    that of one of the operator's tensors.
-
-    - parameters and statistics of normalizations, optimizer state, loss scale: float32 in every kernel.
-    - `cast` and `fill_constant`: the type in an attribute of the operator.
-    - inputs of `coalesce_tensor`: `declared`, because the kernel reads only their sizes and accepts any type.
-    - one of the two types is of integers or bools: `declared`. Indices, masks and counts may have any type.
-    - both types are of floating-point numbers: `kernel_type`.
+    `declared` is the type in which the tensor is declared, and `kernel_type` that of the selected kernel. The result is
+    `declared` if any type will do.
     """
     # `ScaleX`, `VarZ`, `VarianceOut` and `Bias@GRAD` -> `Scale`, `Var`, `Variance` and `Bias`
     base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")
-    if base_slot in _FP32_SLOTS:
+    if base_slot in _FP32_SLOTS:  # in every kernel
         return "float32"
     if op.type == "cast":
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
+    # `coalesce_tensor` reads only the sizes of its inputs. Integers and bools (indices, masks) may have any type.
     is_only_measured = op.type == "coalesce_tensor" and slot == "Input"
     both_types_are_floats = declared in _FLOATS and kernel_type in _FLOATS
     if is_only_measured or not both_types_are_floats:
@@ -213,10 +201,9 @@ def check_evaluation(main: static.Program, training: static.Program, device: str
 def check_feed(main: static.Program, feed: dict[str, Any]) -> None:
     """Prove that the arrays of a batch have the names, shapes and types of the program's inputs.
 
-    `feed` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with a list of all inputs that
-    differ, that are missing, and that the program does not have. Without this check Paddle would stop with a C++ error
-    in an operator.
+    `feed` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with a list of all differences.
     """
+    # Without this check Paddle would stop with a C++ error in an operator.
     inputs = [variable for variable in main.list_vars() if variable.is_data]
     wanted = {variable.name: _in_words(variable.shape, dtype_of(variable)) for variable in inputs}
     fed = {name: _array_in_words(value) for name, value in feed.items()}

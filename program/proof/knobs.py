@@ -37,16 +37,8 @@ _FUSIONS = (
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """Prove that the knobs of STRATEGY changed a built program as they should.
 
-    `asked` has the knobs as the user set them, with None for an open one. In `decided` each of these is on or off.
-
-    - fusions and merged updates: see `_check_fusions`.
-    - cuDNN's flags: Paddle has the values that the user gave.
-    - `perturb_input`: if it is on, an input is moved.
-    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. With one rank there are no
-      buckets, so any value except the default is refused.
-
-    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
-    rule that does not hold.
+    `asked` has the knobs as the user set them, with None for an open one. In `decided` each is on or off. Returns what
+    was proved in words. Raises Refused for the first knob that fails.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
@@ -58,6 +50,7 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
     default_size_mib = Strategy().fuse_grad_size_in_MB
     if ranks > 1:
         proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
+    # One rank has no buckets.
     elif asked.fuse_grad_size_in_MB != default_size_mib:
         raise Refused(
             "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
@@ -78,33 +71,23 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove that the pass of each knob of `_FUSIONS` did all its work if the knob is on, and nothing if it is off.
 
-    In `decided` each knob is on or off. In `asked` a knob is on only if the user turned it on.
-
-    - off: the program must have nothing that the pass makes.
-    - on: the program must have nothing left that the pass would replace.
-    - on, and turned on by the user: the pass must also have made something.
-
-    Returns in words what each pass made, and how many sums of gradients `enable_addto` left. Raises Refused for the
-    first knob that breaks a rule.
+    `asked` says which knobs the user turned on. Returns in words what each pass did. Raises Refused for the first knob
+    that fails.
     """
     made_by_knob = _count_made(block)
     left_by_knob = _count_left(block)
     proved = []
-    for knob, made_noun, left_noun in _FUSIONS:
+    for fusion in _FUSIONS:
+        knob = fusion.knob
         made_count = made_by_knob[knob]
         is_on = getattr(decided, knob)
-        if not is_on:
-            prove(made_count == 0, f"STRATEGY: {knob} is off and the program has {made_count} {made_noun}")
-            continue
-        left_count = left_by_knob[knob]
-        prove(left_count == 0, f"STRATEGY: {knob} is on and the program has {left_count} {left_noun}: set {knob}=0")
-        is_asked = bool(getattr(asked, knob))
-        if is_asked:
-            prove(made_count > 0, f"STRATEGY: {knob} is on and the program has no {made_noun}: leave it out")
-        if made_count > 0:
-            proved.append(f"{knob} made {made_count} {made_noun}")
+        if is_on:
+            is_asked = bool(getattr(asked, knob))
+            proved.append(
+                _check_fusion_that_is_on(fusion, made_count, left_count=left_by_knob[knob], is_asked=is_asked)
+            )
         else:
-            proved.append(f"{knob} found nothing to change")
+            prove(made_count == 0, f"STRATEGY: {knob} is off and the program has {made_count} {fusion.made_noun}")
 
     sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
     if decided.enable_addto and sums:
@@ -112,21 +95,29 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
     return proved
 
 
+def _check_fusion_that_is_on(fusion: _Fusion, made_count: int, *, left_count: int, is_asked: bool) -> str:
+    """Prove that a pass that is on left nothing unchanged and, if the user asked for it, made something.
+
+    Returns in words what the pass made.
+    """
+    knob, made_noun, left_noun = fusion
+    prove(left_count == 0, f"STRATEGY: {knob} is on and the program has {left_count} {left_noun}: set {knob}=0")
+    if is_asked:
+        prove(made_count > 0, f"STRATEGY: {knob} is on and the program has no {made_noun}: leave it out")
+    if made_count > 0:
+        return f"{knob} made {made_count} {made_noun}"
+    return f"{knob} found nothing to change"
+
+
 def _count_made(block: Block) -> dict[str, int]:
     """Count what each pass made in a program, by the knob that turns on the pass.
 
-    Most passes make operators of a type that nothing else makes. These operators are counted. There are three
-    exceptions:
-
-    - `enable_addto`: the gradients to which a convolution's gradient operator adds its result.
-    - `enable_inplace`: the `share_buffer` operators, except those on a gradient that is added to. The pass of
-      `enable_addto` makes such operators too.
-    - `merged_lars`: the `lars_momentum` operators that update several parameters.
+    Most passes make operators of a type that nothing else makes. The other passes are counted one by one.
     """
     count_by_type = Counter(op.type for op in block.ops)
     made = {fusion.knob: count_by_type[fusion.made_noun] for fusion in _FUSIONS}
 
-    gradients_added_to: list[str] = []
+    gradients_added_to: list[str] = []  # those to which a convolution's gradient operator adds its result
     for op in block.ops:
         gradients_added_to += ops.added_to(op)
     made["enable_addto"] = len(gradients_added_to)
@@ -136,6 +127,7 @@ def _count_made(block: Block) -> dict[str, int]:
     for op in block.ops:
         if op.type == "share_buffer":
             shared = {*op.input("X"), *op.output("Out")}
+            # The pass of `enable_addto` makes such operators too, on the gradients that are added to.
             is_from_addto = bool(shared.intersection(gradients_added_to))
             if not is_from_addto:
                 made["enable_inplace"] += 1
@@ -147,8 +139,7 @@ def _count_made(block: Block) -> dict[str, int]:
 def _count_left(block: Block) -> Counter[str]:
     """Count the places of a program that each pass would still change, by the knob that turns on the pass.
 
-    A place is an operator that is part of the pattern that the pass replaces. One operator may be a place for several
-    passes. The comments in the body name the patterns.
+    A place is an operator in the pattern that the pass replaces. One operator may be a place for several passes.
     """
     reads = _Reads(block)
     places: Counter[str] = Counter()
@@ -177,15 +168,13 @@ def _count_left(block: Block) -> Counter[str]:
 def _could_be_added_by_convolution(op: Operator, last_writer: dict[str, Operator]) -> bool:
     """Tell whether `op` sums gradients that a convolution's gradient operator could have added itself.
 
-    The last writer of one of the inputs of `op` must be a convolution's gradient operator. This writer must not add its
-    result to another gradient already.
-
     `last_writer` maps each variable to the last operator before `op` that wrote it.
     """
     if op.type not in ("sum", "grad_add"):
         return False
     for name in op.input_arg_names:
         writer = last_writer.get(name)
+        # A writer that adds its result to one gradient already cannot add it to another.
         if writer is not None and writer.type in ops.ADDING and not ops.added_to(writer):
             return True
     return False
@@ -257,48 +246,49 @@ def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
 def _check_buckets(block: Block, limit_mib: float) -> str:
     """Prove that all-reduces sum buckets of gradients, and that the buckets are within `limit_mib` and full.
 
-    A bucket is a buffer that `coalesce_tensor` makes of gradients. Raises Refused if
-
-    - an all-reduce sums anything but a bucket;
-    - a bucket of several gradients has more than `limit_mib` MiB. A bucket of one gradient may have any size;
-    - a bucket is closed although the next gradient of its type would have fitted (`_check_full`).
-
-    `verify.check_gradients` proves that every gradient is in an all-reduce.
-
-    Returns the number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 7".
+    A bucket is a buffer that `coalesce_tensor` makes of gradients. Returns the number of all-reduces in words. Raises
+    Refused for the first bucket that fails.
     """
     coalescing = [op for op in block.ops if op.type == "coalesce_tensor"]
     buffers = {op.output("FusedOutput")[0] for op in coalescing}
+    # `verify.check_gradients` proves that every gradient is in an all-reduce.
     all_reduced = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
     for name in all_reduced:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    # data type: a list for each of its buckets, with the MiB of each gradient in the bucket
+    for buckets in _bucket_sizes_by_type(coalescing, block, limit_mib).values():
+        _check_full(buckets, limit_mib)
+    return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
+
+
+def _bucket_sizes_by_type(coalescing: list[Operator], block: Block, limit_mib: float) -> dict[str, list[list[float]]]:
+    """Map each data type to its buckets, each a list of the MiB of its gradients.
+
+    `coalescing` has the `coalesce_tensor` operator of each bucket. Raises Refused if several gradients in a bucket have
+    more than `limit_mib` together.
+    """
     buckets_by_type: dict[str, list[list[float]]] = {}
     for op in coalescing:
         gradients = op.output("Output")
         sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
+        # A bucket of one gradient may have any size.
         is_within_limit = len(sizes_mib) == 1 or sum(sizes_mib) <= limit_mib
         prove(
             is_within_limit,
             f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}",
         )
         buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
-    for buckets in buckets_by_type.values():
-        _check_full(buckets, limit_mib)
-    return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
+    return buckets_by_type
 
 
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
     """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one data type, in order. Each is a list of the MiB of its gradients. `limit_mib` is the most
-    that a bucket may hold.
-
-    Not checked are the first bucket, which `passes/buckets.py` closes early so that the network has work soon, and the
-    last two: the last one is small on purpose, so the one before it may have room. Raises Refused for the first other
-    bucket that is not full.
+    `buckets` are those of one data type, in order. Each is a list of the MiB of its gradients. Raises Refused for the
+    first bucket that is not full.
     """
+    # `passes/buckets.py` closes the first bucket early, so that the network has work soon. The last one is small on
+    # purpose, so the one before it may have room.
     must_be_full = range(1, len(buckets) - 2)
     for index in must_be_full:
         mib = sum(buckets[index])

@@ -40,19 +40,11 @@ def _is_close(value: float, expected: float, least: float = 0.0) -> bool:
 
 
 def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> dict[str, GradientHistory]:
-    """Prove that an update trains every parameter by the mean of its gradients over all ranks and micro-steps.
+    """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
 
-    The programs of `update`, run in this order, are one update; each run is a micro-step. Each gradient is followed
-    from the loss to the optimizer. When the optimizer reads the gradient, it must be
+    `update` lists the program of each micro-step, in order. `scale` is the fixed loss scale.
 
-    - the sum of the gradients of all micro-steps,
-    - summed over the ranks exactly once (not at all on one rank),
-    - scaled by 1 / (ranks x micro-steps), without the loss scale.
-
-    `scale` is the fixed loss scale. The gradients start at it, and the optimizer divides by it (`rescale_grad`).
-
-    Returns, by parameter, the history of the gradient that the optimizer reads. Raises Refused if a gradient has
-    another history or is written again after its sum, or if no optimizer updates a trainable parameter.
+    Returns, by parameter, the gradient's history up to the optimizer. Raises Refused at the first difference.
     """
     histories = _Follower(update, ranks=ranks, scale=scale).follow_to_optimizer()
     main = update[-1]  # the program with the optimizer; every program of the update has all parameters
@@ -67,10 +59,9 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
 
 
 def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micro_steps: int) -> None:
-    """Prove that the gradient of a parameter is the mean over all ranks and micro-steps when the optimizer reads it.
+    """Prove that a parameter's gradient is the mean over all ranks and micro-steps when the optimizer reads it.
 
-    `history` says what was done to the gradient until then. Raises Refused if the gradients of another number of
-    micro-steps are added up in it, or if it was summed or scaled in another way.
+    `history` says what was done to the gradient until then. Raises Refused at the first difference.
     """
     subject = f"the gradient of {parameter}"
     merged = history.micro_steps
@@ -107,13 +98,11 @@ class _Follower:
     def follow_to_optimizer(self) -> dict[str, GradientHistory]:
         """Return, by parameter, the history of the gradient that the optimizer reads; to be called once.
 
-        A program that an update runs several times is followed once. Each of its gradients then counts as the sum of as
-        many micro-steps.
-
         Raises Refused if `_note` refuses an operator, or if an accumulator still holds a gradient after the update.
         """
         for program in dict.fromkeys(self._update):  # each program once
-            self._runs = list(self._update).count(program)  # `_start_at_loss` begins with this many micro-steps
+            # Followed once for several runs: each of its gradients counts as the sum of as many micro-steps.
+            self._runs = list(self._update).count(program)
             self._histories = self._histories_of_accumulators()  # all other variables lose their gradients
             for op in program.global_block().ops:
                 self._note(op)
@@ -129,13 +118,7 @@ class _Follower:
     def _note(self, op: Operator) -> None:
         """Update the histories of gradients by what one operator does; to be called in the order of the program.
 
-        `self._histories` maps each variable that holds a gradient to the history of this gradient.
-
-        - Operators that start, merge, sum, unscale or use gradients have a case of their own.
-        - Any other operator of the backward pass or the optimizer hands the history on (`_propagate`).
-        - Any other operator of the forward pass changes nothing.
-
-        Raises Refused if an operator cannot be part of data-parallel training.
+        Raises Refused if the operator cannot be part of data-parallel training.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
@@ -158,7 +141,7 @@ class _Follower:
             self._note_update(op)
         elif op.type in ("check_finite_and_unscale", "update_loss_scaling"):
             self._note_loss_scaling(op)
-        elif is_in_backward or ops.is_optimizer(op):
+        elif is_in_backward or ops.is_optimizer(op):  # any other operator that may hand a gradient on
             self._propagate(op)
 
     def _start_at_loss(self, op: Operator) -> None:
@@ -171,20 +154,18 @@ class _Follower:
         self._histories[op.output_arg_names[0]] = GradientHistory(factor=value, micro_steps=self._runs)
 
     def _note_all_reduce(self, name: str) -> None:
-        """Record an all-reduce of the variable `name`: the `sums` in the history of each gradient in it rises by 1.
+        """Record that an all-reduce sums each gradient in the variable `name` over the ranks.
 
-        - buffer: it holds several gradients. Raises Refused if one of them is not computed yet.
-        - variable of a single gradient: it holds this one.
-        - any other variable: it holds none, and nothing changes.
+        Raises Refused if the variable is a buffer and one of its gradients is not computed yet.
         """
         if name in self._gradients_by_buffer:
-            gradients = self._gradients_by_buffer[name]
+            gradients = self._gradients_by_buffer[name]  # all that lie in the buffer
             for gradient in gradients:
                 prove(gradient in self._histories, f"{gradient} is summed over the ranks before it is computed")
         elif name in self._histories:
             gradients = [name]
         else:
-            gradients = []
+            gradients = []  # the variable holds no gradient
         for gradient in gradients:
             history = self._histories[gradient]
             self._histories[gradient] = replace(history, sums=history.sums + 1)
@@ -220,14 +201,8 @@ class _Follower:
     def _propagate(self, op: Operator) -> None:
         """Give each output of an operator the history of the gradient that the operator reads.
 
-        Every operator that comes here is linear in the gradient. So its outputs have the same history, except for a
-        factor or a loss scale (`_after_scaling_by`). An operator that reads no gradient changes nothing.
-
-        Raises Refused if the operator
-
-        - joins gradients of different histories, or
-        - writes to a variable whose gradient was already summed over the ranks. Only `depend`, `scale` and operators of
-          the optimizer may do so.
+        Every operator that comes here is linear in the gradient. Raises Refused if the operator joins gradients of
+        different histories, or overwrites a gradient that was already summed over the ranks.
         """
         # The other input of a `depend` is the buffer that it waits for.
         inputs = op.input("X") if op.type == "depend" else op.input_arg_names
@@ -240,6 +215,7 @@ class _Follower:
         (history_read,) = histories
         history_of_outputs = self._after_scaling_by(op, history_read, gradient=gradients_read[0])
 
+        # These operators wait for the summed gradient, scale it or apply it. Any other would change the sum.
         may_write_after_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
             is_summed = name in self._ever_summed
@@ -251,18 +227,15 @@ class _Follower:
     def _after_scaling_by(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
         """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
 
-        `history` is the history before the operator, and `gradient` the name for the message.
-
-        - `scale`: `factor` is multiplied by the operator's constant. Raises Refused if the operator adds a bias or
-          scales by a variable.
-        - gradient of AMP's multiplication of the loss by the loss scale: `scale_power` rises by 1.
-        - any other operator: the history stays the same.
+        `gradient` is the name for the message. Raises Refused if a `scale` operator does more than multiply by a
+        constant.
         """
         if op.type == "scale":
             bias = op.attr("bias")
             is_constant_factor = not bias and len(op.input_arg_names) == 1
             prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
             return replace(history, factor=history.factor * op.attr("scale"))
+        # AMP multiplies the loss by its dynamic scale, so the gradient of this operator is scaled too.
         is_by_loss_scale = bool(self._dynamic_scales.intersection(op.input_arg_names))
         if op.type == "elementwise_mul_grad" and is_by_loss_scale:
             return replace(history, scale_power=history.scale_power + 1)
@@ -270,10 +243,6 @@ class _Follower:
 
     def _note_merge(self, op: Operator) -> None:
         """Record that an operator adds a gradient and its accumulator (gradient accumulation).
-
-        The history of a gradient says how it was summed and scaled, and how many micro-steps are added up in it. The
-        result has the history of the gradient, with the micro-steps of both added. An accumulator without a history
-        holds zeros and adds no micro-step.
 
         Raises Refused if the gradient is not computed yet or was already summed over the ranks, or if gradient and
         accumulator were scaled differently.
@@ -284,7 +253,7 @@ class _Follower:
             raise Refused(f"{name} is merged after its sum over the ranks, or before it is computed")
         accumulated = self._histories.get(accumulator)
         if accumulated is None:
-            accumulated_micro_steps = 0
+            accumulated_micro_steps = 0  # the accumulator holds zeros
         else:
             accumulated_micro_steps = accumulated.micro_steps
             differ_only_in_micro_steps = replace(accumulated, micro_steps=history.micro_steps) == history
@@ -308,33 +277,36 @@ class _Follower:
 
 
 def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
-    """Prove that the program updates its parameters by the optimizer of `config`.
+    """Prove that a program updates its parameters by the optimizer of `config`.
 
-    Returns how many parameters each type of update operator updates, as {"momentum": 161}. Raises Refused for
-
-    - another optimizer, momentum or weight decay; of LARS, also another coefficient or epsilon;
-    - a LARS operator that mixes up the states of its parameters;
-    - a half-precision parameter without an FP32 master copy.
+    Returns how many parameters each type of update operator updates, as {"momentum": 161}. Raises Refused at the first
+    difference.
     """
-    block = main.global_block()
     parameter_counts: Counter[str] = Counter()
-    for op in block.ops:
-        if op.type not in ops.ALL_UPDATES:
-            continue
-        parameters = op.input("Param")
-        parameter_counts[op.type] += len(parameters)
-        prove(
-            op.type in KINDS[config.kind].operators,
-            f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
-        )
-        _check_attributes(op, config)
-        if op.type == "lars_momentum":
-            _check_lars_states(op)
-        _check_decays(op, config)
-        is_half = any(type_in(block, name) == "float16" for name in parameters)
-        has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
-        prove(not is_half or has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
+    for op in main.global_block().ops:
+        if op.type in ops.ALL_UPDATES:
+            _check_update(op, config)
+            parameter_counts[op.type] += len(op.input("Param"))
     return dict(parameter_counts)
+
+
+def _check_update(op: Operator, config: OptimizerConfig) -> None:
+    """Prove that an update operator is the optimizer of `config`, with an FP32 master of each half-precision parameter.
+
+    Raises Refused for the first difference in the operator's type, settings or states.
+    """
+    parameters = op.input("Param")
+    prove(
+        op.type in KINDS[config.kind].operators,
+        f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
+    )
+    _check_attributes(op, config)
+    if op.type == "lars_momentum":
+        _check_lars_states(op)
+    _check_decays(op, config)
+    is_half = any(type_in(op.block, name) == "float16" for name in parameters)
+    has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
+    prove(not is_half or has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
 
 
 def _check_decays(op: Operator, config: OptimizerConfig) -> None:
@@ -380,12 +352,8 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
 def _check_lars_states(op: Operator) -> None:
     """Prove that one LARS operator updates each of its parameters with that parameter's own state.
 
-    The operator takes lists: parameters, velocities and, in half precision, FP32 master copies.
-
-    - The operator must write each list to the variables from which it reads it.
-    - Entry n of each list must belong to parameter n. For the parameter `fc.w` it is called `fc.w` or `fc.w_...`.
-
-    Raises Refused for the first list that breaks a rule.
+    Each slot of the operator holds a list, with one entry for each parameter. The state of `fc.w` is called `fc.w_...`.
+    Raises Refused for the first state of another parameter.
     """
     parameters = op.input("Param")
     slots = ["Param", "Velocity"]
@@ -400,23 +368,16 @@ def _check_lars_states(op: Operator) -> None:
 
 
 def _decay(op: Operator, index: int) -> float:
-    """Return the L2 weight decay that an update operator applies to its parameter number `index`; 0 for none.
-
-    The attributes depend on the operator:
-
-    - `lars_momentum`: a list of weight decays.
-    - `merged_momentum`: a list of methods and one of coefficients. Both are empty if no parameter decays.
-    - `momentum`: one method and one coefficient.
-    """
+    """Return the L2 weight decay that an update operator applies to its parameter number `index`; 0 for none."""
     if op.type == "lars_momentum":
         return float(op.attr("lars_weight_decay")[index])
     if op.type == "merged_momentum":
-        methods = op.attr("regularization_method")
+        methods = op.attr("regularization_method")  # a list with one for each parameter
         if not methods:
-            return 0.0
+            return 0.0  # no parameter decays
         method = methods[index]
         coefficient = op.attr("regularization_coeff")[index]
-    else:
+    else:  # `momentum`, which updates one parameter
         method = op.attr("regularization_method")
         coefficient = op.attr("regularization_coeff")
     if method != "l2_decay":

@@ -29,6 +29,7 @@ from scoring.record import Check, InputError, Record
 MOST = 10**9  # no number of devices, images or runs is this large
 MOST_RUNS_SHOWN = 6  # in an error about the runs of a log
 _FIELDS = {field.name for field in dataclasses.fields(Record)}
+_WHOLE_LOG: Span = (1, None)  # from the first line to the end
 
 FORMATS: dict[str, type[FormatReader]] = {
     "mllog": mllog.MLLog,
@@ -60,13 +61,13 @@ class Fingerprint(NamedTuple):
 def recognise(path: str | os.PathLike[str]) -> str:
     """Return the name in FORMATS of the format of the log at `path`.
 
-    A log has a format if it holds a row of that format: a line that a program prints of its training steps. All lines
-    are read, because rows of a second format may follow. Raises InputError if the log holds rows of no known format, or
+    A log has a format if it holds a row of that format. Raises InputError if the log holds rows of no known format, or
     of more than one.
     """
     first_rows: dict[str, int] = {}  # the line of the first row, by the format's name
     line = 0
     with _open_unpacked(path) as stream:
+        # All lines are read, because rows of a second format may follow.
         for line, text in enumerate(Lines(stream).texts(), 1):
             for name, reader in FORMATS.items():
                 if name in first_rows:
@@ -89,8 +90,8 @@ def recognise(path: str | os.PathLike[str]) -> str:
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open the log at `path` and yield a stream of its bytes. A gzip file is unpacked while the stream is read.
 
-    gzip is recognised by the first two bytes, not by the name. Raises InputError if the log cannot be opened. A broken
-    gzip file is noticed only while it is read, so InputError may also come out of the body of the `with`.
+    Raises InputError if the log cannot be opened. A broken gzip file raises it later: while the body of the `with`
+    reads.
     """
     try:
         raw = open_log(path)
@@ -138,46 +139,24 @@ def read_record(
 ) -> Record:
     """Return the record of the run that the log at `path` tells of.
 
-    The log is streamed, and only its rows are held in memory. `format` is a name in FORMATS; None recognises it.
-    `devices` and `batch_per_device` replace what the log says, and the record notes a contradiction. `segment` picks
-    one of several runs in the log, counted from 1.
-
-    Raises InputError if the log has no known format or no row, if its samples are not images, or if it holds several
-    runs and `segment` is None.
+    `format` is a name in FORMATS; None recognises it. `devices` and `batch_per_device` replace what the log says.
+    `segment` picks one of several runs, counted from 1. Raises InputError if the log holds no run of images, or several
+    and `segment` is None.
     """
     name = format or recognise(path)
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
 
-    whole: Span = (1, None)
-    reader = _read(path, name, whole)
+    reader = _read(path, name, _WHOLE_LOG)
     fingerprint = _fingerprint(path)
     runs = reader.lines.runs(reader.restarts)
     span = _span_of_segment(path, runs, fingerprint.lines, segment)
-    if span != whole:
+    if span != _WHOLE_LOG:
         reader = _read(path, name, span)  # again, but only the lines of this run
 
     changed_fields = _override_by_options(reader, {"devices": devices, "batch_per_device": batch_per_device})
     _derive_devices_or_batch(reader)
-    facts = {field: fact for field, fact in reader.facts_by_name.items() if field in _FIELDS}
-    record = Record(
-        file=os.fspath(path),
-        sha256=fingerprint.sha256,
-        lines=fingerprint.lines,
-        segment=None if span == whole else (span[0], span[1] or fingerprint.lines),
-        format=name,
-        windows=tuple(reader.windows),
-        epochs=tuple(reader.epochs),
-        quality=tuple(reader.qualities),
-        evaluations=tuple(reader.evaluation_spans),
-        truncated=reader.truncated,
-        software=reader.software,
-        field_lines={field: fact.line for field, fact in facts.items() if fact.line},
-        from_options=changed_fields,
-        checks=tuple(reader.checks),
-        header=reader.header,
-        **{field: fact.value for field, fact in facts.items()},
-    )
+    record = _record_of_reader(reader, os.fspath(path), name, fingerprint, from_options=changed_fields)
     _complete_windows(record)
     has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
     if not record.windows and not has_begun:
@@ -186,6 +165,33 @@ def read_record(
         record,
         checks=(*reader.checks, *checks.checks_of_record(record)),
         problems=(*reader.problems, *checks.problems_of_time_stamps(record)),
+    )
+
+
+def _record_of_reader(
+    reader: FormatReader, file: str, format: str, fingerprint: Fingerprint, *, from_options: tuple[str, ...]
+) -> Record:
+    """Return a record of what `reader` has read. Its checks are those that the reader itself made."""
+    first_line, last_line = reader.lines.span
+    is_whole_log = reader.lines.span == _WHOLE_LOG
+    facts = {field: fact for field, fact in reader.facts_by_name.items() if field in _FIELDS}
+    return Record(
+        file=file,
+        sha256=fingerprint.sha256,
+        lines=fingerprint.lines,
+        segment=None if is_whole_log else (first_line, last_line or fingerprint.lines),
+        format=format,
+        windows=tuple(reader.windows),
+        epochs=tuple(reader.epochs),
+        quality=tuple(reader.qualities),
+        evaluations=tuple(reader.evaluation_spans),
+        truncated=reader.truncated,
+        software=reader.software,
+        field_lines={field: fact.line for field, fact in facts.items() if fact.line},
+        from_options=from_options,
+        checks=tuple(reader.checks),
+        header=reader.header,
+        **{field: fact.value for field, fact in facts.items()},
     )
 
 
@@ -206,9 +212,8 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
     """Return the first and the last line of the run that `segment` picks, counted from 1, or of the only run.
 
-    `runs` are the spans of all runs. The last line of the last run is None, which means the end of the log. Messages
-    then show `lines`, the number of lines in the log. Raises InputError if there is no such run, or if there are
-    several and `segment` is None.
+    `lines` is the length of the log, for messages. Raises InputError if there is no such run, or if there are several
+    and `segment` is None.
     """
     in_words = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     shown = "; ".join(in_words[:MOST_RUNS_SHOWN])
@@ -228,12 +233,8 @@ def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: 
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
     """Replace facts of the log by the values of command-line options, and return the names of the changed fields.
 
-    `options` maps a field of the record to its value:
-
-    - None: the option is not given, and nothing changes.
-    - The value that the log states: nothing changes.
-    - Another value than the log states: it replaces that value, and a problem is added to the reader's list.
-    - A value of which the log says nothing: it is set.
+    The value None is an option that is not given. If the log states another value, a problem is added to the reader's
+    list.
     """
     changed = []
     for field, value in options.items():
@@ -252,13 +253,7 @@ def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -
 def _derive_devices_or_batch(reader: FormatReader) -> None:
     """Derive the number of devices, or the batch of one device, from the batch over all devices.
 
-    What happens depends on what the log states beside the batch over all devices:
-
-    - both: nothing is derived, and a check is added that records whether the three agree;
-    - devices only: batch_per_device = batch_of_all / devices;
-    - batch_per_device only: devices = batch_of_all / batch_per_device.
-
-    A division that leaves a remainder sets nothing.
+    If the log states all three, a check of them is added instead. A division that leaves a remainder sets nothing.
     """
     batch_of_all = reader.value("batch_of_all")
     if not batch_of_all:
@@ -295,12 +290,10 @@ def _complete_windows(record: Record) -> None:
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set the number of steps of the first row if the row covers all steps since the run began.
+    """Set the steps of the first row if it covers all steps since the run began. Also set its seconds, if known.
 
-    It does if as many steps lead to the first row as lie between it and the second row. Example: rows at steps 10 and
-    20, counted from 1, have 10 steps each. With rows at steps 510 and 520, nothing is set, because rows before the
-    first one may be missing. The seconds are also set, to step time x steps, if the printed step time stands for all
-    steps of a row.
+    Rows at steps 10 and 20, counted from 1, have 10 steps each. With rows at 510 and 520, nothing is set: earlier rows
+    may be missing.
     """
     first, second = record.windows[:2]
     if first.steps is not None or first.step is None:
@@ -363,8 +356,7 @@ def main(args: argparse.Namespace) -> int:
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
     """Yield the records as one JSON list, in many pieces of text.
 
-    A log may have a million windows, so the text of a whole record is never held in memory. Each record is put together
-    by hand: first its other fields without the closing brace, then the list `windows` with one piece per window.
+    A log may have a million windows, so the text of a whole record is never held in memory: each window is a piece.
     """
     yield "["
     for record_index, record in enumerate(records):

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from runlog.digits import significant, six_digits
-from scoring.importers.gaps import gaps_of_training, without_pauses
+from scoring.importers.gaps import Gap, gaps_of_training, without_pauses
 from scoring.importers.run_time import rows_of_epochs, training_rate_by_clock
 from scoring.importers.text import lines_in_words, total
 from scoring.record import Check, Record, Window
@@ -50,14 +50,8 @@ def _check_of_ratio(
 ) -> Check:
     """Return the check `name` of two figures, given `ratio`, the one figure divided by the other.
 
-    `first_way` and `second_way` say in words what the two figures are. The check has one of three results:
-
-    - agree: |ratio - 1| <= tolerance, which is CLOCKS_AGREE_WITHIN for CLOCK_CHECKS and AGREES_WITHIN for others;
-    - refused: the ratio is above MAX_PLAUSIBLE_RATIO or below its inverse, so the log supports no figure of speed;
-    - neither: the figures differ, but not that far.
-
-    Both limits are widened by `rounding`, the error of the ratio from rounded digits in the log. A check that is not
-    `refusable` only informs: it is never refused.
+    A `refusable` check is refused if no pause explains the ratio. Any other check only informs. `rounding` is the error
+    of the ratio from rounded digits in the log.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -97,28 +91,18 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the time between the rows' stamps with the time by the rows' own figures, both without pauses.
 
-    The rows' own figures are their step times if the log prints these, otherwise steps x batch / rate. The check allows
-    for the rounding of the time stamps. Returns None if there are fewer than two gaps between rows, or if all gaps are
-    pauses (see `without_pauses`).
+    Returns None if there are fewer than two gaps between rows, or if all gaps are pauses.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
 
-    has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
-    last_digit_s = 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more
+    last_digit_s = _last_digit_s(gaps)
     kept = without_pauses(gaps, last_digit_s)
     if not kept:
         return None
 
-    prints_step_times = record.windows[-1].seconds is not None  # of the last row: the first may not say its seconds
-    if prints_step_times:
-        name = "time"
-        own_figures = "their step times"
-    else:
-        name = "steps, batch and rate against time"
-        own_figures = "steps x batch / rate"
-
+    name, own_figures = _names_of_own_figures(record)
     stamps_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
     lines = lines_in_words([gap.row for gap in kept])
@@ -135,12 +119,25 @@ def _check_time_stamps(record: Record) -> Check | None:
     )
 
 
+def _names_of_own_figures(record: Record) -> tuple[str, str]:
+    """Return the name of the check of time stamps, and in words the rows' own figures that it compares with them."""
+    prints_step_times = record.windows[-1].seconds is not None  # of the last row: the first may not say its seconds
+    if prints_step_times:
+        return "time", "their step times"
+    return "steps, batch and rate against time", "steps x batch / rate"
+
+
+def _last_digit_s(gaps: Sequence[Gap]) -> float:
+    """Return how many seconds the last digit of the time stamps stands for."""
+    has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
+    return 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more
+
+
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses: time between rows, by the stamps, that the rows' own times do not account for.
 
-    Returns None unless the stamps' time is clearly longer than the rows' time: by more than CLOCKS_AGREE_WITHIN of the
-    rows' time plus TWO_STAMPS_ERROR_S. Also returns None if there are fewer than two gaps between rows. Gaps between
-    epochs do not count. The check only informs and never refuses a figure, because figures of speed leave pauses out.
+    Returns None unless the stamps' time is clearly longer. The check never refuses a figure, because figures of speed
+    leave pauses out.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -164,17 +161,14 @@ def _check_pauses(record: Record) -> Check | None:
 def _check_run_time(record: Record) -> Check | None:
     """Compare the images/s by the epochs' printed durations with the images/s by the log's clock, without evaluations.
 
-    The clock's time runs from the first epoch to the last one, or over the whole run (see `training_rate_by_clock`).
-
-    A printed duration is too short if the program stamps an epoch when its work is launched on the devices, not when
-    the work is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
-
     Returns None if the rows are not whole epochs, or if the clock was set so that no time is left.
     """
     rows = rows_of_epochs(record)
     if not rows:
         return None
 
+    # Durations are too short if a program stamps an epoch when its work is launched on the devices, not when the work
+    # is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
     durations_s = total(rows, "seconds")
     rate_by_durations = total(rows, "images") / durations_s
     by_clock = training_rate_by_clock(record, rows, rate_by_durations)
@@ -193,12 +187,6 @@ def _check_run_time(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean rate that rows print with the mean rate of the epochs' summaries, which have another clock.
 
-    Both means are images / seconds:
-
-    - A summary has seconds and a rate, so its images are seconds x rate.
-    - A row has steps and a rate. Its images are steps x batch, and its seconds are steps x batch / rate. The batch is
-      constant and cancels out: the mean is sum of steps / sum of (steps / rate).
-
     Only epochs with both a summary and rows that print a rate are compared. Returns None if there are none.
     """
     summaries = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
@@ -209,17 +197,31 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     epoch_numbers = dict.fromkeys(row.epoch for row in rows)  # each once, in order; a set would lose the order
     epochs = [summaries[number] for number in epoch_numbers]
     epochs_s = total(epochs, "seconds")
-    # The conditions in the sums are for the type checker: all of these rows and epochs have both figures.
-    images = math.fsum(epoch.seconds * epoch.printed_rate for epoch in epochs if epoch.seconds and epoch.printed_rate)
-    epochs_rate = images / epochs_s
-    steps_over_rates = math.fsum(row.steps / row.printed_rate for row in rows if row.steps and row.printed_rate)
-    rows_rate = total(rows, "steps") / steps_over_rates
+    epochs_rate = _mean_rate_of_summaries(epochs)
+    rows_rate = _mean_rate_of_rows(rows)
     return _check_of_ratio(
         "rates against the epochs' time",
         f"{lines_in_words(epochs)}: the epochs' own {six_digits(epochs_s)} s, {six_digits(epochs_rate)} images/s",
         f"{lines_in_words(rows)}: their rates, {six_digits(rows_rate)} images/s",
         ratio=rows_rate / epochs_rate,
     )
+
+
+def _mean_rate_of_summaries(epochs: Sequence[Window]) -> float:
+    """Return the mean images/s of epochs by their summaries: sum of (seconds x printed rate) / sum of seconds."""
+    # The condition in the sum is for the type checker: all of these epochs have both figures.
+    images = math.fsum(epoch.seconds * epoch.printed_rate for epoch in epochs if epoch.seconds and epoch.printed_rate)
+    return images / total(epochs, "seconds")
+
+
+def _mean_rate_of_rows(rows: Sequence[Window]) -> float:
+    """Return the mean of the rates that rows print: sum of steps / sum of (steps / printed rate).
+
+    A row has steps x batch images and takes steps x batch / rate seconds. The batch is constant and cancels out.
+    """
+    # The condition in the sum is for the type checker: all of these rows have both figures.
+    steps_over_rates = math.fsum(row.steps / row.printed_rate for row in rows if row.steps and row.printed_rate)
+    return total(rows, "steps") / steps_over_rates
 
 
 def _rows_with_rates(record: Record) -> list[Window]:
@@ -234,16 +236,12 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that our own program counts over all windows with steps x batch of all devices.
 
-    Returns None in these cases:
-
-    - The images of a window could not be read. The log then has a check that says so.
-    - The log is another program's: its windows have no phase such as "train". Its images were computed from the steps,
-      so a comparison would say nothing.
-    - The batch of all devices is unknown.
+    Returns None for another program's log, for an unknown batch, or if the images of a window cannot be read.
     """
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
-    if has_unreadable_images:
+    if has_unreadable_images:  # the log then has a check that says so
         return None
+    # Other programs' windows have no phase. Their images were computed from the steps: a comparison would say nothing.
     windows = [window for window in record.windows if window.phase is not None and window.images and window.steps]
     batch = record.global_batch
     if not windows or not batch:
@@ -262,18 +260,15 @@ def _check_counted_images(record: Record) -> Check | None:
 def _check_printed_rates(record: Record) -> Check | None:
     """Compare the rates that rows print with the rows' images over their seconds.
 
-    Only rows with images, seconds and a printed rate count: the epochs of MLPerf logs. The two rates over all of them:
-
-    - printed: sum of images / sum of (images / printed rate), which is the mean weighted by time;
-    - measured: sum of images / sum of seconds.
-
-    Returns None if no row has all three figures, or if the rates are those of one device.
+    Only rows with all three figures count: the epochs of MLPerf logs. Returns None if there are none, or if the rates
+    are those of one device.
     """
     rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if record.rate_scope != "global" or not rows:
         return None
 
     images = total(rows, "images")
+    # images / seconds_by_rates is the mean of the printed rates, weighted by time.
     # The condition in the sum is for the type checker: all of these rows have both figures.
     seconds_by_rates = math.fsum(row.images / row.printed_rate for row in rows if row.images and row.printed_rate)
     printed_rate = images / seconds_by_rates
@@ -290,11 +285,8 @@ def _check_printed_rates(record: Record) -> Check | None:
 def _check_batch(record: Record) -> Check | None:
     """Compare the batch of one device with the median of rate x step time over the rows.
 
-    Returns None in these cases:
-
-    - The rates are those of all devices.
-    - No row prints both a rate and a step time, or the batch is unknown.
-    - The log states the batch and the rows agree. A batch from the command line is always reported.
+    Returns None if the log does not state these figures for one device, or if its own batch agrees. A batch from the
+    command line is always reported.
     """
     rows: list[Window] = []
     batches: list[float] = []
@@ -324,8 +316,8 @@ def _check_batch(record: Record) -> Check | None:
 def _check_summary_rate(record: Record) -> Check | None:
     """Compare the rate that the log closes with and the average of the rates that its rows print.
 
-    Logs do not say how they average. So the closing rate is compared with the nearest of mean, harmonic mean and
-    median. Returns None if the log has no closing rate, or fewer than two rows with a rate.
+    Logs do not say how they average, so the nearest average counts. Returns None without a closing rate, or with fewer
+    than two rates of rows.
     """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary_rate = record.summary_rate

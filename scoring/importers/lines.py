@@ -65,9 +65,8 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number` if its text is one that a tool prints as it starts.
 
-        A tool prints several such texts as it starts, and the first of them is where the run begins. Some are printed
-        exactly once per start. If one of these comes again before any row, the earlier start failed, and the run begins
-        on line `number`.
+        The run begins at the first of several such texts. If a text that is printed once per start comes again before
+        any row, the earlier start failed.
         """
         word = _start_word(text)
         if word is None:
@@ -96,24 +95,18 @@ class Lines:
             self._has_row = True
 
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
-        """Return the first and the last line of each run of the log, in order. Call this after all lines are read.
+        """Return the first and the last line of each run in the log. Call this after all lines are read.
 
-        A run begins on one of these lines:
-
-        - The first line that was read, if a row follows.
-        - A line after a row on which a tool prints that it starts, if another row follows.
-        - A row at which the step counter goes back. `restarts` has pairs of lines: of the row before, and of this row.
-          Such a row does not count if a start that a tool prints lies between the two.
-
-        The last line of the last run is that of the span that was read: None for a span to the end of the log. If the
-        log has no run, the span itself is returned.
+        `restarts` has the lines of each two successive rows between which the step counter goes back. A last line of
+        None is the end of the log.
         """
         first_lines = list(self._first_lines)  # those of the first two kinds, from `confirm_run`
         for line_before, line_after in restarts:
+            # A start that the tool prints between the two rows is already in the list: the run began there.
             has_start_between = any(line_before < start <= line_after for start in self._first_lines)
             if not has_start_between:
                 first_lines.append(line_after)
-        if not first_lines:
+        if not first_lines:  # no row
             return [self.span]
 
         first_lines.sort()
@@ -136,18 +129,13 @@ class Lines:
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
+        """Yield the number and the text of each line, without the rows that higher ranks repeat.
 
-        mpirun can put before each line the rank that wrote it. If all ranks print the same rows, only those of the
-        lowest rank that prints any are yielded:
+        A row is a line with the text `marker`. Example for the marker `loss`:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
-
-        A row is a line that holds the text `marker`, such as `loss`. Lines that a tool prints as it starts are also
-        left out for the other ranks. Any other line is yielded, whatever its rank. All lines are yielded before the
-        first block of lines with a row, because only that shows which ranks print rows.
         """
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
         for block in self._blocks_of_lines():
@@ -169,14 +157,10 @@ class Lines:
             yield [self._untagged(number, text) for number, text in block]
 
     def _untagged(self, number: int, text: str) -> TaggedLine:
-        """Return a line without mpirun's tags, which say which rank wrote it, and the rank of its first tag.
+        """Return a line without mpirun's tags, and note the first line of each rank in `ranks`.
 
-        - `[1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. A short text before the tag, such as a time, is dropped.
-        - A line without a tag has the rank None.
-        - A first tag behind more than _PREFIX_CHARS characters is no prefix: another process wrote into the line. The
-          text before the tag is kept, and the rank is None.
-
-        The first line with a tag of a rank is noted in `ranks`.
+        Example: `[1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. A short text before the tag, such as a time, is
+        dropped. A line without a tag at its start has the rank None.
         """
         may_have_tag = "]<std" in text  # faster than the pattern
         match = _RANK_TAG.search(text) if may_have_tag else None
@@ -186,7 +170,7 @@ class Lines:
         rank = int(match[1])
         self.ranks.setdefault(rank, number)
         is_inside_line = match.start() > _PREFIX_CHARS
-        if is_inside_line:
+        if is_inside_line:  # another process wrote into the line, so the tag does not say who began it
             return TaggedLine(number, _RANK_TAG.sub("", text), None)
         text_after_tag = text[match.end() :].removeprefix(" ")
         return TaggedLine(number, _RANK_TAG.sub("", text_after_tag), rank)

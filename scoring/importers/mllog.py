@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from runlog import run, schema
+from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, read_stream
 from runlog.run import Mark, Run, real
 from scoring.importers.lines import Lines
@@ -52,11 +53,7 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        A window is a stretch of training. The windows are the first of these that the log has:
-
-        - the `step_window` events of our own logs;
-        - the epochs with a time or a rate;
-        - the blocks of epochs.
+        The windows are the `step_window` events of our own logs, or else the epochs, or else the blocks of epochs.
         """
         first, last = self.lines.span
         for entry in read_stream(self.lines.stream):
@@ -98,11 +95,8 @@ class MLLog(FormatReader):
     def _take_entry(self, entry: Entry) -> None:
         """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
 
-        - A Problem is noted as a problem of the record.
-        - A `step_window` event becomes a window and is not kept, so that a long run is in memory only once.
-        - Any other event or section is kept in `self.events`.
-
-        `self.lines` is notified of entries that show where a run begins.
+        A `step_window` event becomes a window at once. Other events and sections are kept in `self.events`.
+        `self.lines` is notified of where a run begins.
         """
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
@@ -115,6 +109,7 @@ class MLLog(FormatReader):
             self.lines.confirm_run(entry.line)  # a run that logs its start counts, even if nothing follows
 
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
+            # The event is not kept, so that a long run is in memory only once.
             step = run.scalar(entry.metadata.get("step"))
             rank_times = self.events.rank_times.pop(step, None)  # logged before the window, with the same step
             self._add_step_window(entry, rank_times)
@@ -144,8 +139,8 @@ class MLLog(FormatReader):
     def _read_run_summary(self) -> None:
         """Set devices, batch, precision, framework, model and the like from `run_summary`, an event of our own logs.
 
-        Its table of values also becomes a section of the header. A log without the event is another program's, and
-        nothing is set. An event without a table becomes a problem of the record.
+        Its table of values also becomes a section of the header. An event without a table becomes a problem of the
+        record.
         """
         summary = self.events.first.get(schema.RUN_SUMMARY.key)
         if summary is None:
@@ -164,8 +159,7 @@ class MLLog(FormatReader):
     def _read_single_events(self) -> None:
         """Set the facts that a log states in one event each, such as the run's start and stop.
 
-        If an event is logged more than once, the first counts; for train_samples and eval_samples, the last. A repeated
-        start or stop becomes a problem of the record. A log without run_stop is truncated.
+        A repeated start or stop becomes a problem of the record. A log without run_stop is truncated.
         """
         events = self.events
         self._set_from_first_mark("run_start", events.starts)
@@ -214,12 +208,10 @@ class MLLog(FormatReader):
         return result
 
     def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
-        """Add the window that a `step_window` event of our own logs states: its steps, seconds, images, loss and so on.
+        """Add the window that a `step_window` event of our own logs states.
 
-        `rank_times` is the spread of the ranks' times in the window, or None if that was not logged. The
-        printed step time is set to seconds / steps, so that the speed is known even without images. A window whose
-        images cannot be read is also added to `_without_images`. An event whose value is no table, or lacks the steps
-        or the time, becomes a problem of the record instead of a window.
+        An event without steps or time becomes a problem of the record instead. `rank_times` is None if it was not
+        logged. A window whose images cannot be read is also added to `_without_images`.
         """
         values = table_or_none(event.value) or {}
         steps = self._readable(event, "steps", values.get("steps"), positive_whole)
@@ -230,8 +222,19 @@ class MLLog(FormatReader):
             self.note_problem(f"line {event.line}: step_window without {missing}")
             return
 
+        window = self._step_window(event, values, steps, seconds)
+        window.rank_times = rank_times
+        self.add_window(window)
+        if window.images is None:
+            self._without_images.append(window)
+
+    def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
+        """Return the window of a `step_window` event with this table of values.
+
+        A value that cannot be read is None in the window, and becomes a problem of the record.
+        """
         images = self._readable(event, "images", values.get("images"), positive_amount)
-        window = Window(
+        return Window(
             line=event.line,
             step=self._readable(event, "step", event.metadata.get("step"), positive_whole),
             epoch=self._readable(event, "epoch_num", event.metadata.get("epoch_num"), positive_whole),
@@ -239,17 +242,13 @@ class MLLog(FormatReader):
             images=images,
             seconds=seconds,
             data_wait_s=wait_within(self._readable(event, "data_wait_s", values.get("data_wait_s"), real), seconds),
-            printed_step_time_s=seconds / steps,
+            printed_step_time_s=seconds / steps,  # so that the speed is known even without images
             end_s=event.time_ms / 1000,
             phase=text_or_none(event.metadata.get("phase")),
             loss=self._readable(event, "loss", values.get("loss"), real),
             gpu_memory_mib=self._readable(event, "gpu_memory_mib", values.get("gpu_memory_mib"), real),
             power_w=self._readable(event, "power_w", values.get("power_w"), real),
-            rank_times=rank_times,
         )
-        self.add_window(window)
-        if images is None:
-            self._without_images.append(window)
 
     def _report_unreadable_images(self) -> None:
         """Add a check `images` that nothing was compared, if the images of some step windows cannot be read.
@@ -294,12 +293,8 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield a window for each block of epochs, from the block's start to the end of its training.
 
-        The windows have neither images nor steps if the images of an epoch are not known. A block is left out in these
-        cases:
-
-        - The end of its training is not logged (see `_training_of_blocks`).
-        - Its first epoch or its number of epochs is not logged.
-        - Its time is not positive, because the clock was set back.
+        A block is left out if its epochs are not logged or its time is not positive. The windows lack images and steps
+        if the images of an epoch are not known.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")

@@ -59,52 +59,41 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
     """Return a window for each epoch that stopped or that has a rate, in the order of their lines.
 
     `samples` is the number of images in an epoch and `batch` that in a step; None if the log does not state it.
-
-    - An epoch with an `epoch_throughput`, an event of our own logs: seconds, images and wait for input come from that.
-    - Any other epoch: the seconds come from its start and stop.
-
-    An epoch with seconds but without images of its own gets `samples` images. Steps = images / batch. The printed rate
-    is the epoch's foreign rate, one that another submitter prints.
     """
-    windows = []
-    for number, epoch in _epochs_by_number(events).items():  # only epochs that stopped or have a rate
-        seconds = epoch.marked_seconds
-        images: float | None = None
-        wait_s: float | None = None
-        if epoch.own_throughput:
-            seconds = positive_amount(epoch.own_throughput.time_s)
-            images = positive_amount(epoch.own_throughput.images)
-            wait_s = real(epoch.own_throughput.data_wait_s)
-        if images is None and seconds:
-            images = samples
-        steps: int | None = None
-        if images and batch:
-            steps = int(images // batch)
-
-        windows.append(
-            Window(
-                line=epoch.line,
-                epoch=epoch_number(number),
-                steps=steps,
-                images=images,
-                seconds=seconds,
-                data_wait_s=wait_s,
-                printed_rate=epoch.printed_rate,
-                end_s=epoch.end_s,
-            )
-        )
+    epochs = _epochs_by_number(events)
+    windows = [_window_of_epoch(number, epoch, samples, batch) for number, epoch in epochs.items()]
     return sorted(windows, key=_line_of)
 
 
-def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged.
+def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
+    """Return the window of an epoch: its time, images and steps by its own throughput, if the log has one.
 
-    An epoch gets three things from the log:
-
-    - The interval from its start to its stop. If several intervals have its number, the last one counts.
-    - Its own throughput: the last `epoch_throughput`, an event of our own logs.
-    - Its foreign rate: the first positive rate that another submitter prints.
+    If not, the time is that from its start to its stop. An epoch with a time but no images gets `samples` images.
     """
+    seconds = epoch.marked_seconds
+    images: float | None = None
+    wait_s: float | None = None
+    if epoch.own_throughput:
+        seconds = positive_amount(epoch.own_throughput.time_s)
+        images = positive_amount(epoch.own_throughput.images)
+        wait_s = real(epoch.own_throughput.data_wait_s)
+    if images is None and seconds:
+        images = samples
+
+    return Window(
+        line=epoch.line,
+        epoch=epoch_number(number),
+        steps=int(images // batch) if images and batch else None,
+        images=images,
+        seconds=seconds,
+        data_wait_s=wait_s,
+        printed_rate=epoch.printed_rate,
+        end_s=epoch.end_s,
+    )
+
+
+def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
+    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged."""
     epochs: dict[Any, Epoch] = {}
     stops: list[Mark] = []
     for interval in events.epochs:

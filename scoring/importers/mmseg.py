@@ -50,14 +50,10 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Take a fact that a line before the first row states. What happens depends on its `name`:
+        """Take a fact that a line before the first row states. A fact that is set already keeps its value.
 
-        - `loader`: the section of the data loader `value` begins. No fact is set.
-        - `batch_of_loader`: sets `batch_per_device`, but only in the section of the training loader.
-        - `precision`: sets the precision to `amp`, whatever `value` is. The line switches half precision on.
-        - Any other name: sets the fact `name` to `value`.
-
-        A fact that is set already keeps its value.
+        The name `loader` begins the section of a data loader. `batch_of_loader` counts only in the section of the
+        training loader.
         """
         if name == "loader":
             self._loader = str(value)
@@ -65,7 +61,7 @@ class MMSeg(FormatReader):
             if self._loader == "train":
                 self.set_if_unset("batch_per_device", value, line)
         elif name == "precision":
-            self.set_if_unset("precision", "amp", line)
+            self.set_if_unset("precision", "amp", line)  # `value` is the switch of half precision that is on
         else:
             self.set_if_unset(name, value, line)
 
@@ -82,9 +78,8 @@ class MMSeg(FormatReader):
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices by the list of GPUs in the printed configuration, if it has one.
 
-        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. If both forms are printed, the one on
-        the earlier line counts. A list of one device under a launcher (`Distributed training: True`) sets nothing: each
-        process may list only its own device.
+        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. If both forms are printed, the earlier
+        line counts.
         """
         printed_forms = [form for form in ("range", "ids") if form in self.facts_by_name]
         if not printed_forms:
@@ -98,6 +93,7 @@ class MMSeg(FormatReader):
         else:
             count = len(numbers)
 
+        # Each process under a launcher may list only its own device.
         may_be_own_device = count == 1 and "distributed" in self.facts_by_name
         if count > 0 and not may_be_own_device:
             self.set_if_unset_from("devices", first_form, count)

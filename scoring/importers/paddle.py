@@ -49,14 +49,13 @@ class Launch(FormatReader):
     def _device_counts(self) -> dict[str, Fact]:
         """Return a dict from each place in the log that states the number of devices to that number and its line.
 
-        - `replicas x nnodes`: the launcher's `replicas` are the processes of one node, each with a device. A product of
-          0 is kept, and contradicts any other place.
-        - The other places state the number itself. A 0 becomes None, which states nothing.
+        The launcher's `replicas` are the processes of one node, each with a device. The number None states nothing.
         """
         counts: dict[str, Fact] = {}
         replicas = self.facts_by_name.get("replicas")
         nodes = integer(self.value("nodes"))
         if replicas and nodes is not None:
+            # A product of 0 is kept, and contradicts any other place.
             counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
 
         fact_names = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
@@ -163,9 +162,8 @@ class PaddleSeg(Launch):
     def finish_facts(self) -> None:
         """Set the precision, the model and the batch, and convert the facts.
 
-        - The precision is that of the command line. `fp16` means AMP, with its level if one is stated.
-        - The model is the network and its backbone: a network `FCN` with the backbone `HRNet_W48` is `FCN HRNet_W48`.
-        - The batch is that of the command line, or else that of the configuration.
+        The model is the network and its backbone, such as `FCN HRNet_W48`. A batch on the command line overrides the
+        configuration.
         """
         level = self.value("level")
         name_of_fp16 = f"amp_{level.lower()}" if level else "amp"

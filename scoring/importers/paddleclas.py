@@ -109,9 +109,9 @@ class Dygraph(Launch):
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, also as a line of the configuration.
 
-        The configuration is printed as an indented tree with a key on each line. `_config_path` holds the keys from the
-        root to this line, so the line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. The batch,
-        the model and the epochs wanted become facts; switches of precision are kept for `_precision`.
+        The configuration is printed as an indented tree with a key on each line. With `_config_path`, the line
+        `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. Switches of precision are kept for
+        `_precision`.
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -145,15 +145,9 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision as a record names it, by the first of these switches that the configuration states:
+        """Return the precision as a record names it, or None if the configuration does not state it.
 
-        - `use_pure_fp16 : True` -> amp_o2
-        - `use_fp16 : True` -> fp16
-        - `use_amp : False` -> fp32
-        - neither `use_amp` nor a section `AMP` -> None
-        - AMP with `level` O1 or O2 -> amp_o1 or amp_o2
-        - AMP with `use_pure_fp16 : False` -> amp_o1
-        - any other AMP -> amp, which leaves the level open
+        The result `amp` leaves the level open.
         """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
@@ -172,17 +166,7 @@ class Dygraph(Launch):
         return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"
 
     def _is_truncated(self) -> bool | None:
-        """Return whether the log ends before its run does, or None if its lines do not show that.
-
-        The epoch of the last row decides, in this order:
-
-        - It comes before the last epoch that the configuration wants: True.
-        - Its end is printed, but the configuration does not say how many epochs are wanted: None. Further epochs may be
-          missing.
-        - Its end is printed: False.
-        - Only the end of other epochs is printed: True.
-        - No epoch's end is printed, as in some public logs: None.
-        """
+        """Return whether the log ends before its run does, or None if its lines do not show that."""
         epoch = self.last_position.epoch if self.last_position else None
         epochs_wanted = integer(self.value("epochs_wanted"))
         if epoch is not None and epochs_wanted is not None:
@@ -190,27 +174,19 @@ class Dygraph(Launch):
             if epoch < last_epoch_wanted:
                 return True
 
-        has_ended = epoch in self._ended_epochs
-        if has_ended and epochs_wanted is None:
-            return None
-        if has_ended:
-            return False
-        prints_ends = bool(self._ended_epochs)
-        if prints_ends:
-            return True
-        return None
+        if not self._ended_epochs:
+            return None  # some public logs print the end of no epoch
+        if epoch not in self._ended_epochs:
+            return True  # the program prints the end of each epoch, but not of this one
+        if epochs_wanted is None:
+            return None  # further epochs may be missing
+        return False
 
     def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return how many steps the printed averages of a row cover, up to the row's own step.
+        """Return how many steps a row covers, or None if rows before the log's first row may be missing.
 
-        They cover the steps from the latest of these on:
-
-        - the first step of the epoch;
-        - the step after the row before, if that row is of the same epoch;
-        - `reset_step`, if the row has reached it: the program resets its averages there.
-
-        Example: with `reset_step` 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns
-        None for the log's first row unless it is at an epoch's first step: rows before it may be missing.
+        The program resets its averages at `reset_step`. If that is 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps
+        (5 to 10) and 10 steps.
         """
         last = self.last_position
         if last is None and position.step > self.meters.first_step:
@@ -254,14 +230,10 @@ class Static(Dygraph):
         self.first_step = self.meters.first_step
 
     def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
-        """Return how many steps a row covers, their seconds, and their wait for input. Call this for each row in order.
+        """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The printed averages are over all steps since the program last reset them. A row's total is average x steps,
-        and its own time is its total less that of the row before. Example: the averages are 0.2 s over 20 steps, and
-        0.3 s over 30 steps in the next row. The next row covers 10 steps, which took 9 s - 4 s. In a new epoch and
-        after a reset, the row's own time is its whole total. The totals are remembered for the next row.
-
-        Seconds are None if they are not positive. The wait is None if it is not printed, or is longer than the seconds.
+        The printed averages are over all steps since the last reset. So the row's own time is its total less the total
+        of the row before.
         """
         totals = self._totals_of_row(position, row)
         steps = self._steps_since_last_row(position)
@@ -270,6 +242,7 @@ class Static(Dygraph):
             self._last_total_s = 0.0
             self._last_wait_s = 0.0
 
+        # Example: averages of 0.2 s over 20 steps, then of 0.3 s over 30 steps. The later 10 steps took 9 s - 4 s.
         seconds = None
         if totals.time_s > self._last_total_s:
             seconds = totals.time_s - self._last_total_s
@@ -288,8 +261,7 @@ class Static(Dygraph):
     def _mean_step_s(self, row: Columns) -> float:
         """Return the mean step time of a row's averages, as exactly as the row's digits allow.
 
-        Old releases print the time with few digits. For their rows, batch / rate is returned because it is more exact,
-        if the row has a rate and the rows so far imply the batch.
+        Old releases print the time with few digits. For their rows, batch / rate is more exact.
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column

@@ -39,8 +39,8 @@ class RowPattern:
     def search(self, text: str) -> Values | None:
         """Return the values of the row in `text`, or None if `text` holds no row.
 
-        A row has the head, and behind it all of the needed fields, in any order. The values are the groups of the head,
-        then one value for each needed field and each other field. A missing other field has the value None.
+        The values are the groups of the head, then one for each needed field and each other field. A missing other
+        field has the value None.
         """
         head = self.head.search(text)
         if head is None:
@@ -67,20 +67,12 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 
 
 def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -> Iterator[Row]:
-    """Yield each line of the log as a Row, with the values of the printed row in it, or None if it holds no row.
+    """Yield each line of the log as a Row, and note in `lines` where its runs begin.
 
-    `row_marker` is a text at the start of every printed row, and `tool_marker` one in every line that the tool prints.
-    Two rows on one line are yielded as two. If several ranks print rows, only those of the lowest rank are yielded.
-    Calls `lines.confirm_run` for each row and `lines.note_if_start` for other lines: `lines` works out the runs.
-
-    Another process may write into the middle of a row. The second half of the row then follows up to HALF_ROW_LINES
-    lines later. The joined row replaces the line of the second half, and has the line number of the first half:
-
-        5: iter: 10, loss:     ->  line 5, no values
-        6: another process     ->  line 6, no values
-        7: 0.5, time: 0.1      ->  line 5, values of `iter: 10, loss: 0.5, time: 0.1`
+    The values are None if a line holds no printed row. Two rows on one line are yielded as two. A row that another
+    process's text breaks in two is joined (see `_joined`).
     """
-    # The first half of a broken row. Kept until its second half comes, or a line with a row, or it is too far back.
+    # Kept until its second half comes, or a line with a row, or it is too far back.
     first_half: Row | None = None
     for number, line in lines.without_repeated_rows(row_marker):
         if row_marker in line:
@@ -111,7 +103,14 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
 
 
 def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
-    """Return the row that the first half of a row and a later line make together, or None if they make none."""
+    """Return the row that the first half of a row and a later line make together, or None if they make none.
+
+    Example: lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1` of line 5.
+
+        5: iter: 10, loss:
+        6: another process
+        7: 0.5, time: 0.1
+    """
     text = f"{first_half.text} {line}"[:MAX_ROW_CHARS]
     values = pattern.search(text)
     if values is None:
@@ -120,14 +119,10 @@ def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return a line in pieces, one for each row in it. No piece is longer than MAX_ROW_CHARS.
+    """Return a line in pieces of at most MAX_ROW_CHARS, one for each row in it.
 
-    `marker` is a fixed text in every row, such as `train step:`. `head` matches the beginning of a row with its figures
-    and any time stamp before the marker, such as `12:30:00 INFO: epoch:0 train step:10`.
-
-    - A line with one marker that is no longer than MAX_ROW_CHARS: the whole line.
-    - Any other line with a head: a piece from each head to the next. The text before the first head is dropped.
-    - Any other line without a head: one piece, from the start of the line.
+    `marker` is a fixed text in every row, such as `train step:`. `head` matches the beginning of a row. Text before the
+    first head is dropped, unless the line is a single short row.
     """
     is_short = len(line) <= MAX_ROW_CHARS
     if is_short and line.count(marker) == 1:
@@ -180,13 +175,8 @@ def wait_within(wait_s: float | None, seconds: float | None) -> float | None:
 def moment_s(text: str | None) -> float | None:
     """Return a printed moment in seconds, or None if `text` is None or garbled.
 
-    Two forms are read:
-
-    - a Unix time: seconds since 1970;
-    - a local time `2024-05-01 12:30:00,25`: seconds since a fixed origin in its time zone. The date may have `/` for
-      `-`, and the fraction of a second `.` for `,`.
-
-    Differences of moments have a meaning only within one form.
+    `text` is a Unix time, or a local time such as `2024-05-01 12:30:00,25` (also with `/` and `.`). Only moments of the
+    same form can be compared.
     """
     if text is None or " " not in text:
         return number(text)

@@ -33,15 +33,11 @@ class ScalingLoss:
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        The error is that of log(throughput), and Student's t makes an interval of it. Its variance is the sum of three:
-
-        - scatter of single figures from the model: spread² for each doubling from `base_nodes` to `nodes`
-        - error of the fitted loss: spread² / tables for each doubling, assumed to grow in the same way
-        - `relative_error`²: the standard error of the throughput measured on `base_nodes`, as a share of it
-
-        If all three are 0, both factors are 1.
+        `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it. Both
+        factors are 1 if there is no error at all.
         """
         doublings = abs(math.log2(nodes / base_nodes))
+        # 1: scatter of single figures; 1 / tables: error of the fitted loss, assumed to grow in the same way.
         model_error = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
         total_error = math.hypot(model_error, relative_error)
         half_width = stats.t_quantile(self.tables - 1) * total_error  # of the interval of log(throughput)
@@ -60,9 +56,8 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return a table for each published system that was measured on at least two numbers of nodes.
 
-    All figures of a table have the same number of devices on each node: that of the system's largest measurement. So
-    only the number of nodes differs. The system's other figures are left out, and so are rows that do not say their
-    nodes.
+    All figures of a table have the same number of devices on each node: that of the system's largest measurement. Rows
+    that do not say their nodes are left out.
     """
     rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
@@ -102,11 +97,7 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
         log(linear scaling / figure on M nodes) = loss * (1 / M0 - 1 / M)
 
-    M0 is the fewest nodes of the figure's table, and linear scaling is M / M0 times the figure there. The result has
-    the mean of the `loss` of each figure on more than M0 nodes.
-
-    `spread` is the standard deviation of log(figure) from the model after one doubling of the nodes. The variance is
-    assumed to grow in proportion to the doublings. The tables must hold two figures on more than their fewest nodes.
+    M0 is the fewest nodes of the figure's table. The tables must hold two figures on more than their fewest nodes.
     """
     figures = []
     for table in tables:
@@ -120,7 +111,7 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
                 )
             )
     loss = statistics.fmean(figure.log_loss / figure.added_traffic_share for figure in figures)
-    squares_per_doubling = []  # each is the variance of one doubling, estimated from one figure
+    squares_per_doubling = []  # the variance is assumed to grow with the doublings: each estimates that of one
     for figure in figures:
         deviation = figure.log_loss - loss * figure.added_traffic_share
         squares_per_doubling.append(deviation**2 / figure.doublings)
@@ -131,17 +122,11 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
     """Predict each published throughput from that on its table's fewest nodes, and return how far off it is.
 
-    The result has a row of plain values for each figure, except those on the fewest nodes. The scaling loss is fitted
-    to the other reports only, so that no report takes part in its own prediction.
-
-    - `published`, `predicted`: images/s
-    - `low`, `high`: ends of the 95 % interval of the prediction, in images/s
-    - `linear`: images/s by linear scaling, as a baseline
-    - `error`: error of the prediction as a share of the published figure
-    - `covered`: whether the interval contains the published figure
+    The result has a row of plain values for each figure on more nodes. Throughputs are in images/s.
     """
     results = []
     for table in tables:
+        # No report takes part in its own prediction.
         scaling_loss = fit_scaling_loss([other for other in tables if other.report != table.report])
         (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()  # ascending by nodes
         for nodes, rate in on_more_nodes:
@@ -158,7 +143,7 @@ def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
                     "predicted": predicted,
                     "low": low,
                     "high": high,
-                    "linear": base_rate * nodes / fewest_nodes,
+                    "linear": base_rate * nodes / fewest_nodes,  # a baseline
                     "error": predicted / rate - 1,
                     "covered": low <= rate <= high,
                 }
@@ -187,11 +172,8 @@ def _median_error(results: Sequence[Mapping[str, Any]], column: str, factor: flo
 def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
     """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors.
 
-    The heading says how each figure is predicted: from the fewest nodes of its table, with a scaling loss that is
-    fitted to the other reports. A figure outside the 95 % interval of its prediction is marked.
-
-    `tested` has the keys `results` and `median_errors`, which hold what the functions `back_test` and `median_errors`
-    returned, and `covered`: how many of the figures are inside their intervals.
+    `tested` has what the functions `back_test` and `median_errors` returned, as `results` and `median_errors`.
+    `covered` is how many figures are inside their intervals.
     """
     results = tested["results"]
     yield "From the fewest nodes of each published table to more, by what the other reports lost"

@@ -63,14 +63,8 @@ def predict(
 ) -> JsonObject:
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
-    The throughput of the measured point `base` is scaled to `nodes` with `scaling_loss`, the throughput lost between
-    nodes. `input_limit` is the images/s that the input pipeline of one node can deliver. It caps the throughput, and
-    the step then waits for its input: `input_wait_s`.
-
-    - `interval_95`: around the capped throughput, but not capped itself. None if `nodes` equals the base's nodes and
-      the base has no error.
-    - `time_to_train_95_min`: only if `nodes` equals the base's nodes, else None. Published times on other numbers of
-      nodes were outside such intervals.
+    The prediction starts from the measured point `base`. `input_limit` is the images/s that the input pipeline of one
+    node can deliver. Intervals are None if they are not known.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -85,12 +79,14 @@ def predict(
         "devices": devices,
         "global_batch": global_batch,
         "images_per_s": images_per_s,
+        # The interval is around the capped throughput, but not capped itself.
         "interval_95": [images_per_s * low_factor, images_per_s * high_factor] if error_is_known else None,
         "step_time_s": step_s,
         "input_wait_s": step_s - global_batch / images_per_s_without_limit,
     }
     row |= _time_to_train_columns(training, global_batch, devices, step_s)
     minutes = row["time_to_train_min"]
+    # On other numbers of nodes, published times were outside such an interval.
     if minutes and nodes == base.nodes and error_is_known:
         row["time_to_train_95_min"] = [minutes / high_factor, minutes / low_factor]  # a high rate takes little time
     return row
@@ -99,10 +95,7 @@ def predict(
 def _time_to_train_columns(training: Training, global_batch: int, devices: int, step_s: float) -> JsonObject:
     """Return the time to train as columns of a prediction: epochs, minutes, their 95 % interval, and a note.
 
-    - The epochs are known: the note is empty.
-    - They are not known: the epochs and minutes are None, and the note says why.
-
-    The interval is always None here: `predict` sets it if it is known.
+    If the epochs are not known, epochs and minutes are None and the note says why.
     """
     epochs: float | None = None
     minutes: float | None = None
@@ -116,7 +109,7 @@ def _time_to_train_columns(training: Training, global_batch: int, devices: int, 
     return {
         "epochs": epochs,
         "time_to_train_min": minutes,
-        "time_to_train_95_min": None,
+        "time_to_train_95_min": None,  # `predict` sets it if it is known
         "time_to_train_note": note,
     }
 
@@ -134,11 +127,7 @@ def _minutes_to_train(training: Training, epochs: float, global_batch: int, devi
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
     """Return how many epochs training takes to reach the target at a global batch, or a text why this is not known.
 
-    - The user gave the epochs: they are returned.
-    - Another model or data set than ResNet-50 on ImageNet: not known.
-    - Else the MLPerf reference convergence points of ruleset 4.0.0 decide. They are the epochs that the reference took
-      to 75.9 % top-1 at some batches. Between two batches the epochs are interpolated, as the checker does.
-    - A batch larger than that of every point: not known.
+    For ResNet-50 on ImageNet this comes from the reference convergence points of MLPerf: the epochs to 75.9 % top-1.
     """
     if training.epochs is not None:
         return training.epochs
@@ -209,12 +198,8 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Predict throughput and time to train at each node count of --nodes, from the logs of --measured.
 
-    Each prediction is scaled from the largest measured node count that is not larger. If all are larger, it is scaled
-    from the smallest one. Every node has the same number of devices: --devices-per-node, or the most that a measured
-    node has.
-
-    Returns plain values: the model, the measured points, the predictions, and the assumptions and warnings as texts.
-    Raises InputError for the same reasons as `measure`, or if no node with that number of devices was measured.
+    Every node has --devices-per-node devices, or the most that a measured node has. Returns plain values. Raises
+    InputError like `measure`, or if no node with that many devices was measured.
     """
     records, measured, warnings = measure(args)
     batch = records[0].batch_per_device
@@ -286,11 +271,8 @@ class Assumed(NamedTuple):
 def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
     """Return the inputs of the time to train, and a text for each that is assumed.
 
-    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes the reference points of MLPerf. They hold only
-      for ResNet-50 on ImageNet, and then have a text.
-    - Images to train on and to evaluate: the size of the logs' data set. They do not have a text.
-    - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`. It
-      is always assumed, and has a text.
+    The epochs are None without --epochs: `epochs_to_target` finds them. `base` is the measured point that gives the
+    rate of evaluation.
     """
     assumptions = []
     size = _dataset_size(records)
@@ -322,11 +304,8 @@ def _is_resnet(record: Record) -> bool:
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     """Return how many images the runs train on and evaluate.
 
-    The first log that describes its data set decides. The numbers of the benchmark's data set are returned instead:
-
-    - for both, if no log describes a data set
-    - for both, if the described data set is synthetic: its size says nothing of the real one
-    - for a single number that the description lacks or that is impossible
+    The first log that describes its data set decides. A number that it does not give is that of the benchmark's data
+    set.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
@@ -335,7 +314,7 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
         return benchmark_size
     dataset = described[0]
     is_synthetic = dataset.get("synthetic", True)  # a log that does not say so may be of synthetic data
-    if is_synthetic:
+    if is_synthetic:  # its size says nothing of the real data set
         return benchmark_size
     return DatasetSize(
         train=_size_or(dataset.get("train_samples"), benchmark_size.train),

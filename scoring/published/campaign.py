@@ -22,8 +22,8 @@ from scoring.record import InputError
 def main(argv: Sequence[str] | None = None) -> int:
     """Write and print the table of a campaign (action `table`), or print its plan (action `plan`).
 
-    With --jobs the plan is a tab-separated line for each missing trial, for launch/campaign.sh. Returns 0. For wrong
-    use, or a file that cannot be read or written, returns 2 and prints the reason to stderr.
+    With --jobs the plan is a tab-separated line for each missing trial. Returns 0, or 2 after an error. The reason of
+    an error goes to stderr.
     """
     args = _parser().parse_args(argv)
     try:

@@ -120,9 +120,8 @@ class Job:
 def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, repeats: int | None = None) -> Campaign:
     """Read the campaign `name` from `<folder>/<name>.yaml`.
 
-    With `shrink` each of its runs becomes a tiny one on CPU ranks. `repeats` is the number of trials of each run; None
-    stands for the protocol's number. Raises InputError if the name is unknown, with the known names, or if the file is
-    not a campaign, with what is wrong in it.
+    With `shrink` each run becomes a tiny one on CPU ranks. `repeats` is the number of trials of each run; None stands
+    for the protocol's number. Raises InputError if the name is unknown or the file is wrong.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
@@ -140,16 +139,13 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | None) -> Campaign:
     """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
 
-    - The variable WARMUP_STEPS is set so that a run's log marks as warm-up exactly the steps that the protocol drops.
-    - With `shrink`, SHRUNK_EXPORTS replaces variables, WARMUP_STEPS too, and the protocol is cut to match it.
-    - `repeats` is the number of runs, also of a shrunk campaign. None stands for the protocol's number.
-
-    Removes `protocol` and `environment` from `fields`. Raises KeyError, TypeError, AttributeError or ValueError for a
-    missing or wrong field, or if the table does not have a throughput of the first framework.
+    `repeats` is the number of trials of each run; None stands for the protocol's number. Removes entries from `fields`.
+    Raises KeyError, TypeError, AttributeError or ValueError for a wrong field.
     """
     protocol = protocols.find(fields.pop("protocol"))
     environment = {key: str(value) for key, value in fields.pop("environment").items()}
     other_fields = fields  # workload, frameworks and note: Campaign has fields of these names
+    # A run's log then marks as warm-up exactly the steps that the protocol drops.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
     if shrink:
         environment |= SHRUNK_EXPORTS  # with another WARMUP_STEPS, which the shrunk protocol drops
@@ -158,19 +154,23 @@ def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | 
         protocol = protocol.asking(repeats)
 
     published = select(read_published(), table=name)
-    first_framework = other_fields["frameworks"][0]
-    cells = [row for row in select(published, metric="throughput") if row.framework.startswith(first_framework)]
-    if not cells:
-        raise ValueError(f"published.csv has no throughput of {first_framework}")
     return Campaign(
         name=name,
         protocol=protocol,
         environment=environment,
-        cells=cells,
+        cells=_throughputs_of(published, framework=other_fields["frameworks"][0]),
         published=published,
         shrunk=shrink,
         **other_fields,
     )
+
+
+def _throughputs_of(published: Sequence[Published], framework: str) -> list[Published]:
+    """Return the published throughputs of a framework, whatever its version. Raises ValueError if there are none."""
+    rows = [row for row in select(published, metric="throughput") if row.framework.startswith(framework)]
+    if not rows:
+        raise ValueError(f"published.csv has no throughput of {framework}")
+    return rows
 
 
 def _warm_up_steps(protocol: Protocol, environment: dict[str, str]) -> int:
@@ -203,14 +203,8 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
 
-    The reasons are, in this order:
-
-    - a shrunk run: only the automatic strategy, which a CPU cannot run. No other reason applies to shrunk runs.
-    - the automatic strategy on other than AUTO_RANKS devices
-    - too few GPUs on a node, by the names in `gpus`
-    - too few nodes: `hosts` are those that the user named. Without any there is this machine.
-    - a compute capability too low for the precision. All GPUs are assumed to be alike. If `capabilities` is empty, any
-      precision is assumed to work.
+    `gpus` are the names of this machine's GPUs, assumed to be alike. `capabilities` are their compute capabilities;
+    empty means unknown. `hosts` are those that the user named; empty means this machine alone.
     """
     if shrink:
         if run.strategy == "auto":
@@ -230,15 +224,10 @@ def reason_to_skip(
 
 
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
-    """Return the environment variables of the job of `run`, except LOGDIR. Others, such as DATADIR, are the user's.
+    """Return the environment variables of the job of `run`, except LOGDIR.
 
-    The later of these sources replaces the earlier ones:
-
-    1. the conditions of `run`
-    2. the environment in the campaign's file, or that of a shrunk campaign
-    3. DGXSYSTEM, if the user set it and the campaign is not shrunk. It names the file `config_<DGXSYSTEM>.sh`. For
-       `DGX1` or `4xDGX1`, a run of 2 nodes takes `2xDGX1` if that file exists, else `DGX1`.
-    4. STRATEGY, if the run has one: each cell may have another
+    Later sources replace earlier ones: the conditions of `run`, the campaign's file, the user's DGXSYSTEM, and the
+    run's strategy.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -254,10 +243,10 @@ def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     system = os.environ.get("DGXSYSTEM")
     if system and not campaign.shrunk:
         system_of_one_node = re.sub(r"^\d+x", "", system)
-        system_of_all_nodes = f"{run.nodes}x{system_of_one_node}"
+        system_of_all_nodes = f"{run.nodes}x{system_of_one_node}"  # `2xDGX1`, also if the user set `4xDGX1`
         has_config_of_all_nodes = (REPOSITORY / f"config_{system_of_all_nodes}.sh").is_file()
         exports["DGXSYSTEM"] = system_of_all_nodes if has_config_of_all_nodes else system_of_one_node
-    if run.strategy:
+    if run.strategy:  # each cell may have another
         exports["STRATEGY"] = run.strategy
     return exports
 
@@ -281,22 +270,19 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
-    A cell is a published throughput. Several cells may need the same run, which then has one job. The logs lie in the
-    campaign's own folder in `results`. Shrunk runs are the same for all campaigns of a workload, so they share a
-    folder. `runner` is the command of one trial; empty stands for this project's own.
-
-    Reads the logs, asks nvidia-smi for this machine's GPUs, and takes the hosts from the variable HOSTS.
+    `runner` is the command of one trial; empty means this project's own. Reads the logs in `results`, asks nvidia-smi
+    for the GPUs, and takes the hosts from the variable HOSTS.
     """
     folder = results / campaign.name
     if campaign.shrunk:
-        folder = results / f"shrunk_{campaign.workload}"
+        folder = results / f"shrunk_{campaign.workload}"  # the runs are the same for all campaigns of a workload
     gpus = _ask_nvidia_smi("name")
     capabilities = _ask_nvidia_smi("compute_cap")  # a driver before 510 does not know this field
     hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh makes it of a HOSTFILE
     jobs: dict[Run, Job] = {}
     for cell in campaign.cells:
         run = run_of_cell(cell, shrink=campaign.shrunk)
-        if run in jobs:
+        if run in jobs:  # several cells may need the same run
             continue
 
         exports = job_environment(campaign, run)
@@ -339,12 +325,8 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
 def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
     """Return the record of the trial in `folder`, or a text that says why the trial does not count.
 
-    A trial counts if all of this is true:
-
-    - The folder exists. If not, the trial was not run yet and the text is empty.
-    - There is exactly one log, and it can be read.
-    - The run ended with success.
-    - Its configuration has the values of `exports`, which the job sets now. NEXP may differ.
+    The text is empty if the trial was not run yet. `exports` are the variables that the job sets now; the log must have
+    the same values.
     """
     if not folder.is_dir():
         return ""

@@ -94,9 +94,8 @@ class Published:
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
     """Read a CSV file, and return its rows as objects of the dataclass `kind`.
 
-    `kind` has a field for each column, and a field `line` for the number of the row's line. Each cell becomes a value
-    of its field's type: see `_value_of_cell`. Raises InputError, with the file and line, if the file has other columns
-    or a cell does not suit its field.
+    `kind` has a field for each column, and a field `line` for the number of the row's line. Raises InputError if the
+    file has other columns or a cell does not suit its field.
     """
     types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
@@ -119,12 +118,11 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
     """Convert the text of a cell to the type of its field.
 
-    - A tuple: `a;b` -> ("a", "b"), and an empty text -> ().
-    - `int` or `int | None`: `8` -> 8, and in the same way for other types.
-    - `int | None`: an empty text -> None.
+    - A tuple: `a;b` -> ("a", "b").
+    - `int` or `int | None`: `8` -> 8.
+    - `int | None`: empty -> None.
 
-    `name` is the field's name, for the error. Raises ValueError for an empty text if the field cannot be None, and for
-    a text that cannot be converted.
+    Raises ValueError, with the field's `name`, if the text does not suit the type.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
@@ -155,8 +153,7 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
     """Return the throughput row whose batch per device is nearest to `batch`; None if there is no such row.
 
-    Ties go to the row whose number of devices is nearest to `devices`, and then to the one with the least throughput
-    per device. Rows that do not say their batch or devices are left out.
+    Ties go to the row whose number of devices is nearest to `devices`, then to the least throughput per device.
     """
     nearest_row: Published | None = None
     least_distance: tuple[float, ...] = ()
@@ -187,13 +184,12 @@ class _System(NamedTuple):
 def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     """Return a list for each published system: its throughput rows by ascending number of devices.
 
-    Rows are of one system if they agree in the columns of `_System`, so that only the number of devices differs. Left
-    out are figures that a report copied from another one. If several rows have the same number of devices, the first
-    one is kept.
+    Rows are of one system if only the number of devices differs. Figures that a report copied from another are left
+    out.
     """
     rows_by_devices: dict[_System, dict[int, Published]] = {}
     for row in rows:
-        is_copied = (row.note or "").startswith("copied")
+        is_copied = (row.note or "").startswith("copied")  # from another report
         if row.metric == "throughput" and row.devices and not is_copied:
             system = _System(
                 table=row.table,
@@ -266,21 +262,17 @@ def read_cards() -> list[Card]:
 
 
 def card_of(name: str | None, memory_gib: float | None) -> Card | None:
-    """Return the card of cards.csv for a GPU; None if the table does not have it, or if name or memory is not known.
+    """Return the card of cards.csv for a GPU; None if no card fits, or if name or memory is not known.
 
-    `name` is what NVIDIA's driver calls the GPU. A card fits if its name is a whole word of `name`, and the memory
-    differs by at most MEMORY_TOLERANCE_GIB:
-
-    - `NVIDIA A100-SXM4-40GB` with 39.4 GiB -> the card A100 of 40 GiB
-    - `Tesla V100S-...` -> None: V100S is another word than V100
-    - `NVIDIA A100-PCIE-40GB` -> None: cards with PCIe links are slower, and the table does not have them
+    `name` is what NVIDIA's driver calls the GPU. `NVIDIA A100-SXM4-40GB` with 39.4 GiB -> the card A100 of 40 GiB.
     """
     words = re.split(r"\W", (name or "").upper())
-    if "PCIE" in words or memory_gib is None:
+    is_on_pcie = "PCIE" in words  # such cards are slower, and cards.csv does not have them
+    if is_on_pcie or memory_gib is None:
         return None
     for card in read_cards():
         memory_fits = abs(card.memory_gib - memory_gib) <= MEMORY_TOLERANCE_GIB
-        if card.name in words and memory_fits:
+        if card.name in words and memory_fits:  # a whole word: a V100S is not a V100
             return card
     return None
 
@@ -288,15 +280,12 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs of a model with Paddle on this card at this precision.
 
-    A row that does not say something is included, because it may be of the same thing:
-
-    - the memory of the card
-    - the level of AMP: a row of `amp` counts as amp_o1 and as amp_o2
-    - the version of the model, by UNVERSIONED: a row of `resnet50` counts as resnet50_v1.5
+    A row is included if it may be of the same thing: it may lack the card's memory, the level of AMP or the model's
+    version.
     """
     precisions = {precision}
     if precision in ("amp_o1", "amp_o2"):
-        precisions.add("amp")
+        precisions.add("amp")  # of an unknown level
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):
         is_of_paddle = row.framework.startswith("Paddle")

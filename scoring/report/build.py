@@ -82,23 +82,11 @@ def build(
 ) -> Report:
     """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
-    Args:
-        records: One for each run, in the order in which the report numbers them.
-        protocol: How figures are made. None: `mlperf` if all logs are MLPerf logs with a start and no windows, else
-            `window` over all runs of a group.
-        skip: How many windows to drop at the start of a run. None: the protocol's number.
-        findings_by_file: What the compliance check found in a run, by the run's file.
-        path_by_file: Where to read a run's log, by the run's file. Other files are read by their own paths.
-        folder_by_file: The folder on the command line that a run was found in, by the run's file. Runs of different
-            folders are not repeats of each other.
-
-    Raises:
-        InputError: A log is given twice.
+    Without a `protocol` one is chosen by the logs. `skip` replaces the protocol's number of dropped windows. Raises
+    InputError if a log is given twice.
     """
     refuse_same_run_twice(records)
-    if protocol is None and all(_has_run_time_only(record) for record in records):
-        protocol = protocols.find("mlperf")
-    options = _FigureOptions(protocol, skip)
+    options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = []
     for number, record in enumerate(records, 1):
         path = path_by_file.get(record.file, record.file)
@@ -124,6 +112,13 @@ def build(
     )
 
 
+def _default_protocol(records: Sequence[Record]) -> Protocol | None:
+    """Return `mlperf` if the logs have nothing to score but the time of their runs; None: each group has `window`."""
+    if all(_has_run_time_only(record) for record in records):
+        return protocols.find("mlperf")
+    return None
+
+
 def _has_run_time_only(record: Record) -> bool:
     """Return whether an MLPerf log says when its run started, but has no windows to compute a throughput from."""
     return record.format == "mllog" and record.run_start_s is not None and not record.windows
@@ -137,21 +132,20 @@ def _scored_groups(
 ) -> list[Group]:
     """Group the runs that repeat each other, and return the groups with their figures, by ascending devices.
 
-    `folder_by_file` is {file of a run: the folder on the command line that it was found in}. A folder has two uses:
-
-    - Runs of different folders do not repeat each other.
-    - If two groups would have the same name, their folder is added to it.
-
-    The machine is part of the names if the runs are of several machines.
+    `folder_by_file` is {file of a run: the folder on the command line that it was found in}.
     """
-    repeats_by_key: dict[_RepeatKey, list[ReportedRun]] = {}
+    repeats_by_key: dict[_RepeatKey, list[ReportedRun]] = {}  # runs of different folders do not repeat each other
     for run in runs:
         key = _repeat_key(run.record, folder_by_file.get(run.record.file))
         repeats_by_key.setdefault(key, []).append(run)
     machines = {run.record.machine for run in runs}
     name_machine = len(machines) > 1
     groups = [_scored_group(repeats, options, name_machine=name_machine) for repeats in repeats_by_key.values()]
+    return sorted(_with_folders_in_equal_names(groups, folder_by_file), key=_devices_of)
 
+
+def _with_folders_in_equal_names(groups: Sequence[Group], folder_by_file: Mapping[str, str]) -> list[Group]:
+    """Return the groups; those with the name of another group have their folder added to it."""
     name_counts = Counter(group.name for group in groups)
     groups_with_own_names = []
     for group in groups:
@@ -160,7 +154,7 @@ def _scored_groups(
         if has_name_of_another and folder:
             group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
         groups_with_own_names.append(group)
-    return sorted(groups_with_own_names, key=_devices_of)
+    return groups_with_own_names
 
 
 def _devices_of(group: Group) -> int:
@@ -182,20 +176,15 @@ def _repeat_key(record: Record, folder: str | None) -> _RepeatKey:
 
 
 def _system_of(record: Record) -> _System:
-    """Return what a run shares with runs of the same system on other numbers of devices, such as framework and model.
-
-    A submission to MLPerf by others is an MLPerf log without this project's header. Two properties differ for it:
-
-    - The batch is left out, because it changes with the number of devices.
-    - The accelerator stands for the kind of devices, because the platform's name contains the number of devices.
-    """
-    is_submission = record.format == "mllog" and not record.header
+    """Return what a run shares with runs of the same system on other numbers of devices."""
+    is_submission = record.format == "mllog" and not record.header  # to MLPerf, by others
     framework_name = None
     if record.framework:
         framework_name = record.framework.split()[0]  # without its version
     return _System(
         framework=framework_name,
         model=record.model,
+        # A submission's batch changes with the number of devices, and its platform's name contains that number.
         batch_per_device=None if is_submission else record.batch_per_device,
         precision=record.precision,
         math_mode=record.math_mode,
@@ -208,7 +197,7 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
     """Return the name of a group of repeated runs, from the record of one of them.
 
     For example "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp". What the record does not say is left
-    out. The machine is added if `name_machine` is set. If nothing is left, the name is that of the log's format.
+    out.
     """
     parts = []
     if record.model:
@@ -231,11 +220,7 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
     """Score the runs of a group, and return it with its figure or with a sentence on the problem.
 
-    - The runs make the figure that the protocol asks for: no problem.
-    - There are too few runs for the protocol: a problem, and the figure of the runs that there are, if they make one.
-    - The runs cannot be scored: a problem and no figure.
-
-    `name_machine` adds the machine to the group's name.
+    If there are too few runs for the protocol, it may have both. `name_machine` adds the machine to the group's name.
     """
     protocol = options.protocol_for(runs)
     result: Score | None = None
@@ -328,12 +313,7 @@ def _reported_run(
 ) -> ReportedRun:
     """Return a run of the report: its number, its record, the check's `findings`, and what its log says at the start.
 
-    An MLPerf log is read from `path` up to the event run_start for:
-
-    - `header_lines`: {section of the header: number of its line}
-    - `preamble`: {"start_s": time of the first event}, and the values of EVENTS_SHOWN by their keys
-
-    If something is logged twice, the first one counts. For a log of another format both are empty.
+    An MLPerf log is read from `path` up to the event run_start. If something is logged twice, the first one counts.
     """
     header_lines: dict[str, int] = {}
     preamble: dict[str, Logged] = {}
@@ -363,11 +343,11 @@ def _first_entries(record: Record, path: str | os.PathLike[str]) -> Iterator[obj
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
     """Read a file that `compliance check --json` printed, and return what it found in each run, by the run's file.
 
-    Files are compared by their real paths, because the check may have been given the same logs by other names. A run
-    that was not checked is left out. Raises InputError for a file of another form, or for one with a log that is not in
+    A run that was not checked is left out. Raises InputError for a file of another form, or if a log in it is not in
     this report.
     """
     try:
+        # The check may have been given the same logs by other names.
         by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
     except (ValueError, KeyError, TypeError, RecursionError):
         make = f"{called('compliance')} check --json LOG... > {path}"

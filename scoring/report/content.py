@@ -266,13 +266,10 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw. There are no points if its log has no rates.
+    """Return the throughput of a run over time as points to draw: about SHOWN_POINTS or fewer.
 
-    A window is the steps that one row of the log covers, and each window makes a point. If there are more than
-    SHOWN_POINTS windows, neighbours share a point, so that there are about SHOWN_POINTS points.
-
-    Measured windows are those that count for the run's figure. They never share a point with other windows, such as
-    those of the warm-up.
+    There are no points if the log has no rates. Windows that count for the run's figure never share a point with
+    others.
     """
     windows: list[Window] = []
     rates: list[float] = []
@@ -290,13 +287,17 @@ def timeline(run: ReportedRun) -> Timeline:
     for window, rate, (start, end) in zip(windows, rates, axis.spans, strict=True):
         is_measured = window.line in measured_lines
         rated_windows.append(_RatedWindow(window, rate, start, end, is_measured))
+    return Timeline(_as_points(rated_windows), axis.unit)
 
+
+def _as_points(rated_windows: Sequence[_RatedWindow]) -> list[Point]:
+    """Return about SHOWN_POINTS points, or fewer. If there are more windows, neighbours share a point."""
     windows_per_point = math.ceil(len(rated_windows) / SHOWN_POINTS)
     points = []
     for stretch in stretches(rated_windows):  # successive windows, all of them measured or none
         for first in range(0, len(stretch), windows_per_point):
             points.append(_as_one_point(stretch[first : first + windows_per_point]))
-    return Timeline(points, axis.unit)
+    return points
 
 
 def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
@@ -325,15 +326,7 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
-
-    The first of these is taken:
-
-    - seconds, if all windows say the time at their end, and these times neither go back nor are all equal
-    - seconds, if all windows say how long they took: they are laid end to end
-    - steps, if all windows say the step at their end, and these steps rise
-    - rows: the windows are counted
-    """
+    """Return the start and end of each window on the best axis that its log allows: seconds, steps or rows."""
     ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)
     time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1

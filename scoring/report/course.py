@@ -3,7 +3,7 @@
 import functools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from runlog.run import real
@@ -30,11 +30,8 @@ QUANTILES = (0.05, 0.5, 0.95)  # of the step times
 def training(report: Report) -> Section:
     """Return the section on loss, quality and the time from run_start to run_stop.
 
-    The table of times has these runs:
-
-    - A run that measured throughput alone: never.
-    - A run with an MLPerf log: always. The log should have the time, so the row says if it is missing.
-    - Any other run: if its log has the time.
+    A training run with an MLPerf log is in the table of times even without a time: the row then says that it is
+    missing.
     """
     parts: list[Block] = [_loss(report), quality.figure(report)]
     runs_in_table = []
@@ -123,13 +120,8 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without any value are left out.
 
-    A window is the steps that one row of the log covers. `read` returns the quantity of a window, or None. Windows with
-    None, or a value that is not finite, are left out.
-
-    - A log says all its steps: the curve is over the steps done at the end of each window.
-    - It does not: the curve is over the windows, counted from 1.
-
-    All curves share one axis. It is called "step", or "printed row" if at least one log does not say all its steps.
+    `read` returns the quantity of a window, or None. All curves share one axis: "step", or "printed row" if a log does
+    not say all its steps.
     """
     curves = []
     axis = "step"
@@ -138,15 +130,24 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
         if places is None:
             places = list(range(1, len(run.record.windows) + 1))
             axis = "printed row"
-        curve = _Curve(run, [], [])
-        for place, window in zip(places, run.record.windows, strict=True):
-            value = read(window)
-            if value is not None and math.isfinite(value):
-                curve.points.append((float(place), value))
-                curve.windows.append(window)
+        curve = _curve_of_run(run, places, read)
         if curve.points:
             curves.append(curve)
     return _Curves(curves, axis)
+
+
+def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Window], float | None]) -> _Curve:
+    """Return the curve of a run over `places`, the places of its windows on the axis.
+
+    Windows without a finite value are left out.
+    """
+    curve = _Curve(run, [], [])
+    for place, window in zip(places, run.record.windows, strict=True):
+        value = read(window)
+        if value is not None and math.isfinite(value):
+            curve.points.append((float(place), value))
+            curve.windows.append(window)
+    return curve
 
 
 def _steps_done(record: Record) -> list[int] | None:
@@ -301,14 +302,13 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 
 
 def _energy_of_an_image(run: ReportedRun) -> Inline:
-    """Return the energy per image in J, as a link to the line of the first measured window.
+    """Return the energy per image in J over the measured windows, as a link to the first of them.
 
-    - An MLPerf result: a sentence that says why there is no energy. The guidelines for MLPerf results do not allow it.
-    - A measured window lacks power, time or images, or there are no measured windows: "not measured".
-    - Else: the sum of power x time over the measured windows, divided by their images.
+    It is "not measured" unless all these windows have power, time and images. An MLPerf result gets a sentence on why
+    there is none.
     """
     standing = standing_of([run.record])  # None if the log is not an MLPerf log
-    if standing is not None and standing.uses_the_name:
+    if standing is not None and standing.uses_the_name:  # the guidelines for MLPerf results do not allow it
         return NO_POWER_METRIC
     joules: list[float] = []
     images: list[float] = []
@@ -329,10 +329,7 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 def variance(report: Report) -> Section:
     """Return the section on how far windows, runs and hosts differ: two tables with a row for each group of runs.
 
-    Groups without a figure have no row. If no group has a figure, the section has a sentence that says so.
-
-    The gist, which is the words beside the section's title, is the standard deviation of the headline: the group whose
-    figure the page shows first.
+    Groups without a figure have no row.
     """
     rows = []
     level_rows = []

@@ -97,12 +97,8 @@ class Plot:
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend, which has equal entries only once.
 
-        `style_index` counts the lines of a plot from 0 and chooses a colour and a marker. After the last colour the
-        colours begin again, with hollow markers and another dash. `style` replaces any of this, by the names of
+        `style_index` counts the lines of a plot from 0 and chooses a colour and a marker. `style` replaces options of
         matplotlib's `plot`.
-
-        A long line has markers at some of its points only. Later lines have fewer of them than the first line, so that
-        lines do not hide each other.
         """
         round_number = style_index // len(SERIES_COLORS)
         is_hollow = round_number % 2 == 1
@@ -117,6 +113,7 @@ class Plot:
         }
         line_style.update(style)
 
+        # Later lines have fewer markers, so that lines do not hide each other.
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
         points_per_marker = math.ceil(len(points) / most_markers)
         xs = [x for x, _ in points]
@@ -198,17 +195,15 @@ def drawn(figure: Figure) -> Plot:
 
 
 def _for_page(svg: str, figure: Figure) -> str:
-    """Adapt matplotlib's SVG to the page. These parts are replaced, in this order:
+    """Adapt matplotlib's SVG to the page: its ids, colours, fonts and head.
 
-    - The metadata is removed.
-    - Ids, and the references to them, begin with the figure's name, so that two plots of a page share no id:
-      `url(#clip)` -> `url(#loss-clip)`
-    - Colours become variables of the page: `#010101` -> `var(--ink)`
-    - Fonts keep only their size: `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
-    - All text up to the end of the tag `<svg ...>` becomes a tag with a title and a description for screen readers.
+    - `url(#clip)` -> `url(#loss-clip)` in the figure `loss`
+    - `#010101` -> `var(--ink)`
+    - `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
     """
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<1>{figure.name}-", text)  # `\g<1>` is the start itself
+    # Two plots of a page must not share an id. `\g<1>` is the start itself.
+    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<1>{figure.name}-", text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var(--{variable})")
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
@@ -270,23 +265,10 @@ def throughput(
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each. The warm-up is grey with hollow markers.
 
-    Args:
-        drawing: The panel to draw on.
-        runs: The label and the points of each run. The measured part of a single run is shaded.
-        axis_unit: What the points' starts and ends count: "s", "step" or "row". Seconds are shown as s, min or h.
-        unit: The unit of the rates.
-        level: The score of the runs, drawn as a dashed horizontal line. None: no such line.
-        starts_at_zero: Whether the vertical axis starts at 0, and the horizontal one at 0 or at a run's earlier start.
-            If not, the vertical axis spans the rates and the level.
+    `runs` has the label and points of each. `axis_unit` is "s", "step" or "row". `level` is drawn as a dashed line.
     """
     is_single = len(runs) == 1
-    axis_name = axis_unit
-    shown_unit_size = 1.0
-    if axis_unit == "s":
-        time = time_unit(max(points[-1].end for _, points in runs))
-        shown_unit_size = time.seconds  # 60 if the axis is in minutes
-        axis_name = f"time in {time.name}"
-
+    axis_name, shown_unit_size = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
     shown_values: list[float] = []
     for style_index, (label, points) in enumerate(runs):
         shown_label = "measured" if is_single else label
@@ -305,14 +287,23 @@ def throughput(
     drawing.name_axes(x=axis_name, y=unit)
 
 
+def _shown_axis(axis_unit: str, longest: float) -> tuple[str, float]:
+    """Return the name of the horizontal axis, and the size of its unit in `axis_unit`: 60 for an axis in minutes.
+
+    `longest` is the end of the axis in `axis_unit`, which is "s", "step" or "row".
+    """
+    if axis_unit != "s":
+        return axis_unit, 1.0
+    time = time_unit(longest)
+    return f"time in {time.name}", time.seconds
+
+
 def _draw_run(
     drawing: Plot, style_index: int, label: str, points: Sequence[Point], shown_unit_size: float, *, shaded: bool
 ) -> None:
     """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    A point is drawn at the middle between its start and end. `shown_unit_size` is the unit of the axis, in the unit of
-    the points: 60 for an axis in minutes and points in seconds. `style_index` chooses the line's colour and marker.
-    With `shaded` the background of each measured part is shaded.
+    `shown_unit_size` is the unit of the axis in that of the points: 60 for an axis in minutes and points in seconds.
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
         middles = [((point.start + point.end) / 2 / shown_unit_size, point.images_per_s) for point in stretch]
@@ -335,8 +326,7 @@ def lines(
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
-    `x` and `y` name the axes. `target` is a value to reach. It is drawn as a dashed level, unless it is None or beyond
-    GREATEST_DRAWN. The vertical axis starts at 0 if `starts_at_zero` is set.
+    `x` and `y` name the axes. `target` is a value to reach, drawn as a dashed level; None: no target.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -364,11 +354,8 @@ def scaling(
 ) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis. With `is_logarithmic` that axis is logarithmic, for throughput. Otherwise it starts at
-    0 and has a level at 100 %, for efficiency.
-
-    `first_published_style` chooses the colour and marker of the first published curve; the next curves have the next
-    numbers. Pass the same number for both plots, so that a published curve looks the same in both.
+    `y` names the vertical axis. Pass the same `first_published_style` to both plots, so that a published curve looks
+    the same in both.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):

@@ -30,7 +30,7 @@ from scoring.report.blocks import (
     link_to_line,
     run_link,
 )
-from scoring.report.content import Report, ReportedRun
+from scoring.report.content import Group, Report, ReportedRun
 from scoring.report.text import counted
 from scoring.report.topology import tables_of_gpu_links
 
@@ -61,11 +61,7 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 def compliance(report: Report) -> Section:
     """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
 
-    It has, in this order:
-
-    - the verdict on each run, or that the run was not checked
-    - a table of errors and warnings, or a sentence that there are none if a run was checked
-    - the notes, folded: the findings of severity `info`
+    Findings of severity `info` are notes, in a folded table.
     """
     parts: list[Block] = []
     notes = []
@@ -74,16 +70,11 @@ def compliance(report: Report) -> Section:
     for run in report.runs:
         if run.findings is None:
             parts.append(Paragraph(text=["Not checked: ", run_link(run), "."], absent=True))
-            continue
-        is_checked = True
-        parts.append(_verdict_of_check(run, run.findings))
-        for finding in run.findings["findings"]:
-            cells = _cells_of_finding(run, finding)
-            if finding["severity"] == "info":
-                cells_without_what_to_do = cells[:-1]  # a note asks for nothing to be done
-                notes.append(cells_without_what_to_do)
-            else:
-                errors_and_warnings.append(cells)
+        else:
+            is_checked = True
+            parts.append(_verdict_of_check(run, run.findings))
+            errors_and_warnings += _rows_of_errors_and_warnings(run, run.findings["findings"])
+            notes += _rows_of_notes(run, run.findings["findings"])
 
     if errors_and_warnings:
         parts.append(blocks.table("Errors and warnings", errors_and_warnings))
@@ -103,6 +94,16 @@ def _verdict_of_check(run: ReportedRun, findings: Mapping[str, Any]) -> Paragrap
     verdict = findings["verdict"]
     mark = "✓ " if verdict == "pass" else "✕ "
     return Paragraph(text=[mark, run_link(run), f": {verdict}, {counted(errors, 'error')}{tool}"])
+
+
+def _rows_of_errors_and_warnings(run: ReportedRun, findings: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    """Return the rows of the findings that ask for something to be done."""
+    return [_cells_of_finding(run, finding) for finding in findings if finding["severity"] != "info"]
+
+
+def _rows_of_notes(run: ReportedRun, findings: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    """Return the rows of the notes, without the last cell: a note asks for nothing to be done."""
+    return [_cells_of_finding(run, finding)[:-1] for finding in findings if finding["severity"] == "info"]
 
 
 def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell]:
@@ -143,9 +144,7 @@ def provenance(report: Report) -> Section:
 def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
     """Return the section `name` of a log's header as blocks of the page.
 
-    - An earlier run, `first_run`, has an equal section: a sentence that refers to that run.
-    - The section `hardware`: tables of how the GPUs of the nodes are linked, then the section as a folded table.
-    - Any other section: a folded table.
+    `first_run` is the number of the first run with an equal section. Any later run only refers to it.
     """
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
@@ -160,8 +159,7 @@ def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> 
 def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return what is known of a run as (name, value) pairs: its log, settings, seed, code and data.
 
-    A value that a line of the log says is a link to that line. The last pairs say what could not be read in the log:
-    they are named "problem in the text".
+    A value that a line of the log says is a link to that line.
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -203,12 +201,7 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return (name, value) pairs that identify the data that a run read: number of files, bytes and SHA-256.
 
-    The log's header has these three as a passport for each part of the data set: the data for training, the data for
-    evaluation, and the files that each was packed from. A part without a passport is left out. Each value is a link to
-    the header's line.
-
-    The bytes are those of the images alone, unless the images are packed into records with labels and other data. Then
-    the records are counted, and the text says so.
+    These three are the passport of one part of the data set. A part without a passport is left out.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -217,7 +210,7 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is None:
             continue
-        counts_image_bytes_only = passport.is_exact
+        counts_image_bytes_only = passport.is_exact  # else records hold labels and other data too
         unit_of_count = "files" if counts_image_bytes_only else "records with more in them than the images"
         shown = f"{passport.files:,} {unit_of_count}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
         facts.append((title, link_to_line(run, line, shown)))
@@ -265,14 +258,9 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the section with the commands that reproduce everything:
+    """Return the section with the commands that reproduce the runs, the check, the figures and this report.
 
-    - each run, if its log has this project's configuration
-    - the check of the logs, if one is an MLPerf log
-    - the figure of each group of repeated runs
-    - this report: `command` has the words after `report` on its command line
-
-    Logs are named relative to the folder that holds them all.
+    `command` has the words after `report` on its command line.
     """
     folder = report.folder
     files = [run.record.file for run in report.runs]
@@ -287,13 +275,8 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
         code = f"{called('compliance')} check {_quoted_without_folder(files, folder)}"
         shown.append(Paragraph(text="Check the logs.", code=code))
 
-    program = called("scoring")  # the words that start it, such as `python -m scoring`
-    for group in report.groups:
-        words = [run.record.file for run in group.runs]
-        words += ["--protocol", report.protocol.name, *_options_to_score_alike(command, group.record)]
-        code = f"{program} score {_quoted_without_folder(words, folder)}"
-        shown.append(Paragraph(text=f"Score {group.name}.", code=code))
-    code = f"{program} report {_quoted_without_folder(command, folder)}"
+    shown += [_command_to_score(group, report, command) for group in report.groups]
+    code = f"{called('scoring')} report {_quoted_without_folder(command, folder)}"
     shown.append(Paragraph(text="Write this report.", code=code))
     return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
@@ -301,26 +284,10 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 def _command_to_repeat(run: ReportedRun) -> Paragraph:
     """Return a paragraph with the shell command that repeats a run. Its log's configuration must have DGXSYSTEM.
 
-    The command checks out the commit, if the log says it, and calls the script with these variables:
-
-    - DGXSYSTEM
-    - the variables that the user had set, except those of NOT_REPEATED
-    - SEED, if the log says it
-
-    A log may hold anything. So values are quoted for the shell, and keys that are not valid variable names are left
-    out. The text warns if the source tree had uncommitted changes.
+    The command sets what the user had set. A log may hold anything, so its values are quoted for the shell.
     """
-    config = config_of(run.record)
-    variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
-    for name, entry in config.items():
-        was_set_by_user = entry.get("origin") == "environment"
-        is_valid_name = VARIABLE_NAME.fullmatch(name) is not None  # names are not quoted below
-        if was_set_by_user and is_valid_name and name not in NOT_REPEATED:
-            variables[name] = entry.get("value")
-    if run.seed:
-        variables["SEED"] = run.seed.value
+    variables = _variables_to_repeat(run)
     exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in variables.items())
-
     source = section(run.record, "source")
     checkout = ""
     if source.get("commit"):
@@ -346,12 +313,32 @@ def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
     return shlex.join(shown)
 
 
+def _variables_to_repeat(run: ReportedRun) -> dict[str, object]:
+    """Return the environment variables that repeat a run: DGXSYSTEM, what the user had set, and SEED if it is known."""
+    config = config_of(run.record)
+    variables: dict[str, object] = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
+    for name, entry in config.items():
+        was_set_by_user = entry.get("origin") == "environment"
+        is_valid_name = VARIABLE_NAME.fullmatch(name) is not None  # the shell command does not quote names
+        if was_set_by_user and is_valid_name and name not in NOT_REPEATED:
+            variables[name] = entry.get("value")
+    if run.seed:
+        variables["SEED"] = run.seed.value
+    return variables
+
+
+def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> Paragraph:
+    """Return a paragraph with the shell command that makes the figure of a group of repeated runs."""
+    words = [run.record.file for run in group.runs]
+    words += ["--protocol", report.protocol.name, *_options_to_score_alike(command, group.record)]
+    code = f"{called('scoring')} score {_quoted_without_folder(words, report.folder)}"
+    return Paragraph(text=f"Score {group.name}.", code=code)
+
+
 def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]:
     """Return the options with which `python -m scoring score` makes a group's figure as this report made it.
 
-    - The options of SCORE_OPTIONS in the report's own `command`, each with its value.
-    - `--devices`, if the devices of the group's `record` come from the command line or a description of the system.
-    - `--batch`, if the batch of the `record` comes from the command line.
+    `command` has the words of the report's own command line. `record` is that of the group.
     """
     options: list[str] = []
     for index, word in enumerate(command):

@@ -79,9 +79,7 @@ def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
 def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
     """Return the plot of one run's throughput, with a caption and the table of its windows.
 
-    A point of `rates_over_time` is a window, or neighbouring windows put together. The run's figure is drawn as a
-    horizontal line if it is a throughput. The caption has the range of the rates, and where the measured part is:
-    "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
+    The run's figure is drawn as a horizontal line if it is a throughput.
     """
     points, axis_unit = rates_over_time  # the unit is "s", "step" or "row"
     unit = unit_of_rates(run)
@@ -90,12 +88,6 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
         level = run.figure.value
 
     window_count = sum(len(point.windows) for point in points)
-    range_of_rates = range_in_words(point.images_per_s for point in points)
-    caption = f"Run {run.number}: {range_of_rates} {unit} over {window_count} windows"
-    measured_span = _measured_span(points)
-    if measured_span:
-        caption += f"; measured from {measured_span} {axis_unit}"
-
     table_caption = f"Windows of run {run.number}"
     if window_count > len(points):
         table_caption += ", neighbours put together"
@@ -103,7 +95,7 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
-        caption=f"{caption}.",
+        caption=_caption_of_run(run, points, window_count, axis_unit),
         draw=functools.partial(plots.throughput, runs=named_points, axis_unit=axis_unit, unit=unit, level=level),
         numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis_unit, unit) for point in points]),
     )
@@ -117,11 +109,23 @@ def _measured_span(points: Sequence[Point]) -> str:
     return f"{_place_on_axis(measured[0].start)} to {_place_on_axis(measured[-1].end)}"
 
 
+def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int, axis_unit: str) -> str:
+    """Return the caption of a run's plot.
+
+    "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
+    """
+    range_of_rates = range_in_words(point.images_per_s for point in points)
+    caption = f"Run {run.number}: {range_of_rates} {unit_of_rates(run)} over {window_count} windows"
+    measured_span = _measured_span(points)
+    if measured_span:
+        caption += f"; measured from {measured_span} {axis_unit}"
+    return f"{caption}."
+
+
 def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -> list[Cell]:
     """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
-    `axis_unit` is the unit of the point's start and end: "s" for seconds, "step" or "row". `unit` is the unit of its
-    rate, such as "images/s". The cell of the last step is empty if the log does not print it.
+    `axis_unit` is the unit of the point's start and end: "s", "step" or "row". `unit` is that of its rate.
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -159,8 +163,7 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    If no group has a step time, there is a sentence instead. The gist, which is the words beside the section's title,
-    is the step of the last group in the table.
+    The gist, shown beside the section's title, is the step of the last group in the table.
     """
     title = "Where a step's time goes"
     rows = []
@@ -207,16 +210,7 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 
 
 def scaling(report: Report) -> Section:
-    """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
-
-    It has, in this order:
-
-    - a sentence on which published tables were chosen, or why none was
-    - a sentence if no system was run on at least two numbers of devices
-    - plots of throughput and efficiency, if there is anything to draw
-    - a table for each system that was run on at least two numbers of devices
-    - the published figures, folded
-    """
+    """Return the section on how throughput grows with the number of devices, in these runs and in published tables."""
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
         text = "Efficiency of these runs: not measured. It takes runs of one system at two device counts or more."
@@ -252,8 +246,7 @@ def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
     """Return the row of one number of devices in a system's scaling table.
 
-    Speedup and efficiency compare it with the smallest number of devices that the system was run on. A figure is a link
-    to the lines of its run, or to the table of runs if there are several.
+    Speedup and efficiency compare it with the smallest number of devices that the system was run on.
     """
     group = row.group
     return [
@@ -296,9 +289,7 @@ class _PlotByDevices(NamedTuple):
 def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
 
-    The styles of curves, which are colours and markers, have numbers. Our curves have the first ones, from 0. Published
-    curves have the numbers after ours in the plot of throughput. They have the same numbers in the plot of efficiency,
-    even if it has fewer of our curves.
+    A published curve has the same colour and marker in both plots.
     """
     our_rates = [_rates_of_rows(rows) for rows in report.scaling]
     if not our_rates:
@@ -385,8 +376,7 @@ def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float
 def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:
     """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
 
-    Its title is the caption up to the first colon. `first_published_style` chooses the colour and marker of the first
-    published curve. The next curves have the next numbers.
+    `first_published_style` chooses the colour and marker of the first published curve.
     """
     words = []
     for label, points in (*plot.ours, *plot.published):
@@ -416,8 +406,7 @@ def _published(curves: Sequence[Curve]) -> Table:
 def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
     """Return the row of one published figure, with the line of published.csv that it comes from.
 
-    The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. The
-    efficiency compares the figure with that of one device in the same published table, `curve`.
+    The efficiency compares the figure with that of one device in the same published table, `curve`.
     """
     memory = row.accelerator_memory_gib or "? "
     note = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"

@@ -26,10 +26,7 @@ def applies(check: Verdict) -> bool:
 def overall(checks: Sequence[Verdict]) -> Overall:
     """Return the worst status of the checks that apply, with a sentence on the whole report.
 
-    - Fatal: the result does not stand.
-    - Else unknown: not yet shown to be publishable, with the names of the checks that warn.
-    - Else a warning that a figure is not steady: measure again.
-    - Else another warning, or ok: the result stands, with the names of the checks that warn.
+    The sentence may name the checks that warn.
     """
     statuses = {check.status for check in checks if applies(check)}
     warning_checks = [check.check for check in checks if check.status == WARNING]
@@ -81,21 +78,11 @@ def _numbers_in_words(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) 
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the runs' compliance with the rules, by what the compliance check found in each.
 
-    - A run failed the check: fatal.
-    - Else, an MLPerf log of a training run was not checked: unknown.
-    - Else, there are runs that passed: ok.
-    - Nothing to check: unknown, but the text begins with NOT_APPLICABLE so that the verdict does not count.
+    If there is nothing to check, the text begins with NOT_APPLICABLE, so that the verdict does not count.
     """
-    checked: list[ReportedRun] = []
-    failed: list[ReportedRun] = []
-    unchecked: list[ReportedRun] = []  # MLPerf logs of training runs that were not checked
-    for run in runs:
-        if run.findings:
-            checked.append(run)
-            if run.findings["verdict"] == "fail":
-                failed.append(run)
-        elif run.record.format == "mllog" and run.record.mode != "throughput":
-            unchecked.append(run)
+    checked = [run for run in runs if run.findings]
+    failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
+    unchecked = [run for run in runs if not run.findings and _needs_check(run)]
     if failed:
         return Verdict(
             check="compliance",
@@ -112,6 +99,11 @@ def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
         return Verdict(check="compliance", status=OK, found=f"{_numbers_in_words(checked, runs)} passed the check")
     text = f"{NOT_APPLICABLE}: there is no MLPerf log of a training run to check"
     return Verdict(check="compliance", status=UNKNOWN, found=text)
+
+
+def _needs_check(run: ReportedRun) -> bool:
+    """Return whether a run must have been checked: an MLPerf log of a training run."""
+    return run.record.format == "mllog" and run.record.mode != "throughput"
 
 
 def _count_errors(checked: Sequence[ReportedRun]) -> int:
@@ -132,12 +124,10 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how the training runs ended. Only runs with a status in their log count.
+    """Yield a verdict on how the training runs ended: on the runs that failed, else on the final quality.
 
-    - A run ended without success: FATAL for more failures than the benchmark's rules allow, WARNING if they allow all,
-      UNKNOWN if it is not known how many they allow. See `_status_of_failures`.
-    - All ended with success, and all logs have a quality: the verdict compares the final quality with the target.
-    - Else: no verdict.
+    Only runs with a status in their log count. If none failed, there is a verdict only if all their logs have a
+    quality.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
@@ -182,15 +172,11 @@ def _count_failures(group: Group) -> int:
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail: as many of the slowest runs as its result drops.
 
-    A failed run counts as the slowest.
-
-    - A benchmark without MLPerf rounds: 1 if the protocol takes the olympic mean and the group has enough runs for it,
-      else 0.
-    - A benchmark with MLPerf rounds: the number that each round drops, or 0 if the group has fewer runs than the round
-      asks for. None if this differs between rounds, because logs do not say their round.
+    A failed run counts as the slowest. None if the rounds of MLPerf differ in the number, because logs do not say their
+    round.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
-    if not submission_by_round:
+    if not submission_by_round:  # not a benchmark of MLPerf
         least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
         drops_slowest = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
         return 1 if drops_slowest else 0
@@ -207,11 +193,8 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the lowest final quality of the `trained` runs.
 
-    - All have the same target, and the lowest quality is below it: fatal.
-    - All have the same target, and all reached it: ok.
-    - There is no common target: ok, and the text gives the quality only.
-
-    `runs` are all runs of the report; the text names the trained ones among them.
+    It is fatal if the runs share a target and the quality is below it. `runs` are all runs of the report; the text
+    names the trained ones among them.
     """
     worst = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {run.target for run in trained}
@@ -233,14 +216,7 @@ def _value_of(quality: Quality) -> float:
 
 
 def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on the figures of all groups.
-
-    - A group lacks the figure that the protocol asks for: fatal.
-    - Else, the scores have warnings: a warning that names them. Those of UNSTEADY_WARNINGS do not count here.
-    - Else: ok.
-
-    Yield a second verdict, a warning to measure again, if a score has one of UNSTEADY_WARNINGS.
-    """
+    """Yield a verdict on the figures of all groups, and a second one if a score is not steady."""
     problems = [group.problem for group in groups if group.problem]  # why a group lacks its figure
     warnings = _warnings_of_scores(groups)
     unsteady = [warning.found for warning in warnings if warning.check in UNSTEADY_WARNINGS]
@@ -273,11 +249,9 @@ def _warnings_of_scores(groups: Sequence[Group]) -> list[Verdict]:
 
 
 def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict for each doubt about where the runs come from:
+    """Yield a verdict for each doubt about where the runs come from.
 
-    - A log lacks the system or the date: unknown, because such figures cannot be published. The text names all facts
-      that a log lacks, among them organisation and commit.
-    - A source tree had uncommitted changes: a warning.
+    Figures without system and date cannot be published. Uncommitted changes are a warning only.
     """
     lacking = [name for name in ("system", "date", "organisation", "commit") if _some_log_lacks(name, runs)]
     if "system" in lacking or "date" in lacking:

@@ -120,7 +120,7 @@ def test_a_batch_that_lies_on_the_device_is_read_by_a_program_where_there_are_ke
         tensor = paddle.base.core.LoDTensor()
         tensor.set(image, paddle.CPUPlace())
         for source in (image, tensor):
-            assert np.array_equal(acceptance.copy_to_host(machine, source), image.astype(np.float32))
+            assert np.array_equal(acceptance.read_by_program(machine, source), image.astype(np.float32))
 
 
 @pytest.mark.parametrize(

@@ -40,28 +40,14 @@ class Results(NamedTuple):
 def gather(folder: Path) -> Results:
     """Read the files of the jobs in `folder`; return a verdict on each check, run or not, and the jobs' nodes.
 
-    There is a job for each precision. It leaves the file `<precision>.lines` with a JSON object in each line: first
-    {"nodes": [...]}, then a verdict for each check that was run. All jobs run on the same nodes, so the list of the
-    last job is returned. It is empty if no job has written one.
-
-    A check that was not run is UNKNOWN if this machine cannot run the precision, else FATAL. If a job ends early,
-    launch/trials.sh writes the reason to `<precision>.failed`.
-
     Raises ValueError if the folder cannot be read, has no file of a job, or has a line that is not JSON.
     """
-    try:
-        suffixes = {file.suffix for file in folder.iterdir()}
-    except OSError as error:
-        raise ValueError(named_files.explain(error)) from error
-    if not suffixes & JOB_SUFFIXES:
-        raise ValueError(
-            f"{folder}: no file of an acceptance in it: give the folder that --acceptance printed as `logs`"
-        )
-
+    _check_folder(folder)
     verdicts: list[Verdict] = []
     nodes: list[JsonObject] = []  # from the last job that wrote them
-    for precision, checks in CHECKS.items():
+    for precision, checks in CHECKS.items():  # a job for each precision
         verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
+        # The first line is {"nodes": [...]}, and each further line is a verdict.
         for line in _lines_of_job(folder / f"{precision}.lines"):
             if "nodes" in line:
                 nodes = line["nodes"]  # the same in every job
@@ -75,6 +61,18 @@ def gather(folder: Path) -> Results:
     return Results(verdicts, nodes)
 
 
+def _check_folder(folder: Path) -> None:
+    """Raise ValueError if a folder cannot be read, or has no file of a job."""
+    try:
+        suffixes = {file.suffix for file in folder.iterdir()}
+    except OSError as error:
+        raise ValueError(named_files.explain(error)) from error
+    if not suffixes & JOB_SUFFIXES:
+        raise ValueError(
+            f"{folder}: no file of an acceptance in it: give the folder that --acceptance printed as `logs`"
+        )
+
+
 def _lines_of_job(file: Path) -> list[JsonObject]:
     """Return the JSON objects of a job's file, which has one in each line; an empty list if there is no file."""
     if not file.is_file():
@@ -83,15 +81,11 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 
 
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
-    """Return the verdict on a check that was not run, with the reason.
-
-    - This machine cannot run the precision: UNKNOWN.
-    - Otherwise: FATAL. The reason is the one that launch/trials.sh wrote when the job ended early, if there is one.
-    """
+    """Return the verdict on a check that was not run: UNKNOWN if this machine cannot run the precision, else FATAL."""
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
     if why_impossible:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
-    reason_file = folder / f"{precision}.failed"
+    reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it if the job ends early
     reason = "its job did not run it"
     if reason_file.is_file():
         reason = reason_file.read_text(encoding="utf-8").strip()
@@ -101,11 +95,8 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
-    The file also has the time, the source, the packages and the machine. `short` says that the jobs ran in their short
-    form; the report notes it.
-
-    Returns the exit status: 1 if a verdict is FATAL, else 0. Raises ValueError, before anything is written, if the
-    folder cannot be read, has no file of a job, or has a line that is not JSON.
+    `short` says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is FATAL, else 0. Raises
+    ValueError if the folder has no whole results.
     """
     results = gather(folder)
     counts = Counter(verdict.status for verdict in results.verdicts)
@@ -133,13 +124,7 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 def main() -> int:
     """Run this rank's part of the acceptance, write the report, or print the precisions; return the exit status.
 
-    - mpirun started this process: run the checks of this rank.
-    - `--report FOLDER`: write and print the report on the jobs in the folder.
-    - `--precisions`, or no option: print the precisions that can run here, for launch/trials.sh, which starts a job for
-      each.
-
-    Raises ValueError if the job is of another network than ResNet-50 or has STRATEGY=cuda_graph=1, and if the folder
-    has no results.
+    Raises ValueError if the settings of the job or the folder of the report do not fit.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
@@ -148,10 +133,21 @@ def main() -> int:
     complete(parser)  # for completion in the shell
     args = parser.parse_args()
     named_files.check_options(args)
-    if env.is_rank():
+    if env.is_rank():  # mpirun started this process
         return ranks_main("tools.acceptance.rank", short=args.short)
 
     job, _ = env.read()
+    _check_job(job)
+    if args.report:
+        return report(job, args.report, short=args.short)
+    # The default, for launch/trials.sh. `args.precisions` is not read: the option only says the default explicitly.
+    can_run = [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
+    print("\n".join(can_run))
+    return 0
+
+
+def _check_job(job: env.Job) -> None:
+    """Raise ValueError unless a job trains ResNet-50 by launched steps."""
     is_resnet50 = job.model.package == config.__package__  # "paddle_rn50"
     if not is_resnet50:
         name = config.__package__.removeprefix("paddle_")
@@ -159,12 +155,6 @@ def main() -> int:
     if job.model.knobs.cuda_graph:
         why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
         raise ValueError(f"STRATEGY: cuda_graph=1: {why}")
-    if args.report:
-        return report(job, args.report, short=args.short)
-    # The default. `args.precisions` is not read: the option only says the default explicitly.
-    can_run = [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
-    print("\n".join(can_run))
-    return 0
 
 
 if __name__ == "__main__":

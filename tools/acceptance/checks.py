@@ -25,7 +25,7 @@ from harness.loader import ReaderConfig
 from paddle_rn50 import config, data
 from paddle_rn50.folder import ImageList
 from paddle_rn50.train import ResNet50
-from program import count, ops
+from program import build, count, ops
 from program.arrays import Array
 from program.passes import edit, gradients
 from runlog.json_types import JsonObject
@@ -73,14 +73,11 @@ LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tolerance) -> Verdict:
     """Compare the losses of a training's first steps with the wanted ones; return the verdict of `check`.
 
-    `losses` is [ranks, steps]; in each step the rank with the largest error counts. `wanted_losses` has a loss for each
-    step; it may have further ones, which are ignored.
-
-    The verdict is ok if every error is within the tolerance of its step, else fatal. A loss that is NaN is fatal. The
+    `losses` is [ranks, steps]. The verdict is ok if each error is within the tolerance of its step, else fatal. The
     text names the step with the largest error relative to its tolerance.
     """
     steps = losses.shape[1]
-    wanted_losses = wanted_losses[:steps]
+    wanted_losses = wanted_losses[:steps]  # the short form takes fewer steps
     errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses  # [steps], as a share of the wanted loss
     tolerances = tolerance.by_step(steps)
     ratios = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
@@ -107,23 +104,9 @@ def why_untrained(losses: Array, kind: str) -> str:
 def sensors(machine: Machine) -> Verdict:
     """Check that NVML reads each rank's GPU as the telemetry of a run needs it, and return the verdict.
 
-    NVML may number GPUs differently from CUDA. So NVML's name of this rank's GPU must be the name of the device that
-    Paddle computes on. Each sensor of SENSORS must have a reading.
-
     All ranks must call this together, and each returns the verdict on the GPUs of all ranks.
     """
-    index = machine.me.local_rank
-    with nvidia.opened() as (handles, _):  # in CUDA's order, so that the local rank is the index
-        name = nvidia.gpu_of(handles[index]).name
-        readings = nvidia.sample(handles[index])  # by sensor; None if there is no reading
-    mine = {
-        "name": name,
-        "same": name == paddle.device.cuda.get_device_name(index),
-        "silent": [sensor for sensor in SENSORS if readings[sensor] is None],
-        **readings,
-    }
-    gpus = machine.me.comm.allgather(mine)
-
+    gpus = machine.me.comm.allgather(_readings_of_gpu(machine.me.local_rank))
     wrong_gpus = 0
     silent_sensors: set[str] = set()
     for gpu in gpus:
@@ -135,6 +118,22 @@ def sensors(machine: Machine) -> Verdict:
     wanted = "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS)
     good = wrong_gpus == 0 and not silent_sensors
     return judged("sensors", good, found, wanted, figures={"gpus": gpus})
+
+
+def _readings_of_gpu(index: int) -> JsonObject:
+    """Return what NVML reads of a GPU of this node: its name, each sensor, and "silent", the sensors without a reading.
+
+    "same" says whether NVML's name is the name of the device that Paddle computes on.
+    """
+    with nvidia.opened() as (handles, _):  # in CUDA's order, so that the local rank is the index
+        name = nvidia.gpu_of(handles[index]).name
+        readings = nvidia.sample(handles[index])  # by sensor; None if there is no reading
+    return {
+        "name": name,
+        "same": name == paddle.device.cuda.get_device_name(index),  # NVML may number GPUs differently from CUDA
+        "silent": [sensor for sensor in SENSORS if readings[sensor] is None],
+        **readings,
+    }
 
 
 def losses(machine: Machine) -> Verdict:
@@ -162,38 +161,18 @@ def layout(machine: Machine) -> Verdict:
 def pooling(machine: Machine) -> Verdict:
     """Check the gradient of the global average pooling, which takes the mean over 7 x 7 pixels before the classifier.
 
-    The right gradient of each pixel is the gradient of the mean divided by 49. Paddle's operator for it also reads the
-    image, which it does not need. So the pass `gradients.spread_mean_gradients` replaces it by an average pooling of
-    the mean's gradient, an image of one pixel. With a window of 7 x 7 and padding 6, each of the 49 results is the
-    average of that pixel and 48 zeros.
-
-    The check runs this pooling on random gradients, and compares the result with the quotient in float64. The verdict
-    is ok if the largest relative difference on any rank is at most MOST_POOLING_ERROR of the job's type.
+    The right gradient of each pixel is the gradient of the mean divided by 49. All ranks must call this together, and
+    the largest relative error of any rank counts.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
+    mean_shape = [BATCH, 1, 1, POOLED_CHANNELS]
     if plan.layout == "NCHW":
-        image_shape = [BATCH, POOLED_CHANNELS, POOLED_SIDE, POOLED_SIDE]
         mean_shape = [BATCH, POOLED_CHANNELS, 1, 1]
-    else:
-        image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
-        mean_shape = [BATCH, 1, 1, POOLED_CHANNELS]
+    mean_gradient = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
+    computed = _pooling_gradient(machine, plan, mean_gradient)
 
-    main = static.Program()
-    with static.program_guard(main), static.scope_guard(static.Scope()):
-        image = static.data("x", image_shape, dtype)
-        image.stop_gradient = False
-        mean_gradient = static.data("gradient", mean_shape, dtype)
-        mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
-        (image_gradient,) = static.gradients([mean], [image], [mean_gradient])
-        replaced_operators = gradients.spread_mean_gradients(main)
-        assert replaced_operators == 1
-        given = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
-        # The image's values do not matter: a mean has the same gradient whatever they are.
-        feed = {"x": np.zeros(image_shape, dtype), "gradient": given}
-        (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
-
-    quotient = given.astype(np.float64) / POOLED_SIDE**2
+    quotient = mean_gradient.astype(np.float64) / POOLED_SIDE**2
     error_here = np.max(np.abs(computed - quotient) / quotient)
     error = float(max(machine.me.comm.allgather(error_here)))
     most_error = MOST_POOLING_ERROR[dtype]
@@ -202,21 +181,44 @@ def pooling(machine: Machine) -> Verdict:
     return judged("pooling", error <= most_error, found, wanted, figures={"off": error})
 
 
+def _pooling_gradient(machine: Machine, plan: build.Plan, mean_gradient: Array) -> Array:
+    """Return the gradient of the pooled image, computed from the gradient of the mean as in a training program.
+
+    The pass `gradients.spread_mean_gradients` replaces the gradient's operator by an average pooling. Its input is the
+    gradient of the mean, one value for each channel.
+    """
+    dtype = plan.precision.dtype
+    image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
+    if plan.layout == "NCHW":
+        image_shape = [BATCH, POOLED_CHANNELS, POOLED_SIDE, POOLED_SIDE]
+    main = static.Program()
+    with static.program_guard(main), static.scope_guard(static.Scope()):
+        image = static.data("x", image_shape, dtype)
+        image.stop_gradient = False
+        gradient = static.data("gradient", mean_gradient.shape, dtype)
+        mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
+        (image_gradient,) = static.gradients([mean], [image], [gradient])
+        replaced_operators = gradients.spread_mean_gradients(main)
+        assert replaced_operators == 1
+        # The image's values do not matter: a mean has the same gradient whatever they are.
+        feed = {"x": np.zeros(image_shape, dtype), "gradient": mean_gradient}
+        (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
+    return np.asarray(computed)
+
+
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    Each rank writes JPEG files and reads them four times as one batch: on the GPU and on the CPU, each by the pipeline
-    of training and by that of evaluation. The batches have the type and the number of channels of the job's network.
-
-    The verdict is ok if the mean difference between the GPU's batch and the CPU's is at most MOST_GREY_LEVELS of 255,
-    for both pipelines on every rank. All ranks must call this together.
+    The pipelines of training and of evaluation are both compared, and the largest difference on any rank counts. All
+    ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
     network_input = ResNet50(recipe, machine.plan(), batch=BATCH).image
     read_format = replace(network_input, layout="NHWC")  # channels last, as `mean_grey_levels` needs them
-    to_host = functools.partial(copy_to_host, machine)
+    to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
+        # A batch by the pipeline of training, and one by that of evaluation.
         by_gpu = read_as_one_batch(images, recipe, machine.reader(read_format, "gpu"), to_host)
         by_cpu = read_as_one_batch(images, recipe, machine.reader(read_format, "cpu"), to_host)
 
@@ -230,12 +232,11 @@ def input_pipeline(machine: Machine) -> Verdict:
 
 
 def mean_grey_levels(a: Array, b: Array) -> float:
-    """Return the mean difference of two batches of normalized images, in grey levels of 255.
+    """Return the mean difference of two batches of normalized images [N, H, W, 3 or 4], in grey levels of 255.
 
-    The images are [N, H, W, 3 or 4]. A fourth channel is padding, which must be zero. If it is not, the difference is
-    infinite.
+    The difference is infinite if a fourth channel is not zero.
     """
-    if a[..., 3:].any() or b[..., 3:].any():
+    if a[..., 3:].any() or b[..., 3:].any():  # the fourth channel is padding
         return math.inf
     # Normalized images are divided by STD, which is in grey levels.
     return float(np.mean(np.abs(a - b)[..., :3] * np.array(data.STD)))
@@ -259,8 +260,8 @@ def read_as_one_batch(
 ) -> list[Array]:
     """Read all images as one batch by the pipeline of training, then as another one by that of evaluation.
 
-    Return the two batches of normalized images, in that order. `reader` has the device and the format of the pipelines.
-    `to_host` copies a batch's images from that device.
+    Returns the two batches of normalized images, in that order. `to_host` copies a batch's images from the device of
+    `reader`.
     """
     training = {"augment": recipe.augmentation}  # settings by which a pipeline is one of training
     evaluation = {"resize": recipe.eval_resize}
@@ -276,23 +277,19 @@ def read_as_one_batch(
     return batches
 
 
-def copy_to_host(machine: Machine, image: Any) -> Array:
-    """Return a batch of images as float32 on the host, read in the same way as a training program reads it.
+def read_by_program(machine: Machine, image: Any) -> Array:
+    """Return a batch of images as float32 on the host, read by a program, as a training reads it.
 
-    `image` comes from an input pipeline: a numpy array, or a Paddle tensor that the GPU may still be filling.
-
-    - If this Paddle has kernels for the GPU, a program copies the batch. A program that reads the tensor before it is
-      full returns wrong images, so that the caller's comparison also finds this error.
-    - Without kernels no program can run, and the batch is copied directly.
+    This does not wait until the GPU has filled the batch. If the pipeline hands the batch over too early, the images
+    are wrong, and the caller's comparison finds that.
     """
-    if not machine.has_kernels:
+    if not machine.has_kernels:  # no program can run
         return np.array(image, dtype=np.float32)
     if isinstance(image, np.ndarray):
         shape = image.shape
         dtype = image.dtype.name
     else:
-        # A tensor of Paddle's core, with a method `shape`. Only its shape and type are read: reading a value would wait
-        # until the GPU has filled it, and hide the error.
+        # A tensor of Paddle's core, with a method `shape`. Reading a value, not only shape and type, would wait.
         shape = image.shape()
         dtype = paddle.base.data_feeder.convert_dtype(image._dtype())
     main = static.Program()
@@ -305,26 +302,14 @@ def copy_to_host(machine: Machine, image: Any) -> Array:
 def all_reduce(machine: Machine) -> Verdict:
     """Compare sums over the ranks by NCCL (on a CPU by gloo) with sums of the same numbers by MPI on the host.
 
-    A training step sums its gradients in buckets: several gradients side by side in one array. The arrays here have the
-    sizes and types of the recorded training's buckets. The verdict is ok if no element differs on any rank.
-
-    All ranks must call this together. Raises NotPossible if there is only one rank.
+    The verdict is ok if no element differs on any rank. All ranks must call this together. Raises NotPossible if there
+    is only one rank.
     """
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
     buckets = _gradient_buckets(machine)
     total_mib = sum(bucket["mib"] for bucket in buckets)
-    wrong_here = 0
-    for index, bucket in enumerate(buckets):
-        elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
-        # Sums of whole numbers this small are exact in any order, so both sums must be the same.
-        rng = np.random.default_rng([SEED, machine.me.rank, index])
-        values = rng.integers(-4, 5, elements, dtype=np.int32)
-        by_mpi = np.empty_like(values)
-        machine.me.comm.Allreduce(values, by_mpi)
-        by_program = _sum(machine, values.astype(bucket["dtype"]))
-        wrong_here += np.count_nonzero(by_program != by_mpi)
-
+    wrong_here = sum(_count_wrong_sums(machine, bucket, index) for index, bucket in enumerate(buckets))
     wrong = int(machine.me.comm.allreduce(wrong_here))
     found = f"{wrong} sums differ of {len(buckets)} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks"
     figures = {"wrong": wrong, "buckets": len(buckets), "mib": total_mib}
@@ -332,16 +317,32 @@ def all_reduce(machine: Machine) -> Verdict:
     return judged("all-reduce", wrong == 0, found, wanted, figures=figures)
 
 
-def _gradient_buckets(machine: Machine) -> list[JsonObject]:
-    """Build the recorded training's program; return the buckets in which it sums its gradients.
+def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
+    """Sum random numbers over the ranks in an array like `bucket`; return how many sums differ from those by MPI.
 
-    Each bucket has a "dtype" and its size as "mib". On GPUs this also opens the communicator of the ranks, which the
-    sums of `all_reduce` need. For this it runs the start-up program, reduced to the operators that open communicators.
+    All ranks must call this together. `index` is the number of the bucket.
+    """
+    elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
+    # Sums of whole numbers this small are exact in any order, so both sums must be the same.
+    rng = np.random.default_rng([SEED, machine.me.rank, index])
+    values = rng.integers(-4, 5, elements, dtype=np.int32)
+    by_mpi = np.empty_like(values)
+    machine.me.comm.Allreduce(values, by_mpi)
+    by_program = _sum(machine, values.astype(bucket["dtype"]))
+    return int(np.count_nonzero(by_program != by_mpi))
+
+
+def _gradient_buckets(machine: Machine) -> list[JsonObject]:
+    """Return the buckets of the recorded training: arrays of gradients that are summed together.
+
+    A bucket has a "dtype" and its size as "mib". On GPUs this also opens the communicator of the ranks, which `_sum`
+    needs.
     """
     recorded = machine.recorded_training()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         model = ResNet50(recorded.recipe, machine.plan(), batch=BATCH)
         training = model.training_program(recorded.schedule, seed=SEED)
+        # Only the operators that open communicators stay in the start-up program.
         edit.remove(training.startup, lambda op: op.type not in OPENS_COMMUNICATOR)
         if training.startup.global_block().ops:  # no operator is left on a CPU, where gloo connects the ranks
             machine.executor.run(training.startup)
@@ -362,10 +363,10 @@ def _sum(machine: Machine, values: Array) -> Array:
 def captured(machine: Machine) -> Verdict:
     """Compare the losses of steps that are launched operator by operator with those of a replayed CUDA graph.
 
-    Both train the first steps of the recorded training by cuDNN's repeatable algorithms, so that the losses must have
-    equal bits. This must be the last check of its job: a capture binds the process to its GPU, and a failed capture
-    leaves its stream in capture mode.
+    This must be the last check of its job: a capture binds the process to its GPU, and a failed capture leaves its
+    stream in capture mode.
     """
+    # With repeatable algorithms both losses must have equal bits.
     with repeatable_algorithms():
         launched = machine.train(machine.plan())
         replayed = machine.train(machine.plan(strategy="cuda_graph=1"))
@@ -375,12 +376,7 @@ def captured(machine: Machine) -> Verdict:
 def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
     """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched steps, bit for bit.
 
-    Both are float32 [ranks, steps].
-
-    - A launched loss is not finite: fatal, because a difference from it means nothing.
-    - Any loss differs: fatal. The text has the number of these steps, the first one, and the relative difference there.
-    - The launched losses are the same in all steps: fatal, because nothing was trained and equal losses prove nothing.
-    - Otherwise: ok.
+    Both are float32 [ranks, steps]. Equal losses are fatal, too, if they show that nothing was trained.
     """
     steps = launched.shape[1]
     # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.
@@ -388,7 +384,7 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
     is_finite = np.isfinite(launched).all()
     untrained = why_untrained(launched, "launched")  # for losses that are not finite, or the same in all steps
     good = False
-    if not is_finite:
+    if not is_finite:  # a difference from such a loss means nothing
         found = untrained
     elif differs.any():
         first = int(np.argmax(differs))  # index of the step

@@ -26,13 +26,10 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 
 
 def evaluation(machine: Machine) -> Verdict:
-    """Count the right answers on the embedded evaluation images, and judge the number by the one of a CPU.
+    """Count the right answers on the embedded evaluation images, and compare with the number that a CPU got.
 
-    That number was recorded once in paddle_rn50/golden.json. Nothing is trained: the CPU of the first rank computes the
-    weights, which are the same on every machine. The ranks share the images and add up their counts.
-
-    The verdict is ok if every image was counted, and if the number of right answers differs from the recorded one by at
-    most MOST_DIFFERENT; else fatal. All ranks must call this together.
+    That number is recorded in paddle_rn50/golden.json. All ranks must call this together; each evaluates a share of the
+    images.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
     weights = _weights_of_first_rank(machine, recipe)
@@ -67,8 +64,7 @@ def _weights_of_first_rank(machine: Machine, recipe: config.Recipe) -> dict[str,
 def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Array]) -> static.Program:
     """Return the program of an evaluation in the job's precision, and set its weights in the current scope.
 
-    `weights` are FP32 arrays on the CPU, by name. Each is padded to the shape and cast to the type of the program's
-    variable of that name, and copied to this rank's device. Other variables are not set.
+    `weights` are FP32 arrays on the CPU, by name.
     """
     main = static.Program()
     # The guard collects the operators in `main`. The start-up program is dropped, because the weights are given.
@@ -76,7 +72,7 @@ def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Ar
         model.evaluation_totals(model.image, BATCH)  # appends its operators to `main`
         precision.cast_evaluation(main, model.plan.precision)
     for variable in main.list_vars():
-        if variable.name in weights:
+        if variable.name in weights:  # pad and cast the weight as the variable has it, and copy it to the device
             dtype = paddle.base.data_feeder.convert_dtype(variable.dtype)
             value = state.padded(weights[variable.name], variable.shape).astype(dtype)
             tensor = static.global_scope().var(variable.name).get_tensor()
@@ -87,19 +83,17 @@ def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Ar
 def _totals_over_ranks(
     machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
 ) -> JsonObject:
-    """Evaluate the images by the program `main`; return the totals over all ranks.
+    """Evaluate the images by the program `main`, each rank its share; return the totals over all ranks.
 
-    The totals are {model.QUALITY: number of right answers, COUNTED: number of images}. All ranks must call this
-    together, and each evaluates its share of the images.
-
-    The CPU decodes the images and resizes them to `resize` pixels, so that they are the same on any machine. Each batch
-    is then converted to the format of the program.
+    The totals are {model.QUALITY: number of right answers, COUNTED: number of images}. Images are resized to `resize`
+    pixels on the shorter side, and the centre of SIDE x SIDE is cropped.
     """
     me = machine.me
     evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
     plan = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
     steps = sampling.evaluation_steps(len(images), BATCH * me.size)
-    reader = machine.reader(data.ImageFormat(size=SIDE))
+    # The CPU decodes and resizes the images, so that they are the same on any machine.
+    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
     with contextlib.closing(data.Loader(images, plan, reader, resize=resize)) as batches:
         converted = (replace(b, image=as_fed(np.asarray(b.image), model.image)) for b in batches)
         return evaluator.run(converted, steps=steps)
@@ -108,19 +102,14 @@ def _totals_over_ranks(
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    1. The convolutions keep their random first weights. Each residual block is scaled down, so that it adds less noise
-       to the image.
-    2. One forward pass over all images sets the statistics of batch norm, and gives the features, the input of the last
-       layer.
-    3. The last layer is the ridge regression from the features to the classes of the images.
-
-    The CPU computes all this in FP32, so that the weights are the same on every machine.
+    Only the last layer is fitted, by a ridge regression; the convolutions keep random weights. The CPU computes this in
+    FP32, so that the weights are the same on every machine.
     """
-    recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of this single pass
+    recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])
     label = np.concatenate([labels for _, labels in batches])
     with cpu_network(recipe, len(image)) as (main, executor):
-        _scale_blocks_down(main)
+        _scale_blocks_down(main)  # so that they add less noise to the image
         # The operator that multiplies the features by the weight "fc.w".
         (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
         feed = {"image": image, "label": label}
@@ -148,14 +137,11 @@ def _scale_blocks_down(main: static.Program) -> None:
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
 
-    The map minimizes the squared errors plus a penalty on large weights. The bias is the weight of an added feature
-    that is always 1.
-
-    There are more features than images, so the dual form is solved, which has one unknown for each image:
-    weights = Xᵀ (X Xᵀ + r I)⁻¹ Y. The penalty r is RIDGE_SHARE times the mean square length of a row of X.
+    The map minimizes the squared errors plus a penalty on large weights: weights = Xᵀ (X Xᵀ + penalty I)⁻¹ Y.
     """
-    ones = np.ones((len(features), 1))
+    ones = np.ones((len(features), 1))  # an added feature: its weight is the bias
     x = np.concatenate([features, ones], axis=1, dtype=np.float64)  # [N, F + 1]
+    # There are more features than images, so the dual form is solved, which has one unknown for each image.
     gram = x @ x.T  # [N, N]
     penalty = RIDGE_SHARE * np.trace(gram) / len(gram)
     dual = np.linalg.solve(gram + penalty * np.eye(len(gram)), targets)  # [N, T]

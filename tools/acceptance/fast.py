@@ -24,8 +24,8 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 def units(machine: Machine) -> Verdict:
     """Compare the losses of a training by fused units with those of the plain operators, and return the verdict.
 
-    A unit is Paddle's `resnet_unit`: one operator for a convolution, its batch norm, an addend and a relu. The plain
-    losses come from the check `losses` on this machine. Raises RunError if that has failed.
+    A unit is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one operator. Raises
+    RunError if the check `losses` has failed.
     """
     plain = machine.kept_by("losses")
     fused = machine.train(machine.plan(strategy="resnet_unit=1"))
@@ -35,15 +35,13 @@ def units(machine: Machine) -> Verdict:
 def lars(machine: Machine) -> Verdict:
     """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
 
-    LARS is an optimizer that scales the learning rate of each parameter by the norms of its weight and its gradient.
-    The merged update has one operator for up to 59 parameters, and the plain one has an operator for each.
-
-    Both trainings use cuDNN's repeatable algorithms, so that only the update differs.
+    LARS scales the learning rate of each parameter by norms. The merged update has one operator for up to 59
+    parameters, and the plain one has an operator for each.
     """
     recipe = lars_recipe()
     plan = machine.plan()
     merged_plan = replace(plan, strategy=replace(plan.strategy, merged_lars=True))
-    with repeatable_algorithms():
+    with repeatable_algorithms():  # so that only the update differs
         plain = machine.train(plan, recipe)
         merged = machine.train(merged_plan, recipe)
     tolerance = LARS_FP32 if machine.job.model.precision == "fp32" else LARS_ROUNDED
@@ -66,8 +64,7 @@ def lars_recipe() -> config.Recipe:
 def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance) -> Verdict:
     """Return the verdict of `check` on the losses of a fast step by those of the plain step, both [ranks, steps].
 
-    - The plain losses are not finite or never change: fatal, because they show no training to compare with.
-    - Otherwise: ok if the fast losses are within the tolerance of the first rank's plain losses, else fatal.
+    It is fatal, too, if the plain losses show no training to compare with.
     """
     untrained = why_untrained(plain, "plain")
     if untrained:

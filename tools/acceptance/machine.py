@@ -9,7 +9,7 @@ import itertools
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,15 +103,7 @@ class Machine:
         self.has_kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
 
     def raise_if_not_possible(self, check: str) -> None:
-        """Raise NotPossible if this device lacks what a check needs; the message says what.
-
-        The possible reasons, in this order:
-
-        - The check needs a GPU.
-        - Paddle has no kernels for this GPU.
-        - The GPU does not have the job's precision, TF32.
-        - The GPU cannot run the fused operators of the check `units`.
-        """
+        """Raise NotPossible if this device lacks what a check or the job's precision needs; the message says what."""
         if self.job.cluster.device == "cpu" and check in ONLY_ON_A_GPU:
             raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.has_kernels:
@@ -163,19 +155,13 @@ class Machine:
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
         """Train the first steps of the recorded training by `plan`; return the losses of all ranks.
 
-        The recorded training is the one whose losses paddle_rn50/golden.json holds. `other_recipe` replaces its recipe.
-        The plan decides how a step runs: operator by operator, or as one launch of a captured CUDA graph.
-
-        All ranks must call this together. Each rank reads the same images, so that the mean gradients do not depend on
-        the number of ranks. The first weights come from the CPU, because a GPU draws others from the same seed.
-
-        Returns float32 [ranks, steps]; each loss is read after its step.
+        The losses are float32 [ranks, steps]. `other_recipe` replaces the recipe of the recorded training. All ranks
+        must call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
         cpu_batches = self.batches(images, recipe, self.steps)
         weights = first_weights(recipe)  # before a capture, which binds the process to its GPU
         model = ResNet50(recipe, plan, batch=BATCH)
-        losses = []
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
             training = model.training_program(schedule, seed=SEED)
             self.executor.run(training.startup)
@@ -183,13 +169,7 @@ class Machine:
             step = self._make_step(plan, training, feeds[0])
             state.set_weights(training.main, weights)  # after `_make_step`, which may reset the weights
             step.capture()  # captures the CUDA graph; for a plan without one it does nothing
-            for number, feed in enumerate(feeds, 1):
-                WATCHDOG.beat("training the recorded steps")
-                step.send_rate(number)  # so that the device has the learning rate of this step
-                step.run(training.main, feed)
-                training.schedule.step()  # the schedule moves on to the next step's rate
-                loss = static.global_scope().find_var(LOSS_VALUE).get_tensor()
-                losses.append(float(np.mean(np.array(loss))))
+            losses = _losses_of_steps(step, training, feeds)
         return np.array(self.me.comm.allgather(losses), np.float32)
 
     def _feed(self, image: Array, label: Array, wanted: data.ImageFormat) -> dict[str, Any]:
@@ -204,24 +184,35 @@ class Machine:
         return {"image": on_device.image, "label": on_device.label}
 
     def _make_step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
-        """Return the object that runs a program's steps; for a CUDA graph, train some steps first and undo them.
+        """Return the object that runs a program's steps: operator by operator, or by a CUDA graph.
 
-        The caller must have run the start-up program once.
-
-        - Without a CUDA graph the object runs the step operator by operator.
-        - With a CUDA graph it runs the step by one launch, after the caller has called `capture`. A program must have
-          run some times before it can be captured. These runs are made here and train on `feed`. The start-up program
-          then resets all state. So the caller must set the weights before it captures.
+        The start-up program must have run before. The caller must set the weights afterwards, and then call `capture`.
         """
         if not plan.strategy.cuda_graph:
             return LaunchedStep(self.executor, training)
         step = CapturedStep(self.executor, training)
         step.begin()  # sends the learning rates of the first steps to the device
+        # A program must have run some times before it can be captured. The start-up program then resets all state.
         for _ in range(step.RUNS_BEFORE):
             step.run(training.main, feed)
         build.keep_communicators(training.startup)  # so that running it again does not connect the ranks again
         self.executor.run(training.startup)
         return step
+
+
+def _losses_of_steps(
+    step: LaunchedStep, training: build.TrainingProgram, feeds: Sequence[dict[str, Any]]
+) -> list[float]:
+    """Take a training step on each feed; return the loss of each, read after the step."""
+    losses = []
+    for number, feed in enumerate(feeds, 1):
+        WATCHDOG.beat("training the recorded steps")
+        step.send_rate(number)  # so that the device has the learning rate of this step
+        step.run(training.main, feed)
+        training.schedule.step()  # the schedule moves on to the next step's rate
+        loss = static.global_scope().find_var(LOSS_VALUE).get_tensor()
+        losses.append(float(np.mean(np.array(loss))))
+    return losses
 
 
 def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
@@ -270,7 +261,7 @@ def first_weights(recipe: config.Recipe) -> dict[str, Array]:
 
 
 class VerdictWriter:
-    """Runs the checks of one job, and writes each verdict to the job's file as soon as the check is done."""
+    """Runs the checks of one job; the first rank writes each verdict to the job's file as soon as the check is done."""
 
     def __init__(self, log_path: Path | None, precision: str) -> None:
         """Write to the file beside the log of the job, with the suffix ".lines".
@@ -288,9 +279,11 @@ class VerdictWriter:
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
         figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
+        # In an acceptance a verdict's place is the precision: there is a job for each.
         verdict = replace(verdict, where=self._precision, figures=figures)
-        self.append_line(verdict.as_dict())
-        if self._path:
+        self.append_line(verdict.as_dict())  # does nothing on the other ranks
+        is_first_rank = self._path is not None
+        if is_first_rank:
             print(as_text([verdict]), end="", flush=True)
 
     def append_line(self, value: dict[str, Any]) -> None:
@@ -301,18 +294,10 @@ class VerdictWriter:
 
 
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
-    """Run a check on this rank, wait until all ranks have left it, and return the verdict.
+    """Run a check on all ranks; return this rank's verdict, or the gravest failure of any rank.
 
-    A check fails by an exception. NotPossible becomes the status UNKNOWN, and any other exception FATAL.
-
-    - If no rank failed, each rank returns its own verdict.
-    - If any rank failed, all ranks return the gravest failure, the first rank's if several are equally grave. If
-      only some ranks failed, the text of a FATAL failure names its rank.
-
-    All ranks must call this together. The check must not use the communicator of `me`.
-
-    Raises RunError if this rank's failure is FATAL and another rank is still in the check LEAVE_S seconds later. That
-    rank may wait for this one forever, so the job must end.
+    All ranks must call this together. The check must not use the communicator of `me`. Raises RunError if a rank hangs
+    in the check after a failure of this rank.
     """
     verdict: Verdict | None = None
     failure: Verdict | None = None
@@ -324,12 +309,20 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
         traceback.print_exc()
         failure = Verdict(check=name, status=FATAL, found=message_of(reason))
 
-    _wait_for_other_ranks(me, failure)  # raises RunError if one of them hangs
+    _wait_for_other_ranks(me, failure)
     failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)
-    failures = [failed for failed in failure_by_rank if failed is not None]
-    if not failures:
+    if all(failed is None for failed in failure_by_rank):
         assert verdict is not None  # this rank has not failed either
         return verdict
+    return _gravest_failure(failure_by_rank)
+
+
+def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
+    """Return the gravest failure of a check, of several equally grave ones the first rank's.
+
+    If only some ranks failed, the text of a FATAL failure names its rank.
+    """
+    failures = [failed for failed in failure_by_rank if failed is not None]
     gravest_status = worst(failures)
     gravest = next(failed for failed in failures if failed.status == gravest_status)
     have_all_failed = len(failures) == len(failure_by_rank)
@@ -341,9 +334,8 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
 
-    - Without a failure, or if its status is UNKNOWN, this rank waits as long as the others take.
-    - With a FATAL failure it raises RunError if another rank has not left the check LEAVE_S seconds later. That rank
-      may wait for this one forever.
+    Raises RunError if this rank's failure is FATAL and the wait takes over LEAVE_S seconds: another rank may be waiting
+    for this one forever.
     """
     all_have_left = me.comm.Ibarrier()
     until_s = time.monotonic() + LEAVE_S

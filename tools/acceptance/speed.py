@@ -3,6 +3,7 @@
 import itertools
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import paddle
 from paddle import static
@@ -18,7 +19,7 @@ from runlog.digits import percent, significant
 from runlog.json_types import JsonObject
 from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import RunLog, open_log
-from scoring.published.table import card_of, figures_of, nearest, note
+from scoring.published.table import Card, Published, card_of, figures_of, nearest, note
 from tools import inspect
 from tools.acceptance.machine import SEED, Machine
 
@@ -31,11 +32,8 @@ PUBLISHED_SIZE = 224  # pixels of a side, in every published figure
 def throughput(machine: Machine) -> Verdict:
     """Train the job's own program on synthetic data for about a minute, and judge its images/s by published figures.
 
-    The timed training takes THROUGHPUT_S, or SHORT_THROUGHPUT_S in the short form. PROBE_STEPS steps before it show how
-    many steps that is. The first rank writes a log to the job's RESULT_FILE, as MODE=throughput does.
-
-    The largest GPU memory of each rank is kept in `machine.kept_by_check` for the check `memory`. All ranks must call
-    this together.
+    The first rank writes a log to the job's RESULT_FILE. The largest GPU memory of each rank is kept for the check
+    `memory`. All ranks must call this together.
     """
     job = machine.job
     me = machine.me
@@ -60,27 +58,43 @@ def throughput(machine: Machine) -> Verdict:
         # The lines that the log of a run has before its first timed step.
         log.event(schema.RUN_SUMMARY, header.summary_of(job))
         session.start_clock(log, me)
-
-        batches = itertools.repeat(batch)
-        probe = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
-        wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
-        steps_here = max(1, round(wanted_s * probe.steps / probe.time_s))
-        steps = me.comm.bcast(steps_here)  # from the first rank, so that all take the same number
-        before_j = energy_j(machine)
-        timing = trainer.run(batches, steps=steps, epoch=1, done=probe.steps, phase="measured")
-        joules = energy_j(machine) - before_j
+        timed = _time_training(machine, trainer, batch)
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         peak_memory_mib_by_rank = me.comm.allgather(gpu_memory_mib(machine.executor.place))
         machine.kept_by_check["throughput"] = peak_memory_mib_by_rank  # for `peak_memory`
     flops_per_image = counts_of(training.main)["flops"] / job.model.batchsize
-    return judge_rate(machine, timing.images, timing.time_s, joules, flops_per_image)
+    return judge_rate(machine, timed.images, timed.time_s, timed.joules, flops_per_image)
+
+
+class TimedTraining(NamedTuple):
+    """The images, time and energy of a timed training."""
+
+    images: int
+    time_s: float
+    joules: float  # of the GPUs of all ranks; NaN if it was not measured
+
+
+def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> TimedTraining:
+    """Train on `batch` for THROUGHPUT_S, or for SHORT_THROUGHPUT_S in the short form; return what it took.
+
+    All ranks must call this together.
+    """
+    batches = itertools.repeat(batch)
+    # These steps show how many steps fit in that time.
+    probe = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
+    wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
+    steps_here = max(1, round(wanted_s * probe.steps / probe.time_s))
+    steps = machine.me.comm.bcast(steps_here)  # from the first rank, so that all take the same number
+    before_j = energy_j(machine)
+    timing = trainer.run(batches, steps=steps, epoch=1, done=probe.steps, phase="measured")
+    return TimedTraining(timing.images, timing.time_s, joules=energy_j(machine) - before_j)
 
 
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
     """Build the job's training program, start it with the same parameters on all ranks, and return it.
 
-    The log gets what a run on synthetic data writes first: the preamble, which says what is trained, and a summary of
-    the program. All ranks must call this together, because the first rank's parameters are broadcast.
+    The log gets what a run on synthetic data writes first. All ranks must call this together, because the first rank's
+    parameters are broadcast.
     """
     job = machine.job
     me = machine.me
@@ -111,40 +125,23 @@ def energy_j(machine: Machine) -> float:
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
     """Judge the rate of a training, `images` in `time_s`, by the nearest published rate of this card and precision.
 
-    - Nothing is published for the card, the precision and the image size: unknown.
-    - The rate for each rank is at least LEAST_SHARE_OF_PUBLISHED of the published rate for each device: ok.
-    - Otherwise: fatal.
-
-    `flops` is the number of floating-point operations of training on one image. `joules` is the energy of all GPUs in
-    that time, NaN if it was not measured. The text and the figures have the share of the card's peak and the images
-    per joule, if they are known.
+    `flops` is the number of floating-point operations of training on one image. `joules` is the energy of all GPUs, NaN
+    if it was not measured.
     """
     job = machine.job
     ranks = machine.me.size
     rate = images / time_s
-    card = None
-    if job.cluster.device == "gpu" and machine.nodes[0].gpus:
-        gpu = machine.nodes[0].gpus[0]
-        card = card_of(gpu.name, gpu.memory_gib)
-
-    found = f"{rate:.1f} images/s over {time_s:.0f} s, batch {job.model.batchsize} x {ranks}"
+    card = _card_of_machine(machine)
+    peak_flops_per_s = card.peak(job.model.precision) if card else None
     figures: JsonObject = {
         "images_per_s": rate,
         "time_s": time_s,
         "images": images,
-        "flops_utilization": None,
-        "images_per_joule": None,
+        "flops_utilization": flops * rate / (peak_flops_per_s * ranks) if peak_flops_per_s else None,
+        "images_per_joule": images / joules if joules > 0 else None,  # None for NaN, too
         "published": [],
     }
-    peak_flops_per_s = card.peak(job.model.precision) if card else None
-    if peak_flops_per_s:
-        utilization = flops * rate / (peak_flops_per_s * ranks)
-        figures["flops_utilization"] = utilization
-        found += f", {percent(utilization)} of the card's peak"
-    if joules > 0:  # false for NaN, which means not measured
-        images_per_joule = images / joules
-        figures["images_per_joule"] = images_per_joule
-        found += f", {significant(images_per_joule, digits=3)} images/J"
+    found = _text_of_rate(machine, figures)
 
     published = None
     if card and job.hyperparameters.image_size == PUBLISHED_SIZE:
@@ -157,29 +154,52 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
     figures["published"] = [inspect.quoted(published)]
     # The share of the published rate of one device, times the number of ranks.
     least_rate = LEAST_SHARE_OF_PUBLISHED * published.value / published.devices * ranks
+    wanted = _text_of_wanted_rate(least_rate, published)
+    fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
+    return judged("throughput", rate >= least_rate, found, wanted, fix, figures=figures)
+
+
+def _card_of_machine(machine: Machine) -> Card | None:
+    """Return the card of the machine's first GPU; None on a CPU, or if the card is not known."""
+    if machine.job.cluster.device != "gpu" or not machine.nodes[0].gpus:
+        return None
+    gpu = machine.nodes[0].gpus[0]
+    return card_of(gpu.name, gpu.memory_gib)
+
+
+def _text_of_rate(machine: Machine, figures: JsonObject) -> str:
+    """Return the figures of a measured rate as text; those that are None are left out."""
+    batch = machine.job.model.batchsize
+    text = f"{figures['images_per_s']:.1f} images/s over {figures['time_s']:.0f} s, batch {batch} x {machine.me.size}"
+    if figures["flops_utilization"] is not None:
+        text += f", {percent(figures['flops_utilization'])} of the card's peak"
+    if figures["images_per_joule"] is not None:
+        text += f", {significant(figures['images_per_joule'], digits=3)} images/J"
+    return text
+
+
+def _text_of_wanted_rate(least_rate: float, published: Published) -> str:
+    """Return the rate that a training must reach as text, with the published figure that the rate comes from."""
     source = published.source
     if note(published):
         source += f"; {note(published)}"
-    wanted = (
+    return (
         f"{least_rate:.1f} images/s: {LEAST_SHARE_OF_PUBLISHED:.0%} of the nearest published figure a device, "
         f"{published.printed} at batch {published.batch_per_device} x {published.devices} ({source})"
     )
-    fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
-    return judged("throughput", rate >= least_rate, found, wanted, fix, figures=figures)
 
 
 def peak_memory(machine: Machine) -> Verdict:
     """Report the largest GPU memory that any rank's allocator held during the check `throughput`.
 
-    It is shown with the memory of the smallest GPU. If no GPU reports its memory, that is NaN in the text and None in
-    the figures. The verdict is always ok: a job that does not fit fails in `throughput`, and the user decides how much
-    memory should be left. Raises RunError if `throughput` has failed.
+    The verdict is always ok, because a job that does not fit fails in `throughput`. Raises RunError if `throughput` has
+    failed.
     """
     peaks_mib = machine.kept_by("throughput")
     gpu_sizes_gib: list[float] = []
     for node in machine.nodes:
         gpu_sizes_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)
-    smallest_gib = min(gpu_sizes_gib, default=math.nan)
+    smallest_gib = min(gpu_sizes_gib, default=math.nan)  # NaN if no GPU reports its memory
     peak_gib = max(peaks_mib) / 1024
     found = f"{peak_gib:.1f} of {smallest_gib:g} GiB at batch {machine.job.model.batchsize}"
     figures = {"peak_gib": peak_gib, "has_gib": smallest_gib if gpu_sizes_gib else None}

@@ -156,8 +156,8 @@ class RankMeasurements:
     def _disk_s_per_gib(self) -> tuple[float]:
         """Return the seconds that reading a GiB from the disk takes, in a tuple of one value.
 
-        It reads files of DATADIR until it has DISK_MIB, or until DISK_S seconds have passed. Raises NotPossible if
-        there are no files, or all are empty.
+        It reads files of DATADIR until it has at least DISK_MIB, or until DISK_S seconds have passed. Raises
+        NotPossible if there are no files, or all are empty.
         """
         read_bytes = 0
         took_s = 0.0

@@ -255,7 +255,10 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return a summary of the measured ranks of a class; `agreeing_ranks` is 0 if the class has no majority."""
+    """Return a summary of the measured ranks of a class; `agreeing_ranks` is 0 if the class has no majority.
+
+    A table has the digests of one repetition.
+    """
     hosts_by_table: dict[str, set[str]] = {}
     for rank in measured:
         for table_name in rank.count_by_table:
@@ -273,7 +276,8 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 def _majority_table(measured: Sequence[Rank]) -> str | None:
     """Return the name of the table that more than half of a class's measured ranks usually give.
 
-    None if no table has such a majority, or if fewer than LEAST_RANKS ranks are measured.
+    A table has the digests of one repetition. None if no table has such a majority, or if fewer than LEAST_RANKS ranks
+    are measured.
     """
     if len(measured) < LEAST_RANKS:
         return None
@@ -329,7 +333,7 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 def _count_hosts_with_same_fault(rank: Rank, summary_of_class: ClassSummary, *, right_table: str) -> int:
     """Return how many hosts gave the same wrong table as a rank, its own host included: 1 if no other host did.
 
-    The rank must have given another table than `right_table` at least once.
+    A table has the digests of one repetition. The rank must have given another one than `right_table` at least once.
     """
     wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
     if rank.usual_table in wrong_tables:

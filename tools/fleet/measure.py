@@ -151,6 +151,7 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
         digests_of_all = digests.measure_all_ranks(job.cluster, me, training, host_index=hosts.my_index)
     results = me.comm.allgather(RankResult(hosts.my_index, measurements.values, measurements.failures))
     represents_host = measurements.represents_host
+    # One rank of each compared host measures the links; the others wait.
     representatives = me.comm.Split(0 if represents_host else 1, me.rank)
     links = measure_links(representatives, hosts.groups) if represents_host else []
     ranks.wait(me.comm)

@@ -58,7 +58,7 @@ def error_of_centre(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    A log ratio of 0.05 is about 5 % above the fleet's time, with the standard error `noise`. `alpha` is the chance of a
+    A log ratio of 0.05 is about 5 % over the usual time; `noise` is its standard error. `alpha` is the chance of a
     false alarm in a healthy fleet.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
@@ -75,7 +75,7 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     `distances` has for each name its distance from the median, above 0 if it is slower. `alpha` is the chance of a
     false alarm among healthy nodes.
     """
-    from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
+    from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
     most_chance = alpha / ALARM_INFLATION  # in one step, so that all steps together have `alpha`
     outliers: list[str] = []

@@ -108,8 +108,10 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which the first half of the nodes meets the second half.
 
-    `members` has the nodes of each group. With two groups, 0 to 3 and 4 to 7, the first round is (0, 4) (1, 5) (2, 6)
-    (3, 7), and the second one is (0, 5) (1, 6) (2, 7) (3, 4).
+    With two groups, 0 to 3 and 4 to 7, the first two rounds are:
+
+        (0, 4) (1, 5) (2, 6) (3, 7)
+        (0, 5) (1, 6) (2, 7) (3, 4)
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2
