@@ -41,12 +41,10 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report, in this order:
+    """Return the lines of one report: the result and both verdicts, the findings, then the notes without a line number.
 
-    1. the result, and both verdicts
-    2. the findings
-    3. the notes that are not about a line; notes of the same text become one line, which names their rules
-    4. the verdict and the messages of mlperf-logging's own checker, if it was run
+    Notes of the same text become one line, which names their rules. The answer of mlperf-logging's own checker comes
+    last, if it was run.
     """
     errors = sum(map(report.fails, report.findings))
     plural = "" if errors == 1 else "s"
@@ -104,24 +102,24 @@ def as_github(reports: Iterable[Report]) -> str:
 
         ::error file=result_0.txt,line=7,title=run-status::status aborted; train until the target is reached
         result_0.txt: FAIL
-
-    A finding is an error if it fails the verdict that counts. Otherwise it is a notice if it is a note, else a warning.
     """
     lines = []
     for report in reports:
         file = _escaped_for_github(report.file).replace(":", "%3A").replace(",", "%2C")
         for finding in report.findings:
-            if report.fails(finding):
-                level = "error"
-            elif finding.severity == "info":
-                level = "notice"
-            else:
-                level = "warning"
             where = f",line={finding.line}" if finding.line else ""
             text = f"{finding.actual}; {finding.fix}" if finding.fix else finding.actual
+            level = _github_level(report, finding)
             lines.append(f"::{level} file={file}{where},title={finding.rule}::{_escaped_for_github(text)}")
         lines.append(f"{report.file}: {verdict(report.passed).upper()}")
     return "\n".join(lines) + "\n"
+
+
+def _github_level(report: Report, finding: Finding) -> str:
+    """Return GitHub's level of a finding: `error` if it fails the verdict that counts, else `notice` or `warning`."""
+    if report.fails(finding):
+        return "error"
+    return "notice" if finding.severity == "info" else "warning"
 
 
 def _escaped_for_github(text: str) -> str:
@@ -163,15 +161,10 @@ def _junit_suite(report: Report) -> list[str]:
 
 
 def explain(name: str, ruleset: Ruleset) -> str:
-    """Return a text on the rule `name`: what it asks for, why, what to do, and its source. `name` is one of these:
+    """Return a text on the rule `name`: what it asks for, why, what to do, and its source.
 
-    - `all`: the text has all keys of events and all strict rules
-    - a strict rule, such as `seed-present`
-    - `events` or `events.count`: that a log must have an event at all
-    - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text has
-      all rules about events of that key
-
-    Raises ValueError for any other name. Its message has similar names.
+    `name` is `all`, a strict rule such as `seed-present`, or a key of events such as `run_stop`. It may also be a
+    finding's rule, such as `run_stop.order`. Raises ValueError for others.
     """
     known_keys = keys(ruleset.version)
     if name == "all":

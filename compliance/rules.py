@@ -106,14 +106,8 @@ def read_rules(name: str) -> Any:
 def load(version: str) -> Ruleset:
     """Return this project's rules for a ruleset version of MLPerf Training, such as 4.0.0.
 
-    The rules are read from compliance/rules:
-
-    - benchmarks.yaml and the workloads of this project give the benchmarks.
-    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. If a rule
-      is for the benchmarks "ours", it gets the names of this project's benchmarks instead.
-    - written.yaml gives the checks from the written rules of MLPerf.
-
-    Raises ValueError if the version is not known.
+    The strict rules that are not in force in this version are returned, too. Raises ValueError if the version is not
+    known.
     """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
@@ -131,9 +125,8 @@ def load(version: str) -> Ruleset:
 def _benchmarks(version: str) -> dict[str, Benchmark]:
     """Return this project's benchmarks in a ruleset version, by name.
 
-    A benchmark is included if its row in benchmarks.yaml lists the version in `rulesets`. If the row lists the version
-    in `no_reference_points` as well, the benchmark has no reference points. WORKLOAD_RULESET also includes each
-    workload of this project that has no such row.
+    These are the rows of benchmarks.yaml that list the version. In WORKLOAD_RULESET, each workload of this project
+    without such a row is added.
     """
     benchmarks = {}
     for name, fields in read_rules("benchmarks.yaml").items():
@@ -176,9 +169,8 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     """Return the strict rule of a row of strict.yaml, from the row's `fields`, which are changed.
 
-    - A row of class `form` is a warning by default. It is in force in each ruleset.
-    - A row of class `rule` or `plausibility` is an error by default. It names the text that it was read in, and the
-      first ruleset in force (`since`); its source is lengthened by both. `texts` has the titles of the texts.
+    A rule of class `form` warns by default, and is always in force. The source of any other rule is lengthened by its
+    text and first ruleset. `texts` has the titles of the texts.
     """
     kind = fields.pop("class")
     text = fields.pop("text", "")
@@ -333,27 +325,30 @@ def peaks() -> dict[str, float]:
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
     """Return the highest training rate of ResNet-50, in images/s, that a machine can reach; None if it is not known.
 
-    - A machine with GPUs (`cards` has their names): 60 % of the sum of their peaks. No published run uses more than
-      half of this. None if a card is not in peaks.yaml.
-    - A machine with CPU `cores` only: the cores times CORE_FLOP_PER_S, which is more than any real core computes.
-    - Neither cards nor cores: None.
-
-    The work per image grows with the square of the image's height, `pixels`.
+    `cards` are the names of its GPUs. A machine without GPUs is judged by its CPU `cores`. `pixels` is the height of an
+    image.
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
+    # The work per image grows with the square of its height.
     flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2
     if cards:
-        peak_flop_per_s = 0.0
-        for card in cards:
-            card_tflop_per_s = _peak_of_card(card)
-            if card_tflop_per_s is None:
-                return None
-            peak_flop_per_s += card_tflop_per_s * 1e12
-        return _SHARE_OF_PEAK * peak_flop_per_s / flop_per_image
+        peak_flop_per_s = _peak_of_cards(cards)
+        return None if peak_flop_per_s is None else _SHARE_OF_PEAK * peak_flop_per_s / flop_per_image
     if cores:
         return cores * CORE_FLOP_PER_S / flop_per_image
     return None
+
+
+def _peak_of_cards(cards: Sequence[str]) -> float | None:
+    """Return the sum of the cards' peaks in FLOP/s; None if a card is not in peaks.yaml."""
+    peak_flop_per_s = 0.0
+    for card in cards:
+        card_tflop_per_s = _peak_of_card(card)
+        if card_tflop_per_s is None:
+            return None
+        peak_flop_per_s += card_tflop_per_s * 1e12
+    return peak_flop_per_s
 
 
 def _peak_of_card(card: str) -> float | None:

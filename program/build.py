@@ -135,13 +135,8 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         resnet_unit.fuse(main, startup)  # before fleet adds the gradients: Paddle knows the gradient of the operator
     _minimize_by_fleet(loss, startup, _paddle_optimizer(optimizer, schedule, main, plan), plan)
     micro_step = _apply_passes(main, startup, plan)
-    if micro_step is None:
-        programs = [main]
-        update = (main,)
-    else:
-        programs = [micro_step, main]
-        before_last = [micro_step] * (knobs.gradient_merge - 1)
-        update = (*before_last, main)
+    update = _runs_of_update(main, micro_step, knobs.gradient_merge)
+    programs = list(dict.fromkeys(update))  # each program once
     paddle_schedule = main.lr_scheduler
     for program in programs:
         # With this attribute Paddle's executor would copy the rate to the device at each run. We send it ourselves.
@@ -154,6 +149,19 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     for program in programs:
         kernels.check(program, plan.device)
     return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=paddle_schedule)
+
+
+def _runs_of_update(
+    main: static.Program, micro_step: static.Program | None, micro_steps: int
+) -> tuple[static.Program, ...]:
+    """Return the programs whose runs, in this order, make one update.
+
+    Without gradient accumulation `micro_step` is None, and `main` is the only one.
+    """
+    if micro_step is None:
+        return (main,)
+    before_last = [micro_step] * (micro_steps - 1)
+    return (*before_last, main)
 
 
 def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.Program, plan: Plan) -> Any:

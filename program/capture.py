@@ -36,11 +36,10 @@ SAFE |= {"sin"}  # of perturb_input
 
 
 def prepare(main: static.Program, rate_name: str) -> None:
-    """Change a training program so that replays of its captured step find their inputs and learning rate on the
-    device.
+    """Change a training program so that replays of its captured step find their inputs and learning rate.
 
-    The program takes its rate from RATES[STEP] and increases STEP. Every RATES_AT_ONCE steps the caller fills RATES
-    anew and sets STEP to 0.
+    The program sets the variable `rate_name` to RATES[STEP] and increases STEP. Every RATES_AT_ONCE steps the caller
+    fills RATES anew and sets STEP to 0.
     """
     block = main.global_block()
     for variable in main.list_vars():

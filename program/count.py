@@ -91,10 +91,10 @@ class Work:
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels in which the operator is counted, as a name of CLASSES.
+        """The class of kernels in which the operator is counted, as "convolution" or "optimizer".
 
-        An operator of the update is in "optimizer". A gradient operator is in the class of its forward operator, but
-        the gradients of convolutions and of batch norms have their own, as "convolution gradient".
+        A gradient operator is in the class of its forward operator. Only the gradients of convolutions and of batch
+        norms have classes of their own, as "convolution gradient".
         """
         if self.role & ops.OPTIMIZE:
             return "optimizer"
@@ -249,7 +249,8 @@ class Work:
                 return addto_bytes + sum(self._bytes_in("Output@GRAD"))
             return addto_bytes
         if self.kind == "resnet_unit_grad":
-            # Two kernels read the gradients of ConvX and ConvZ. These gradients have no slot, but the same sizes.
+            # Two kernels read the gradients of ConvX and ConvZ. These gradients have no slot, but they are as large as
+            # ConvX and ConvZ.
             return sum(self._bytes_in("ConvX", "ConvZ"))
         if self.kind == "sync_batch_norm_grad":
             return sum(self.twice_read_sizes)  # a third kernel reads the input and the incoming gradient

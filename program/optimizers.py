@@ -143,7 +143,7 @@ class Schedule:
             return self.base * warmup_steps_done / self.warmup_steps
         if self.kind == "piecewise":
             return self.base * self._piecewise_factor(step)
-        # share of the steps after the warm-up
+        # share of the steps after the warm-up that is done
         share_done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         if self.kind == "cosine":
             return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * share_done))

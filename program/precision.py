@@ -149,7 +149,7 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
     Operators that read AMP's float16 cast of `image` then read `image` itself. Those that read the float32 `image` read
-    a new cast, `image.fp32`. Nothing changes in FP32.
+    a new cast, `image.fp32`. Nothing changes in FP32, or without a variable `image`.
     """
     image = "image"
     fp32_image = "image.fp32"
@@ -158,9 +158,9 @@ def feed_half(main: static.Program, precision: Precision) -> None:
         return
 
     half_images = _remove_casts_to_half(main, image)
-    # Rename the float32 input first: after the second loop, the float16 readers read `image` too.
     # Operators that resize the image, for an evaluation at several sizes, read it in float32.
     is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
+    # Rename the float32 input first: after the second loop, the float16 readers read `image` too.
     for op in block.ops:
         op.desc._rename_input(image, fp32_image)  # created below
     for op in block.ops:

@@ -155,7 +155,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
     `dtype` is that of convolutions, and `layout` that of images. A knob that the user set stays as it is. Raises
-    ValueError if it is on and cannot work here.
+    ValueError if such a knob cannot work here.
     """
     on_gpu = device == "gpu"
     if not on_gpu:

@@ -42,11 +42,8 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, and report what violates them.
 
-        The first file is common.yaml. The code of its rules enqueues further files, depending on the events' values:
-        the file of the division, such as closed_common.yaml, which enqueues the file of the benchmark.
-
-        If several files have a rule for a key, failures and wrong counts are reported by the last of these files only.
-        Other findings count in every file: `_AppliedFile.apply` reports them at once.
+        common.yaml comes first. The code of its rules enqueues further files. If several files have a rule for a key,
+        failures and wrong counts are reported by the last of these files only.
         """
         names_to_apply = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
@@ -100,14 +97,8 @@ class _AppliedFile:
     def apply(self, events: Sequence[Event], collector: FindingCollector) -> None:
         """Apply the rules to all events of a log. Call it once.
 
-        Failures of single events and wrong numbers of events are kept in `result_by_key`. A later file with a rule for
-        the same key overrides them, so the caller reports them at the end. These are added to `collector` at once,
-        because no later file overrides them:
-
-        - keys without an event, if another key's event would do as well (AT_LEAST_ONE_OR)
-        - checks that no event met, although at least one must (ATLEAST_ONE_CHECK)
-        - the first event at which the official checker ends with a traceback
-        - wrong lists of names, which the checks after the last event compare (END)
+        Failures of single events and wrong numbers of events are kept in `result_by_key`, because a later file may
+        override them. All other findings are added to `collector` at once.
         """
         for initialise in self.file.begin:
             initialise(None, self.state)  # None: there is no event yet
@@ -127,37 +118,37 @@ class _AppliedFile:
             self._check_listed_names(check, collector)
 
     def _joined_metrics(self, events: Iterable[Event]) -> list[Event]:
-        """Return one event for each evaluation of stable_diffusion, which logs each metric in an event of its own.
+        """Return one event for each evaluation of stable_diffusion, which logs each metric in an event of its own:
 
-        For instance, two events eval_accuracy become one event:
-
-            88.1 with metadata {"metric": "FID", "samples_count": 512}
-            0.15 with metadata {"metric": "CLIP", "samples_count": 512}
-            -> {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
-
-        Some rulesets have another name for samples_count: `file.evaluation_field`. Events without a metric are skipped.
-
-        The official checker ends with a traceback at an event that has a metric but no samples_count, or if one of
-        these values cannot be a key of a dict. The first such event is kept as a finding.
+        88.1 with metadata {"metric": "FID", "samples_count": 512}
+        0.15 with metadata {"metric": "CLIP", "samples_count": 512}
+        -> {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
         """
         joined_by_count: dict[Any, Event] = {}  # by samples_count
-        count_field = self.file.evaluation_field
         for event in events:
             try:
-                if event.key != schema.EVAL_ACCURACY.key or "metric" not in event.metadata:
-                    continue
-                count = event.metadata[count_field]
-                if count not in joined_by_count:
-                    value = {count_field: count}
-                    joined = Event(_JOINED_METRICS_KEY, value, {}, time_ms=0, event_type="", line=event.line, offset=0)
-                    joined_by_count[count] = joined
-                joined_by_count[count].value[event.metadata["metric"]] = event.value
+                if event.key == schema.EVAL_ACCURACY.key and "metric" in event.metadata:
+                    self._join_metric(event, joined_by_count)
             except (KeyError, TypeError):  # no samples_count, or an unhashable samples_count or metric
-                wanted = f"{count_field} and a metric in the metadata"
+                # Here the official checker ends with a traceback.
+                wanted = f"{self.file.evaluation_field} and a metric in the metadata"
                 actual = _shown(event, "metadata")
                 joined_result = self.result_by_key[_JOINED_METRICS_KEY]
                 self.keep_first_crash(joined_result.finding("metadata", event.line, wanted, actual))
         return list(joined_by_count.values())
+
+    def _join_metric(self, event: Event, joined_by_count: dict[Any, Event]) -> None:
+        """Add the metric of an event to the joined event of its evaluation, which is made if it does not exist.
+
+        Raises KeyError or TypeError if the event's metadata does not say which evaluation it is of.
+        """
+        count_field = self.file.evaluation_field  # samples_count, or its name in another ruleset
+        count = event.metadata[count_field]
+        if count not in joined_by_count:
+            value = {count_field: count}
+            joined = Event(_JOINED_METRICS_KEY, value, {}, time_ms=0, event_type="", line=event.line, offset=0)
+            joined_by_count[count] = joined
+        joined_by_count[count].value[event.metadata["metric"]] = event.value
 
     def keep_first_crash(self, finding: Finding) -> None:
         """Keep a finding about an event at which the official checker ends with a traceback, if it is the first one."""
@@ -167,17 +158,13 @@ class _AppliedFile:
     def _check_listed_names(self, check: Check, collector: FindingCollector) -> None:
         """Report a breach if the names that a log's events list are not those that the rule file wants.
 
-        For instance, each event weights_initialization names a tensor. Together they must name each tensor of the
-        reference model once. The rules have collected the names in the state, and `check` is a comparison:
+        For instance, the events weights_initialization must name each tensor of the reference model once. `check`
+        compares the listed with the wanted names:
 
-            sorted(s['initialized_tensors']) == [...]  # the listed names, and the wanted ones
-
-        `check.other_key` is the key of the events that name the tensors. Nothing is checked in a log without these
-        events, because another finding reports that. The finding has the first three names that are missing, and the
-        first three that are unknown or listed twice.
+            sorted(s['initialized_tensors']) == [...]
         """
-        result_of_naming_key = self.result_by_key[check.other_key]
-        if not result_of_naming_key.event_count:
+        result_of_naming_key = self.result_by_key[check.other_key]  # of the events that name the tensors
+        if not result_of_naming_key.event_count:  # another finding reports that
             return
         no_event = None  # the check looks at the state, not at an event
         if holds(check.code, no_event, self.state):
@@ -239,12 +226,9 @@ class _KeyResult:
         self._listed_failures: list[Finding] = []  # dropped if a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """Count the next event of the key, and apply the rule to it in this order:
+        """Count the next event of the key, and apply the rule to it.
 
-        1. Keep the line and the value of the first event, and whether a later event has another value.
-        2. Apply the checks of each event, then run the rule's code. For keys submission_..., only for the first event.
-        3. Apply `first_check` if the event is the first one.
-        4. Note whether the event meets `any_check`, which at least one event must meet.
+        For keys submission_..., the checks of each event are made for the first event only.
         """
         self.event_count += 1
         is_first = self.event_count == 1
@@ -279,10 +263,7 @@ class _KeyResult:
     def _note_if_any_check_is_met(self, check: Check, event: Event) -> None:
         """Set `is_any_check_met` if an event meets `check`, which at least one event of the key must meet.
 
-        The largest value so far is kept, too. It is shown if no event meets the check.
-
-        The official checker ends with a traceback if the check raises an exception, such as for a text instead of a
-        number. The first such event of the file is kept as a finding.
+        The largest value so far is kept, to be shown if no event meets the check.
         """
         is_value_number = is_number(event.value)
         if is_value_number and (self._largest is None or event.value > self._largest.value):
@@ -290,7 +271,7 @@ class _KeyResult:
         try:
             if check.code(event, self._file.state):
                 self.is_any_check_met = True
-        except Exception:  # noqa: BLE001  a log may hold anything
+        except Exception:  # noqa: BLE001  a log may hold anything; the official checker ends with a traceback here
             wanted = check.words
             if check.aspect == "value" and not is_value_number:
                 wanted = "a number"  # the check failed because it compares the value with a number
@@ -343,8 +324,8 @@ class _KeyResult:
     def finding(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
         """Return an official finding about one aspect of the key's events, with what to do about it.
 
-        `aspect` is value, metadata, order, time or count. `wanted` says what the rule asks for, and `actual` what the
-        log has. For a count, `wanted` names the key itself, such as "at least one seed".
+        `aspect` is value, metadata, order, time or count. `wanted` says what the rule asks for. For a count, `wanted`
+        names the key itself, such as "at least one seed".
         """
         key = self.rule.key
         expected = wanted if aspect == "count" else f"{key}: {wanted}"
@@ -398,11 +379,9 @@ class _KeyResult:
             collector.add_unlisted(self._listed_failures[-1], unlisted_count)
 
     def report_wrong_count(self, collector: FindingCollector) -> None:
-        """Report a wrong number of events. There are three cases:
+        """Report a wrong number of events.
 
-        - Exactly one is required, and it is repeated with the same value: a warning, as in the official checker.
-        - Exactly one is required, and it is repeated with another value: an error.
-        - There are fewer events than required: an error.
+        An event that is repeated with the same value only warns, as in the official checker.
         """
         rule = self.rule
         count = self.event_count

@@ -120,14 +120,7 @@ def against_reference(
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
     `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`;
-    NOT_CONVERGED for a run that did not reach the target. The submission fails if
-
-    - more of its runs than `reference.runs.dropped` did not converge,
-    - no run is left once the fastest and the slowest are dropped,
-    - its batch is larger than all batches of the reference, or
-    - the mean of the runs left is below the least mean that the reference point allows.
-
-    If it passes with a mean below the reference's mean, `scaling` is above 1. `points` replaces `reference.points`.
+    NOT_CONVERGED for a run that did not. `points` replaces `reference.points`.
     """
     dropped = reference.runs.dropped
     not_converged = [value for value in values if value >= NOT_CONVERGED]
@@ -142,8 +135,15 @@ def against_reference(
     if chosen is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
 
+    return _judge_mean(_numpy_sum(kept) / len(kept), chosen)
+
+
+def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
+    """Return the outcome for a submission's `mean`: it fails below the least mean of the chosen reference point.
+
+    If it passes below the mean of that point, `scaling` is above 1.
+    """
     point = chosen.point
-    mean = _numpy_sum(kept) / len(kept)
     max_speedup = point.mean / point.least  # rcp_checker stores this quotient, so its rounding counts
     least_mean = point.mean / max_speedup
     passed = mean >= least_mean
@@ -156,12 +156,8 @@ def against_reference(
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
     """Return the reference point that a submission with the global batch `batch` is compared with, and why this one.
 
-    `points` are those of `reference`, or some of them, sorted by batch.
-
-    - `batch` is larger than that of each point: None.
-    - A point has this batch: this point.
-    - `batch` is smaller than that of each point: the first point.
-    - `batch` lies between those of two points: an interpolated point on the line between them.
+    `points` are those of `reference`, or some of them, sorted by batch. None if `batch` is larger than that of each
+    point.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -182,18 +178,16 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
     """Return the reference points that lie above no line between two others: the lower convex envelope.
 
-    The x of a point is its batch, and the y its mean epochs to the target. Points of a smaller batch than that of the
-    fastest point, the one with the fewest epochs, are left out.
-
-    rcp_checker means to keep the same points, but keeps some above the envelope. It compares each point with its
-    neighbours once, and not again after a later point was dropped (mlcommons/logging #368).
+    The x of a point is its batch, and the y its mean. Points of a smaller batch than that of the fastest point are left
+    out.
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
     for point in reference.all_points:  # sorted by batch
         if point.global_batch < fastest.global_batch:
             continue
-        # Drop the points that lie above the line from the point before them to this one.
+        # Drop the points that lie above the line from the point before them to this one. rcp_checker compares each
+        # point with its neighbours only once, so it keeps some above the envelope (mlcommons/logging #368).
         while len(envelope) >= 2 and _is_above_line(envelope[-1], envelope[-2], point):
             envelope.pop()
         envelope.append(point)
@@ -214,15 +208,12 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs
-    - std: the standard deviation of all these runs
-    - least: the lowest mean with which the runs of a `submission` pass. It is the lowest one that can be chance, less
-      `allowed_samples`, by which the rules of a benchmark let a result converge earlier; 0 for most benchmarks.
-
-    The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
+    The mean is without the fastest and the slowest runs. `least` is the lowest mean with which a `submission` passes.
+    `allowed_samples` lower it for some benchmarks.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     values = sorted(record[unit])
+    # The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
     # As in rcp_checker, the record names the benchmark: its name may differ from that of the submission.
     dropped = rounds.dropped_runs(record["Benchmark"])
     kept = values[dropped : len(values) - dropped]
@@ -241,9 +232,8 @@ def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allo
 def _points_kept_by_tool(points: Sequence[ReferencePoint], submission: SubmissionRuns) -> tuple[ReferencePoint, ...]:
     """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
 
-    - It drops points of a smaller batch than that of the point with the least mean.
-    - It drops a point whose mean is above the line between its two neighbours. This is one pass: a point that was kept
-      is not looked at again after a later one was dropped.
+    It drops points whose mean is above the line between their neighbours. This is one pass: a point that was kept is
+    not looked at again.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
@@ -277,8 +267,8 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 def _least_mean(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
     """Return the lowest mean of a submission that may differ from the reference's `mean` by chance alone.
 
-    The means are compared by a one-sided Student's t-test, in which both have the standard deviation `std`. Like
-    rcp_checker, the search halves an interval from 0 to `mean` until it is no wider than TOLERANCE.
+    The means are compared by a one-sided Student's t-test with the standard deviation `std` for both. The search ends
+    at an interval of TOLERANCE, like rcp_checker's.
     """
     if std == 0:
         return mean
@@ -308,20 +298,17 @@ def _numpy_std(values: Sequence[float]) -> float:
 def _numpy_sum(values: Sequence[float]) -> float:
     """Return the sum of up to 128 numbers, added in numpy's order, so that it has the same digits as numpy.sum.
 
-    1. The numbers are arranged in rows of eight, and each of the eight columns is summed. For 19 numbers, the first
-       column is values[0] + values[8].
-    2. The eight sums are added in pairs: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
-    3. The numbers that fill no whole row are added one by one.
+    numpy arranges the numbers in rows of eight, sums each column, and adds the eight sums in pairs.
     """
     count_in_rows = len(values) - len(values) % 8
     total = 0.0
     if count_in_rows:
-        columns = [float(value) for value in values[:8]]
+        columns = [float(value) for value in values[:8]]  # of 19 numbers, the first column is values[0] + values[8]
         for index in range(8, count_in_rows):
             columns[index % 8] += values[index]
         left = (columns[0] + columns[1]) + (columns[2] + columns[3])
         right = (columns[4] + columns[5]) + (columns[6] + columns[7])
         total = left + right
-    for value in values[count_in_rows:]:
+    for value in values[count_in_rows:]:  # those that fill no whole row
         total += value
     return total

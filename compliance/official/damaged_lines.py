@@ -1,4 +1,8 @@
-"""The official verdict on a log with damaged lines, which mlperf-logging's parser reads in another way than ours."""
+"""The official verdict on a log with damaged lines, which mlperf-logging's parser reads in another way than ours.
+
+Our reader skips a damaged line, or splits it into events. mlperf-logging's parser reads some such lines as events, and
+ends with an error at the others, the unreadable lines.
+"""
 
 import io
 import json
@@ -20,14 +24,8 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings of a log with damaged lines, each marked by whether the official checker reports it, too.
 
-    Our reader skips a damaged line, or splits it into events. mlperf-logging's parser reads some such lines as events,
-    and ends with an error at the others, the unreadable lines. So the log is read and judged a second time, in that
-    parser's way. `ours` are the findings of the first time. At least one of them must be about a damaged line.
-
-    - A finding of ours is official if it is an error about an unreadable line, or if the second judgement finds a
-      breach of the same rule.
-    - If there are unreadable lines, but no error of ours is about one, a finding about the first of them is added.
-    - The findings of rules that only the second judgement finds broken are added.
+    `ours` are the findings of our reader; at least one must be about a damaged line. Findings that only a reading in
+    the way of mlperf-logging's parser gives are added.
     """
     is_only_damage_found = all(_is_about_damage(finding) for finding in ours)
     if is_only_damage_found:
@@ -94,8 +92,8 @@ def _find_unreadable_lines(
 ) -> set[int]:
     """Read a log as mlperf-logging's parser does, and return the numbers of the lines at which it ends with an error.
 
-    Unlike that parser, this function reads on after such a line, up to `last_line`. It stops at a line of
-    _MOST_CHARACTERS or more, whose number is returned, too. `take_event` is called with each event that is read.
+    Unlike that parser, this function reads on after such a line, up to `last_line`. `take_event` is called with each
+    event that is read.
     """
     unreadable: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
@@ -134,10 +132,8 @@ def _is_damage_error_at(finding: Finding, lines: set[int]) -> bool:
 def _parse_event(text: str, line: int) -> Event:
     """Return the event of a text such as `:::MLLOG {"key": "seed", "value": 1, "metadata": {}, "time_ms": 5}`.
 
-    `line` is its line number in the log. A key that is not a text becomes empty. The event has neither a type nor an
-    offset in the file, because no official rule looks at them.
-
-    Raises ValueError, TypeError, KeyError, OverflowError or RecursionError if the text is not such an event.
+    The event has neither a type nor an offset. Raises ValueError, TypeError, KeyError, OverflowError or RecursionError
+    if the text is not such an event.
     """
     if not text.startswith(_TOKEN):
         raise ValueError("no event")
@@ -148,4 +144,5 @@ def _parse_event(text: str, line: int) -> Event:
     metadata = fields["metadata"]
     if not isinstance(key, str):
         key = ""  # no rule is about such a key
+    # No official rule looks at the event's type or its offset in the file.
     return Event(key, value, metadata, time_ms, event_type="", line=line, offset=0)

@@ -77,10 +77,7 @@ _EVENT_AND_STATE: Mapping[str, Code] = {  # the expressions by which a rule refe
 
 
 def _compile_expression(node: ast.expr) -> Code:
-    """Compile an expression of a rule, such as `v['value'] > 0`, into a function of an event and the state.
-
-    In an expression `v` is the event, and `s` the state, a table that statements fill. The function of an expression
-    calls the functions of its parts, so nothing is parsed when a rule is applied to an event.
+    """Compile an expression of a rule, such as `v['value'] > 0`, into a function of the event `v` and the state `s`.
 
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
@@ -98,21 +95,12 @@ def _compile_expression(node: ast.expr) -> Code:
         case ast.List(elts=items):
             parts = [_compile_expression(item) for item in items]
             return lambda event, s: [part(event, s) for part in parts]
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            negated = _compile_expression(operand)
-            return lambda event, s: not negated(event, s)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            positive = _compile_expression(operand)
-            return lambda event, s: -positive(event, s)
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            condition = _compile_expression(test)
-            if_true = _compile_expression(body)
-            if_false = _compile_expression(orelse)
-            return lambda event, s: if_true(event, s) if condition(event, s) else if_false(event, s)
-        case ast.BoolOp(op=and_or_or, values=values):  # gives True or False: no rule uses another value of `or`
-            terms = [_compile_expression(value) for value in values]
-            all_or_any = all if isinstance(and_or_or, ast.And) else any
-            return lambda event, s: all_or_any(term(event, s) for term in terms)
+        case ast.UnaryOp():
+            return _compile_unary(node)
+        case ast.IfExp():
+            return _compile_conditional(node)
+        case ast.BoolOp():
+            return _compile_and_or(node)
         case ast.Compare():
             return _compile_comparison(node)
         case ast.BinOp():
@@ -122,11 +110,33 @@ def _compile_expression(node: ast.expr) -> Code:
     raise SyntaxError
 
 
+def _compile_unary(node: ast.UnaryOp) -> Code:
+    """Compile `not X` or `-X` into a function of event and state. Raises SyntaxError for another operator."""
+    compute = _compile_expression(node.operand)
+    if isinstance(node.op, ast.Not):
+        return lambda event, s: not compute(event, s)
+    if isinstance(node.op, ast.USub):
+        return lambda event, s: -compute(event, s)
+    raise SyntaxError
+
+
+def _compile_conditional(node: ast.IfExp) -> Code:
+    """Compile `X if TEST else Y` into a function of event and state."""
+    condition = _compile_expression(node.test)
+    if_true = _compile_expression(node.body)
+    if_false = _compile_expression(node.orelse)
+    return lambda event, s: if_true(event, s) if condition(event, s) else if_false(event, s)
+
+
+def _compile_and_or(node: ast.BoolOp) -> Code:
+    """Compile `X and Y` or `X or Y` into a function that gives True or False: no rule uses another value of `or`."""
+    terms = [_compile_expression(value) for value in node.values]
+    all_or_any = all if isinstance(node.op, ast.And) else any
+    return lambda event, s: all_or_any(term(event, s) for term in terms)
+
+
 def _compile_comparison(node: ast.Compare) -> Code:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
-
-    A chain holds if each of its comparisons holds. As in Python, its operands are computed from left to right, up to
-    the first comparison that does not hold, because a later operand could raise an exception.
 
     Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """
@@ -144,7 +154,7 @@ def _compile_comparison(node: ast.Compare) -> Code:
         for compare, right_operand in zip(operators, operands[1:], strict=True):
             right = right_operand(event, s)
             if not compare(left, right):
-                return False
+                return False  # as in Python, the operands after this one are not computed: they could raise
             left = right
         return True
 
@@ -154,18 +164,15 @@ def _compile_comparison(node: ast.Compare) -> Code:
 def _compile_arithmetic(node: ast.BinOp) -> Code:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    Two rules keep an operation from taking all memory. The function raises TypeError if an operand is not a number: a
-    text times a number may be of any length. The exponent of a power must be a constant float, as in
-    `v['value'] ** 0.5`: the power of two whole numbers may have any number of digits.
-
-    Raises SyntaxError for another power, and for an operator that no rule of mlperf-logging has.
+    The function raises TypeError if an operand is not a number. Raises SyntaxError for an unknown operator, and for a
+    power whose exponent is not a constant float.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None:
         raise SyntaxError
     is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
     if compute is operator.pow and not is_exponent_a_float:
-        raise SyntaxError
+        raise SyntaxError  # the power of two whole numbers may have any number of digits, and so take all memory
     left_operand = _compile_expression(node.left)
     right_operand = _compile_expression(node.right)
 
@@ -173,7 +180,7 @@ def _compile_arithmetic(node: ast.BinOp) -> Code:
         left = left_operand(event, s)
         right = right_operand(event, s)
         if not isinstance(left, int | float | complex) or not isinstance(right, int | float | complex):
-            raise TypeError("no number")
+            raise TypeError("no number")  # a text times a number may be of any length, and so take all memory
         return compute(left, right)
 
     return operation

@@ -65,16 +65,14 @@ class Check:
     def sides(self) -> list[Code]:
         """Return functions that compute the sides of the check's comparison; empty if it is not a comparison.
 
-            v['value'] == 5                   -> functions that return the event's value, and 5
-            sorted(s['names']) == ['a', 'b']  -> functions that return s['names'] as it is, and ['a', 'b']
-
-        `sorted` is dropped. It would raise an exception for a list of texts and numbers, and the caller only wants to
-        show the list.
+        v['value'] == 5                   -> functions that return the event's value, and 5
+        sorted(s['names']) == ['a', 'b']  -> functions that return s['names'] as it is, and ['a', 'b']
         """
         if not isinstance(self.node, ast.Compare):
             return []
         functions = []
         for side in (self.node.left, *self.node.comparators):
+            # `sorted` would raise an exception for a list of texts and numbers, and the caller only shows the list.
             text_without_sorted = _SORTED_CALL.sub(r"\1", ast.unparse(side))
             functions.append(expression(text_without_sorted))
         return functions
@@ -235,14 +233,10 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Read the rule file `name`, such as training_4.0.0/common.yaml. A file is a list of blocks:
+    """Read the rule file `name`, such as training_4.0.0/common.yaml.
 
-    - KEY: the rule of one key of events.
-    - BEGIN: the code that runs before the first event. The BEGIN of stable_diffusion, which joins the metrics of an
-      evaluation, is not code that we can run. It is recognised, and `RuleFile.evaluation_field` is set in its place.
-    - END: the checks after the last event.
-
-    Raises ValueError for any other block or field, and for a rule that names a key without a rule.
+    KEY blocks are the rules of one key each. BEGIN is the code before the first event, and END has the checks after the
+    last one. Raises ValueError for any other block or field, and for a rule that names a key without one.
     """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
@@ -255,6 +249,7 @@ def load(name: str) -> RuleFile:
         if kind == "KEY" and fields.keys() <= _FIELDS:
             rules[key] = _rule_of_block(name, fields, key_by_state_name)
         elif kind == "BEGIN" and fields.keys() == {"CODE"}:
+            # The BEGIN of stable_diffusion is not code that we can run: `evaluation_field` stands for it.
             evaluation_field = _field_that_joins_metrics(fields["CODE"])
             if not evaluation_field:
                 begin = _parsed(statements, fields["CODE"], name, key)
@@ -262,10 +257,15 @@ def load(name: str) -> RuleFile:
             end = _checks(name, key, fields["CHECK"], key_by_state_name)
         else:
             raise ValueError(f"{name}: {key}: no meaning for {fields!r:.200}")
+    _check_alternative_keys(name, rules)
+    return RuleFile(name=name, rules=rules, begin=begin, end=end, evaluation_field=evaluation_field)
+
+
+def _check_alternative_keys(name: str, rules: Mapping[str, Rule]) -> None:
+    """Raise ValueError if a rule of the file `name` has an alternative key without a rule."""
     unknown = {rule.alternative_key for rule in rules.values() if rule.alternative_key} - rules.keys()
     if unknown:
         raise ValueError(f"{name}: AT_LEAST_ONE_OR of {', '.join(unknown)}, which the file does not name")
-    return RuleFile(name=name, rules=rules, begin=begin, end=end, evaluation_field=evaluation_field)
 
 
 def _blocks(name: str) -> list[tuple[str, JsonObject]]:
@@ -306,14 +306,7 @@ def _parsed(parse: Callable[[str], _Parsed], text: str, name: str, key: str) -> 
 
 
 def _rule_of_block(name: str, fields: JsonObject, key_by_state_name: Mapping[str, str]) -> Rule:
-    """Return the rule in the `fields` of a KEY block of the rule file `name`:
-
-    - NAME: the key.
-    - REQ: the number of its events, as `_least_count` explains it. OPTIONAL if the field is missing.
-    - CHECK: the checks of each event.
-    - FIRST_CHECK: the check of the first event.
-    - ATLEAST_ONE_CHECK: the check that at least one event must meet.
-    - POST: the code that runs after the checks of an event.
+    """Return the rule in the `fields` of a KEY block of the rule file `name`.
 
     `key_by_state_name` has for each name in the state the key whose events set it. Raises ValueError for a text whose
     form is not known.
@@ -363,18 +356,13 @@ def _checks(name: str, key: str, texts: str | list[str], key_by_state_name: Mapp
 
 
 def read_check(name: str, key: str, text: str, key_by_state_name: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Parse the expression `text`, which the rule file `name` has as a check of the events of `key`.
+    """Parse the expression `text`, which the rule file `name` has as a check of the events of `key`. For instance:
 
-    In the expression, `v` is the event and `s` the state. `key_by_state_name` has for each name in the state the key
-    whose events set it. For instance, if the events of run_start set `run_started`:
+        s['run_started']  -> a check of order: after a run_start
+        v['value'] > 0    -> a check of the value
 
-        s['run_started']      -> a check of order: this event comes after a run_start
-        not s['run_started']  -> a check of order: this event comes before any run_start
-        v['value'] > 0        -> a check of the value
-        'file' in v['metadata'] -> a check of the metadata
-        ll.timestamp < 9      -> a check of the time
-
-    Raises ValueError if the form of the expression is not known.
+    `key_by_state_name` has for each name in the state the key whose events set it. Raises ValueError for an unknown
+    form.
     """
     code = _parsed(expression, text, name, key)
     node = ast.parse(text.strip(), mode="eval").body

@@ -33,10 +33,8 @@ class Mark(NamedTuple):
 def marks(run: LoggedRun) -> list[Mark]:
     """Return the marks by which a run is recognised: another run with an equal mark is a copy.
 
-    - `run`: the start, the end and the accuracies together. Left out if the log states no start.
-    - `times`: the durations of the epochs, evaluations and other parts. Left out if there are fewer than 10 different
-      durations above 0, because a coarse clock makes equal ones.
-    - `accuracies`: left out if there are fewer than 5 different ones, because these may be equal by chance.
+    A mark is left out if the log has too few different values for it. A coarse clock gives equal times, and few
+    accuracies may be equal by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -53,15 +51,8 @@ def marks(run: LoggedRun) -> list[Mark]:
 def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
     """Return what is equal in two runs of one submission, and so shows that one is a copy; empty if nothing is.
 
-    The text begins a sentence that the caller ends: "its times are" + "those of result_1.txt". It names the first of
-
-    - start, end and accuracies together,
-    - times and accuracies together,
-    - the start alone,
-    - times or accuracies alone.
-
-    The last two count only if the benchmark is one of this project's (`ours`). Logs of other benchmarks may hold few
-    accuracies and coarse times, which are equal more easily.
+    For instance "its times are". The caller adds "those of result_1.txt". `ours` says whether the benchmark is one of
+    this project's.
     """
     marks_of_other = marks(other)
     equal_marks = {mark.what for mark in marks(run) if mark in marks_of_other}
@@ -69,7 +60,7 @@ def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str
         return "its start, end and accuracies are"
     if equal_marks == {"times", "accuracies"}:
         return "its times and accuracies are"
-    if not ours:
+    if not ours:  # such logs may hold few accuracies and coarse times, which are equal more easily
         return ""
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is"
@@ -82,11 +73,8 @@ def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str
 def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
     """Return what two runs share more often than two trainings do by chance; empty if there is nothing.
 
-    The text is that of the first comparison that finds something: the counts of right images, the intervals, then the
-    losses. It begins a sentence that the caller ends: "3 of 9 losses of step_windows are" + "those of result_1.txt".
-
-    Equal intervals are found if their chance is 10 ** -`least_digits` or less. Call it for this project's benchmarks
-    alone: the chances were measured there.
+    For instance "3 of 9 losses of step_windows are". The caller adds "those of result_1.txt". `least_digits` is for
+    equal intervals: their chance is at most 10 ** -`least_digits`.
     """
     return (
         _describe_equal_counts(run, other)
@@ -99,16 +87,10 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) 
 
 
 def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Return how many counts of right (correctly classified) images are equal in the evaluations of two ResNet runs.
+    """Return how many counts of right images two ResNet runs share in their evaluations; empty if chance explains them.
 
-    The text begins a sentence that the caller ends: "5 of 9 counts of right images are" + "those of result_1.txt". It
-    is empty if chance explains the equal counts, if the log does not state eval_samples, or for another benchmark. The
-    first of these that chance does not explain is described:
-
-    - equal counts in the n-th evaluations of both runs
-    - equal rises from one count to the next, which show a copied curve that was moved up or down
-
-    A value that is equal in several places counts once, because a run that diverged finds the same images each time.
+    For instance "5 of 9 counts of right images are". The caller adds "those of result_1.txt". Equal rises between
+    counts are found, too: they show a copied curve that was moved.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -126,6 +108,7 @@ def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
         ("counts", counts, other_counts),
         ("rises", _rises(counts), _rises(other_counts)),  # `chance_of_one` bounds these, too: rises vary even more
     ):
+        # A value counts once, because a run that diverged finds the same images each time.
         equal = len(_values_at_same_place(series, other_series))
         if equal >= _least_beyond_chance(len(series), chance_of_one):
             return f"{equal} of {len(series)} {what} of right images are"
@@ -135,20 +118,16 @@ def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return an upper bound on the chance that two runs count equally many right images in one evaluation.
 
-    N is `samples`, and a is the mean of `accuracies`.
+        bound = 1 / sqrt(pi N a (1 - a))
 
-    - If the errors of the runs were independent, the difference of their counts would have the variance 2 N a (1 - a).
-    - The errors are correlated, which makes the variance smaller. We take a quarter as the least: v = N a (1 - a) / 2.
-    - A normal difference is 0 with the chance 1 / sqrt(2 pi v) = 1 / sqrt(pi N a (1 - a)). The least v gives the bound.
-
-    For 50,000 images at an accuracy of 0.76 the bound is 0.006. In published submissions, 0.0012 of the counts are
-    equal: 16 of 13,332 pairs.
-
-    None if there are no accuracies, if one is not between 0 and 1, or if the bound would be 1 or more.
+    N is `samples`, and a is the mean of `accuracies`. None if the formula gives no chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
+    # The difference of two counts has the variance 2 N a (1 - a) if the errors of the runs are independent. They are
+    # correlated, so a quarter of it is taken: v. A normal difference is 0 with the chance 1 / sqrt(2 pi v).
+    # For N = 50,000 and a = 0.76 the bound is 0.006. In published submissions, 16 of 13,332 counts are equal: 0.0012.
     square_of_inverse_chance = math.pi * samples * mean * (1 - mean)
     if square_of_inverse_chance <= 1:
         return None
@@ -167,11 +146,9 @@ def _rises(counts: Sequence[int]) -> list[int]:
 
 
 def _least_beyond_chance(places: int, chance: float) -> int:
-    """Return the least number of equal places in two runs that cannot be explained by chance.
+    """Return the least number of equal places in two runs that chance cannot explain; `places` + 1 if there is none.
 
-    `chance` is the chance that one of the `places` is equal. The number is at least 3, and so high that fewer than one
-    submission in 1,000 reaches it by chance. (A submission of 5 runs has ten pairs of runs.) If even all places may be
-    equal by chance, the number is `places` + 1, which is never reached.
+    `chance` is the chance that one place is equal. Fewer than one submission in 1,000 reaches the number by chance.
     """
     for count in range(LEAST_EQUAL_VALUES, places + 1):
         chance_of_two_runs = math.comb(places, count) * chance**count  # at most
@@ -192,14 +169,13 @@ class _EqualIntervals(NamedTuple):
 
     @property
     def log_of_inverse_chance(self) -> float:
-        """Return the natural logarithm of 1 / p. p is the chance that so many intervals or more are equal by accident.
+        """Return log(1 / p). p is an upper bound on the chance that so many intervals or more are equal by accident.
 
-        p is bounded by Chernoff's bound, p <= exp(-n KL(s || c)), with the n compared intervals, the share s of the
-        equal ones, and the chance c of one. KL(s || c) is s log(s / c) + (1 - s) log((1 - s) / (1 - c)).
+        n intervals are compared. s is the share of equal ones, and c the chance of one. Chernoff's bound is
 
-        0 if no more intervals are equal than chance would give.
+            log(1 / p) = n (s log(s/c) + (1-s) log((1-s) / (1-c)))
         """
-        if not self.compared or self.equal <= self.compared * self.chance_of_one:
+        if not self.compared or self.equal <= self.compared * self.chance_of_one:  # as many as chance gives
             return 0.0
         share = self.equal / self.compared
         unequal = self.compared - self.equal
@@ -210,14 +186,10 @@ class _EqualIntervals(NamedTuple):
 
 
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
-    """Return how many intervals are equal in two runs to the clock's tick: epochs, blocks, evaluations and windows.
+    """Return how many intervals of two runs are equal to the clock's tick; empty if chance may explain them.
 
-    The text begins a sentence that the caller ends: "51 of 90 intervals are, to the clock's tick," + "those of
-    result_1.txt". It is empty if fewer than 3 intervals are equal, or if as many are equal by chance more often than
-    once in 10 ** `least_digits`.
-
-    The n-th interval of a kind in one run is compared with the n-th in the other. The chances of the kinds are
-    multiplied: their logarithms are added.
+    For instance "51 of 90 intervals are, to the clock's tick,". The caller adds "those of result_1.txt". Chance
+    explains them if its probability is above 10 ** -`least_digits`.
     """
     equal = 0
     compared = 0
@@ -226,7 +198,7 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: fl
         of_kind = _compare_intervals(run.durations(kind), other.durations(kind))
         equal += of_kind.equal
         compared += of_kind.compared
-        log_of_inverse_chance += of_kind.log_of_inverse_chance
+        log_of_inverse_chance += of_kind.log_of_inverse_chance  # the chances of the kinds are multiplied
     is_beyond_chance = log_of_inverse_chance >= least_digits * math.log(10)
     if equal >= LEAST_EQUAL_VALUES and is_beyond_chance:
         return f"{equal} of {compared} intervals are, to the clock's tick,"
@@ -234,13 +206,10 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: fl
 
 
 def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
-    """Count the places at which two runs have equal intervals, and estimate the chance of that at one place.
+    """Count the equal intervals of two runs, place by place, and estimate the chance that a pair is equal by accident.
 
-    Even in copied runs, the intervals at neighbouring places (one to three apart) are equal by accident only. They are
-    similarly long, also in a run that becomes slower. So the share of equal pairs of neighbours estimates the chance.
-    One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
-
-    Places at which either run has an interval of 0 are not compared.
+    The chance is the share of equal intervals at neighbouring places: these are similarly long, and equal by accident
+    only. A place with an interval of 0 is not compared.
     """
     count = min(len(intervals), len(others))
     places = [place for place in range(count) if intervals[place] > 0 and others[place] > 0]
@@ -256,21 +225,22 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
                 pairs += 2
                 equal_pairs += intervals[place] == others[neighbour]
                 equal_pairs += intervals[neighbour] == others[place]
-    return _EqualIntervals(equal=equal, compared=len(places), chance_of_one=(equal_pairs + 1) / (pairs + 2))
+    # One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
+    chance_of_one = (equal_pairs + 1) / (pairs + 2)
+    return _EqualIntervals(equal=equal, compared=len(places), chance_of_one=chance_of_one)
 
 
 # --- losses ---
 
 
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun) -> str:
-    """Return how many losses are equal in the n-th step windows of two runs.
+    """Return how many losses are equal in the n-th step windows of two runs; empty if fewer than 3 different ones are.
 
-    The text begins a sentence that the caller ends: "9 of 20 losses of step_windows are" + "those of result_1.txt". It
-    is empty if fewer than 3 different losses are equal. A loss has 24 bits, so even three equal ones are no accident.
+    For instance "9 of 20 losses of step_windows are". The caller adds "those of result_1.txt".
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
-    if len(equal_losses) < LEAST_EQUAL_VALUES:
+    if len(equal_losses) < LEAST_EQUAL_VALUES:  # a loss has 24 bits, so even three equal ones are no accident
         return ""
     return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are"
 
@@ -279,13 +249,7 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun) -> str:
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return the key of a seed: no two runs may have seeds of an equal key. None: the seed is not compared.
-
-    - The event has no value: None.
-    - The benchmark is one of this project's: the seed's text.
-    - Another benchmark, and the rules of the round ask for different seeds: the seed's text, and the file and the line
-      of code that logged it.
-    - Another benchmark in an older round: None.
+    """Return the key of a seed: no two runs may have seeds with equal keys. None if the seed is not compared.
 
     The text of a whole number is the same however it is written: `7`, `"+7"` and `7.0` give "7".
     """

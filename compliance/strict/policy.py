@@ -50,11 +50,8 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any.
-
-        Rules may hold for some benchmarks or one division only. At the end, the findings of rules that do not hold for
-        this run are dropped, also those of single events, and a note names each such rule. A rule for some benchmarks
-        holds for a run only if this project has the run's benchmark in this round.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, all findings of rules
+        that do not apply to this run are dropped.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -125,8 +122,7 @@ class Policy:
     def _check_caches(self) -> None:
         """Report each cache_clear event that says that the cache was not cleared, and a clearing that came too late.
 
-        The earliest clearing may come up to `late_ms`, a bound of the rule, after run_start. The others may be later,
-        because each node may log its clearing by its own clock. A log without any cache_clear breaks another rule.
+        Only the earliest clearing must be in time, because each node may log its clearing by its own clock.
         """
         cleared: list[Event] = []
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:
@@ -156,49 +152,54 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Report what is wrong with a run of one of this project's benchmarks. These are checked, in this order:
+        """Report what is wrong with a run of one of this project's benchmarks.
 
-        - any run: its throughputs, its pace, its status against its target, and that its accuracies are 0 to 1
-        - a log of this project that states the benchmark's numbers of samples: the bytes of its data set
-        - a closed ResNet run: the rules of written.yaml
-        - a closed run: that it states the benchmark's numbers of samples
-        - a ResNet run: its evaluations
+        Any run is checked for its throughputs, its accuracies, its pace and its target. Further rules hold for logs of
+        this project, closed runs, and ResNet.
         """
         run = self.run
+        is_closed = division == "closed"
+        is_resnet = benchmark.name == "resnet"
         self.order.measured.judge_short_throughputs()
-        for evaluation in run.evaluations:
-            if not 0 <= evaluation.value <= 1:
-                actual = f"eval_accuracy is {evaluation.value!r}"
-                self._add_breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
+        self._check_accuracies_are_shares()
         check_pace(run, self.order, benchmark, self.collector)
         self._check_target(benchmark, division)
 
-        is_closed = division == "closed"
-        is_resnet = benchmark.name == "resnet"
-        states_right_counts = states_benchmark_data(run, benchmark)
-        if run.is_project_log and states_right_counts:
+        if run.is_project_log and states_benchmark_data(run, benchmark):
             self._check_bytes_of_data_set(benchmark)
         if is_closed and is_resnet:
             self.collector.findings += self._written_findings()
-
-        is_on_benchmark_data = states_right_counts
-        if is_closed and not states_right_counts:
-            # The accuracies may show that the data set was used, and that only eval_samples is wrong.
-            is_on_benchmark_data = is_resnet and states_wrong_eval_samples(run, benchmark)
-            if is_on_benchmark_data:
-                self._warn_of_wrong_eval_samples(benchmark)
-            else:
-                self._report_wrong_counts(benchmark)
+        is_closed_on_its_data = is_closed and self._check_counts_of_closed_run(benchmark)
         if is_resnet:
-            self._check_resnet_evaluations(benchmark, is_closed_on_its_data=is_closed and is_on_benchmark_data)
+            self._check_resnet_evaluations(benchmark, is_closed_on_its_data=is_closed_on_its_data)
+
+    def _check_accuracies_are_shares(self) -> None:
+        """Report each accuracy that is not between 0 and 1."""
+        for evaluation in self.run.evaluations:
+            if not 0 <= evaluation.value <= 1:
+                actual = f"eval_accuracy is {evaluation.value!r}"
+                self._add_breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
+
+    def _check_counts_of_closed_run(self, benchmark: Benchmark) -> bool:
+        """Report a closed run that does not state the benchmark's numbers of samples.
+
+        Return whether the run is on the benchmark's data set. The accuracies may show that it is, although it states a
+        wrong eval_samples. Such a run only gets a warning.
+        """
+        if states_benchmark_data(self.run, benchmark):
+            return True
+        is_only_eval_samples_wrong = benchmark.name == "resnet" and states_wrong_eval_samples(self.run, benchmark)
+        if is_only_eval_samples_wrong:
+            self._warn_of_wrong_eval_samples(benchmark)
+        else:
+            self._report_wrong_counts(benchmark)
+        return is_only_eval_samples_wrong
 
     def _check_resnet_evaluations(self, benchmark: Benchmark, *, is_closed_on_its_data: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run.
 
-        - A closed run on the data set of the benchmark: their schedule, their number of samples, and
-          the curve of their accuracies.
-        - Another run of this project: the accuracies must fit the eval_samples that it states, if that is a count.
-        - Any other run: nothing is checked.
+        A run of this project that is not closed on the benchmark's data must have accuracies that fit its own
+        eval_samples.
         """
         run = self.run
         if is_closed_on_its_data:
@@ -250,13 +251,9 @@ class Policy:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Report a status that contradicts the accuracies.
+        """Report a success that did not reach the target, and a run that reached it without success or after run_stop.
 
-        - An accuracy reached the target: the status must be success, and the target reached by run_stop.
-        - No accuracy reached the target: the status must not be success.
-
-        The target is that of the benchmark for the division, else that of the recipe in the log's header. If there is
-        no target, a note says that the rule was not applied. A run without evaluations or run_stop is skipped.
+        The target is that of the benchmark for the division, else that of the recipe in the log's header.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -277,9 +274,7 @@ class Policy:
     def _check_reached(self, reaching: Evaluation, division: str) -> None:
         """Check a run that reached the target at the evaluation `reaching`. The run must have a run_stop.
 
-        - The run's status is not success: a breach.
-        - The evaluation came after run_stop by more than `after_stop_ms`, a bound of the rule: a breach.
-        - A closed run went on after this evaluation: a note, because it may.
+        A closed run may go on after this evaluation, which is only noted.
         """
         run = self.run
         assert run.stop is not None
@@ -299,10 +294,8 @@ class Policy:
     def _written_findings(self) -> list[Finding]:
         """Return a finding for each check of written.yaml that the run does not pass.
 
-        The written rules of MLPerf demand these checks, and mlperf-logging's checker does not make them. A check looks
-        at the first event of its key. It may use the first values of other keys and the number of epochs, too.
-
-        A check is skipped if the log has no such event, or if it is for another optimizer than the run's.
+        A check looks at the first event of its key. It may use the first values of other keys and the number of epochs,
+        too.
         """
         state = State(self.run.first_values.items())  # `s` in a check has the first value of each key
         state["epochs_trained"] = self.order.epochs_counted
@@ -335,8 +328,8 @@ class Policy:
 def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    The rule's check looks at the event's value or its metadata, and at `state`, the values of other events. A value
-    that is not a number is not checked here: the rules `log-form` and `value-type` report it.
+    `state` has the values of other events. A value that is not a number is not checked here: the rules `log-form` and
+    `value-type` report it.
     """
     check = read_check("written.yaml", rule.key, rule.check)
     is_about_value = check.aspect == "value"
@@ -358,8 +351,7 @@ def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding |
 def _why_not_cleared(event: Event) -> str:
     """Return the part of a cache_clear event that says that the cache was not cleared; empty if nothing says so.
 
-    If the value is false or a word such as "no", "none" or "failed", the value is returned. A value of null says
-    nothing. If the metadata has a `status` other than "done", the metadata is returned.
+    A value such as "no" or "failed" says so, and a `status` in the metadata other than "done".
     """
     has_value = event.value is not None  # null is usual; str(None) would be the word "none"
     if has_value and str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE:

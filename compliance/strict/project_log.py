@@ -38,10 +38,9 @@ class ProjectLog:
     benchmark: Benchmark | None
 
     def faults(self) -> Iterator[Fault]:
-        """Yield each fault that shows that this is not the whole log of a run of this project, with the line to blame.
+        """Yield each fault that shows that this is not the whole log of a run of this project.
 
-        The log may lack something, state a value twice and differently, or state something impossible. If a section of
-        the header does not fit the schema, the values that rely on the header are not compared.
+        If a section of the header does not fit the schema, the values that rely on the header are not compared.
         """
         misfits = self._sections_unlike_schema()
         does_header_fit = not misfits
@@ -78,10 +77,7 @@ class ProjectLog:
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
         """Yield a fault for each kind of event that the log lacks, or has more often than a run of this project.
 
-        - run_summary and seed must not be repeated.
-        - There must be an epoch_throughput for each epoch_stop.
-        - opt_name must name a known optimizer, unless Paddle chooses one (STRATEGY=auto).
-        - Every key that such a run needs must occur: see `_needed_keys`.
+        An unknown optimizer is a fault, too, unless Paddle chooses it (STRATEGY=auto).
         """
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
@@ -133,13 +129,10 @@ class ProjectLog:
         yield from self._wrong_telemetry()
 
     def _wrong_telemetry(self) -> Iterator[Fault]:
-        """Yield the first fault of the event telemetry_summary:
+        """Yield the first fault of the event telemetry_summary.
 
-        - There must be one if the setting TELEMETRY_S asked for telemetry and the run succeeded, and none otherwise. A
-          run without run_stop was cut off, and may have any number.
-        - It must fit the schema.
-        - It must come after run_stop.
-        - Its energy must agree with the energy of an image.
+        A run that succeeded must have one if the setting TELEMETRY_S asked for telemetry. A run without run_stop was
+        cut off, and may have any number.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -177,10 +170,7 @@ class ProjectLog:
     def _window_beyond_peak(self) -> Iterator[Fault]:
         """Yield the fastest window of a ResNet run if its images/s exceed what the machines can do at their peak.
 
-        The peak is that of the GPUs that the header describes, or of the CPU cores in a run without GPUs. It depends on
-        the height of an image, so a setting RECIPE.image_size that is not a number of pixels is a fault itself.
-
-        Nothing is yielded if the header describes no nodes, or if the peak of a GPU is not known.
+        A setting RECIPE.image_size that is not a number of pixels is a fault itself, because the peak depends on it.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -190,16 +180,22 @@ class ProjectLog:
             yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
         cores = sum(node["cores"] for node in nodes)
-        cards: list[str] = []
-        if self.run.header_section(schema.HARDWARE)["device"] == "gpu":
-            for node in nodes:
-                cards += [str(gpu["name"]) for gpu in node["gpus"]]
+        cards = self._cards_of(nodes)
         most = most_images_per_s(cards, cores, pixels)
         fastest = self.order.measured.fastest
         if most is not None and fastest.images_per_s > most:
             devices = f"{len(cards)} cards" if cards else f"{cores} cores"
             bound = f"the peak of its {devices} is below {six_digits(most)}"
             yield Fault(fastest.line, f"a window of {fastest.images_per_s:.6g} images/s; {bound} at {pixels} px")
+
+    def _cards_of(self, nodes: list[JsonObject]) -> list[str]:
+        """Return the names of the GPUs of the nodes; empty for a run on CPUs."""
+        if self.run.header_section(schema.HARDWARE)["device"] != "gpu":
+            return []
+        cards: list[str] = []
+        for node in nodes:
+            cards += [str(gpu["name"]) for gpu in node["gpus"]]
+        return cards
 
     def _impossible_accuracies(self) -> Iterator[Fault]:
         """Yield each accuracy of a ResNet run that is not a whole number of right samples over eval_samples."""
@@ -231,13 +227,8 @@ class ProjectLog:
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a fault if the number of telemetry samples is too small or too large for the time of the run.
 
-        A sample is due on each node every TELEMETRY_S seconds.
-
-        - least: half of the samples that are due from run_start to run_stop.
-        - most: 1.5 times the samples that are due from init_start to telemetry_summary, and 10 more per node. Without
-          an init_start, they are due from run_start on.
-
-        Nothing is checked if the log does not state the number of samples, TELEMETRY_S or run_start.
+        A sample is due on each node every TELEMETRY_S seconds. The least number covers run_start to run_stop. The most
+        covers all of the log up to telemetry_summary.
         """
         run = self.run
         summary = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -250,11 +241,7 @@ class ProjectLog:
 
         stop_ms = run.stop_ms or run.start_ms
         due_in_run = (stop_ms - run.start_ms) * samples_per_ms
-        began_ms = run.start_ms
-        init_start = run.first_events.get(schema.INIT_START.key)
-        if init_start is not None:
-            began_ms = min(began_ms, init_start.time_ms)
-        due_in_all = (summary.time_ms - began_ms) * samples_per_ms
+        due_in_all = (summary.time_ms - self._began_ms(run.start_ms)) * samples_per_ms
 
         least = _LEAST_SHARE_OF_DUE * due_in_run
         most = _MOST_SHARE_OF_DUE * due_in_all + _MOST_EXTRA_SAMPLES_PER_NODE * nodes
@@ -262,24 +249,23 @@ class ProjectLog:
             what = f"{samples} samples of telemetry; {due_in_run:.0f} were due by TELEMETRY_S and the run's time"
             yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
 
+    def _began_ms(self, start_ms: float) -> float:
+        """Return the time of init_start or `start_ms`, the time of run_start, whichever is earlier."""
+        init_start = self.run.first_events.get(schema.INIT_START.key)
+        return start_ms if init_start is None else min(start_ms, init_start.time_ms)
+
     def _missing_convolutions(self) -> Iterator[Fault]:
-        """Yield a fault if the program has fewer convolutions than the benchmark's model needs.
+        """Yield a fault if the program has less than half of the convolutions that the benchmark's model needs.
 
-        The header's section `program` has the number of its operators by their kind.
-
-        - An operator counts if its kind contains `conv2d`. So does `resnet_unit`, which is a convolution fused with
-          what follows it. Operators of the backward pass, `..._grad`, do not count.
-        - At least half of the model's convolutions must be there. Passes of the compiler may fuse the others into
-          operators of any name.
-
-        Nothing is yielded for a benchmark without a known number, and for STRATEGY=auto: Paddle makes that program.
+        Passes of the compiler may fuse the others into operators of any name.
         """
         wanted = self.benchmark.convolutions if self.benchmark else None
-        if wanted is None or self.run.settings.get("STRATEGY") == "auto":
+        if wanted is None or self.run.settings.get("STRATEGY") == "auto":  # then Paddle makes the program
             return
         convolutions = 0
         for kind, count in self.run.header_section(schema.PROGRAM)["operators"].items():
             is_forward = not kind.endswith("_grad")
+            # resnet_unit is a convolution fused with what follows it.
             if is_forward and ("conv2d" in kind or kind == "resnet_unit"):
                 convolutions += count
         if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * wanted:
@@ -288,12 +274,9 @@ class ProjectLog:
     # --- what is stated wrongly, or twice and differently ---
 
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault for each wrong statement in the header, the settings and the events, in this order:
+        """Yield a fault for each wrong statement in the header, the settings and the events.
 
-        1. malformed hashes in the header's section `source`, such as a commit that is not a hexadecimal number
-        2. missing settings; nothing more is then yielded, because the next checks need them
-        3. impossible numbers of nodes, devices and GPUs
-        4. values that contradict each other
+        If settings are missing, the checks that need them are left out.
         """
         for name, pattern in own_log_rules().source_patterns.items():
             text = self.run.header_section(schema.SOURCE)[name]
@@ -309,9 +292,8 @@ class ProjectLog:
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield numbers of nodes, devices and GPUs that cannot be those of one run.
 
-        - There must be at least one device, one image in its batch, and one node that the header describes.
-        - The header may describe fewer nodes than the run has, but not more.
-        - In a run on GPUs, each node that it describes must have enough GPUs for its share of the devices.
+        The header may describe fewer nodes than the run has, but not more. On GPUs, each node that it describes must
+        have enough GPUs for its share of the devices.
         """
         nodes = self._described_nodes()
         devices = summary.devices

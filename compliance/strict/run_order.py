@@ -110,17 +110,10 @@ class RunOrder:
     def _check_clock(self, event: Event) -> None:
         """Report an event that goes back in time, or that decides the score and comes after run_stop.
 
-        Its time is compared with the latest time of the events of KEYS_OF_THE_CLOCK so far.
-
-            key                  may go back by   more is a breach of   after run_stop
-            _KEYS_OF_EVERY_RANK  any time         -                     allowed
-            KEYS_OF_THE_CLOCK    0.1 s            time-order            a breach of event-order
-            any other key        0 s              event-order           allowed
-
-        Each rank logs its own _KEYS_OF_EVERY_RANK, by its own clock. The 0.1 s are for clocks that are corrected during
-        the run. A breach of event-order only warns.
+        Its time is compared with the latest time of the events that decide the score so far. These may go back a
+        little, because clocks are corrected during a run.
         """
-        if event.key in _KEYS_OF_EVERY_RANK:
+        if event.key in _KEYS_OF_EVERY_RANK:  # each rank logs these by its own clock
             return
         latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
         decides_score = event.key in KEYS_OF_THE_CLOCK
@@ -152,8 +145,7 @@ class RunOrder:
     def _start_run(self, event: Event) -> None:
         """Begin the run at its first run_start. The time of any later run_start is only compared with the first.
 
-        Report a breach if a block, epoch or evaluation started on an earlier line of the log. The time of the first
-        of these is checked, too: it could not be compared with run_start before.
+        Report a breach if a block, epoch or evaluation started on an earlier line of the log.
         """
         first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
@@ -163,16 +155,13 @@ class RunOrder:
         early_start = self._early_start
         if early_start is not None:
             self._add_breach(ORDER, early_start, f"{early_start.key} above run_start")
-            self._check_not_before_start(early_start, event.time_ms)
+            self._check_not_before_start(early_start, event.time_ms)  # only now is run_start known
 
     def _stop_run(self, event: Event) -> None:
         """End the run at its first run_stop, and report what is wrong with its end.
 
-        - run_stop must be later than run_start.
-        - A run that succeeded must not have an open block, epoch or evaluation, and its last evaluation must have an
-          accuracy. Its losses are checked, too, and its last step if it only measures throughput.
-
-        Any later run_stop is another node's: it is only compared with the first.
+        Only a run that succeeded must have stopped all of its parts and have an accuracy for its last evaluation. A
+        later run_stop is another node's: it is compared with the first.
         """
         first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
         if event is not first:
@@ -211,13 +200,9 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_part(self, event: Event) -> None:
-        """Open a block, epoch or evaluation at its start event. Whatever is wrong with the start, the part is opened.
+        """Open a block, epoch or evaluation at its start event, and report what is wrong with the start.
 
-        Report a breach if
-
-        - it starts at a time before run_start; `_start_run` checks this if run_start comes later in the log,
-        - a block, epoch or evaluation is still open that must have stopped before it, or
-        - its epoch is not the expected one. For an evaluation, `_open_evaluation` checks the epoch.
+        The part is opened in any case.
         """
         kind = _kind_of_part(event)
         if self.run.start_ms is not None:
@@ -280,12 +265,8 @@ class RunOrder:
     def _stop_part(self, event: Event) -> None:
         """Close the block, epoch or evaluation that stops at `event`, and keep its duration.
 
-        A stop without a start is a breach. A stop with another epoch number than its start is a warning.
-
-        - A block in a log that has epoch events: no duration is kept. Only the number of its last epoch is checked.
-        - Any other block: its duration is kept as training time.
-        - An epoch: its duration is kept as training time, and checked without the evaluations within the epoch.
-        - An evaluation: its duration is kept. It is also added up for the epoch that it lies in, if there is one.
+        A stop without a start is a breach. The duration of a block is not kept if the log has epoch events, because
+        these give the training time.
         """
         kind = _kind_of_part(event)
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
@@ -294,7 +275,7 @@ class RunOrder:
             self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
             return
         self._warn_of_other_number(event, f"{event.key} of epoch", number, part.number)
-        if kind == "block" and self._has_epoch_events:
+        if kind == "block" and self._has_epoch_events:  # the epochs' own events give the durations
             self._check_last_epoch_of_block(event, part)
             return
 
@@ -350,9 +331,7 @@ class RunOrder:
     def _epoch_to_evaluate(self) -> int | None:
         """Return the number of the epoch that an evaluation must state if it starts now; None if it is not known.
 
-        - An epoch is open: this epoch.
-        - A block is open, and the log has no events of single epochs: the last epoch of the block.
-        - Otherwise: the last epoch that was trained.
+        In a log of blocks without epoch events, an evaluation in a block is of the block's last epoch.
         """
         if "epoch" in self._open_parts:
             return self._open_parts["epoch"].number
@@ -361,14 +340,10 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy with the number of its epoch, and check that number. The number is
+        """Keep an accuracy with the number of its epoch, and check that number.
 
-        - the count of the accuracies so far (1, 2, ...) if the event states no epoch. Benchmarks that count samples or
-          steps state none, and nothing is checked.
-        - the stated epoch, if it is a whole number.
-        - `epochs_counted` if the stated epoch is anything else, which is reported.
-
-        The number must be that of the evaluation that the accuracy is of, and not ahead of the training.
+        Benchmarks that count samples or steps state no epoch. Their accuracies get the numbers 1, 2, ..., and these are
+        not checked.
         """
         if "epoch_num" not in event.metadata:
             accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
@@ -376,7 +351,7 @@ class RunOrder:
             return
         number = self._epoch_number(event, "epoch_num")
         if number is None:
-            number = self.epochs_counted
+            number = self.epochs_counted  # the stated one is not a whole number, which was reported
         self._keep_accuracy(event, number)
         self._match_accuracy_with_evaluation(event, number)
         self._check_not_ahead_of_training(event, number)

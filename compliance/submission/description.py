@@ -55,8 +55,7 @@ def read_description(path: Path) -> Description:
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return the findings on a system description that a log contradicts, as breaches of `rule`.
 
-    A run that was faster than the described accelerators can be comes first, then each contradicted field. Empty if
-    nothing is contradicted.
+    A finding on a run that is too fast for the described accelerators comes first. Empty if nothing is contradicted.
     """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):

@@ -181,8 +181,8 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what the two runs share: `its times are those of result_0.txt`. For ResNet, runs that end at one
-    accuracy are breaches, too, if there are too many.
+    The breach says what the two runs share: `its times are those of result_0.txt`. Runs of ResNet are also blamed if
+    too many end at the same accuracy.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):

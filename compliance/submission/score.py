@@ -150,7 +150,8 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
 
     `by` is the verdict that decides which runs count. None: strict for logs of this project, official for others.
 
-    Raises ValueError if the logs are not of one scored submission, or if a strict score would mix batches.
+    Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
+    mix batches.
     """
     first = checked[0]
     benchmark = one_submission(checked, ruleset)

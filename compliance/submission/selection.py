@@ -31,7 +31,7 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return the candidates that converged so early that chance hardly explains it: their indices and their chances.
 
     A candidate is compared with the runs of other organisations in its group. Each chance is corrected for the number
-    of comparisons. Chances above 5 % are left out.
+    of candidates compared. Chances above 5 % are left out.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:

@@ -15,19 +15,32 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cut gradients of one type, in the order in which they are computed, into buckets of at most `limit_mib` MiB.
 
-    `sizes` maps each gradient to its bytes. The first bucket is closed early, and the last one is small. A larger
-    gradient is a bucket by itself. Returns the names in each bucket.
+    `sizes` maps each gradient to its bytes. The last bucket is small (TAIL_MIB). A gradient larger than the limit is a
+    bucket by itself. Returns the names in each bucket.
     """
     limit_bytes = limit_mib * ops.MIB
     # The user may set a limit below HEAD_MIB or TAIL_MIB.
     head_limit_bytes = min(HEAD_MIB * ops.MIB, limit_bytes)
     tail_limit_bytes = min(TAIL_MIB * ops.MIB, limit_bytes)
     tail_start = _tail_start(gradients, sizes, tail_limit_bytes)
+    before_tail = gradients[:tail_start]
+    tail = gradients[tail_start:]
+    buckets = _fill(before_tail, sizes, limit_bytes, head_limit_bytes)
+    if tail:
+        buckets.append(tail)
+    return buckets
 
+
+def _fill(gradients: list[str], sizes: dict[str, int], limit_bytes: float, head_limit_bytes: float) -> list[list[str]]:
+    """Fill one bucket after the other with gradients, in their order, and return the names in each bucket.
+
+    A bucket is closed if the next gradient does not fit into `limit_bytes`. The first bucket is also closed as soon as
+    it holds `head_limit_bytes`.
+    """
     buckets: list[list[str]] = []  # those that are closed
     bucket: list[str] = []  # the one that is being filled
     bucket_bytes = 0
-    for name in gradients[:tail_start]:
+    for name in gradients:
         would_pass_limit = bucket_bytes + sizes[name] > limit_bytes
         is_first_bucket = not buckets
         is_full_head = is_first_bucket and bucket_bytes >= head_limit_bytes
@@ -38,8 +51,9 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
         bucket.append(name)
         bucket_bytes += sizes[name]
 
-    tail = gradients[tail_start:]
-    return [names for names in (*buckets, bucket, tail) if names]
+    if bucket:  # empty if there are no gradients
+        buckets.append(bucket)
+    return buckets
 
 
 def _tail_start(gradients: list[str], sizes: dict[str, int], limit_bytes: float) -> int:

@@ -1,6 +1,7 @@
 """Gradients by fewer or cheaper operators than Paddle makes."""
 
 import math
+from collections.abc import Sequence
 
 from paddle import static
 from paddle.base.framework import Block, Operator
@@ -152,17 +153,23 @@ def spread_mean_gradients(main: static.Program) -> int:
         is_global = mean_sides == (1, 1)
         if not is_global:
             return None
-        attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
-        # A forward average pooling spreads the mean's gradient, which has 1 x 1 pixel. For an image of 7 x 7, it has
-        # padding 6 and 7 x 7 windows of 7 x 7. Each window covers the one pixel and 48 zeros, so each average is the
-        # gradient / 49.
-        attrs["ksize"] = list(image_sides)
-        attrs["strides"] = [1, 1]
-        attrs["paddings"] = [side - 1 for side in image_sides]
-        attrs["exclusive"] = False  # averages divide by the whole window, padding included
-        return [Step("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)]
+        return [_spreading_pooling(op, image_sides)]
 
     return rewrite(main, substitute)
+
+
+def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
+    """Return a forward average pooling that computes what `op`, the gradient of a global one, does.
+
+    It pools the mean's gradient, which has 1 x 1 pixel. For an image of 7 x 7 it has padding 6. Each of its 7 x 7
+    windows covers the one pixel and 48 zeros, so each average is the gradient / 49.
+    """
+    attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
+    attrs["ksize"] = list(image_sides)
+    attrs["strides"] = [1, 1]
+    attrs["paddings"] = [side - 1 for side in image_sides]
+    attrs["exclusive"] = False  # averages divide by the whole window, padding included
+    return Step("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)
 
 
 def convolve_gradients(main: static.Program) -> None:

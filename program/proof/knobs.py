@@ -127,7 +127,7 @@ def _count_made(block: Block) -> dict[str, int]:
     for op in block.ops:
         if op.type == "share_buffer":
             shared = {*op.input("X"), *op.output("Out")}
-            # The pass of `enable_addto` makes a `share_buffer` of its own.
+            # The pass of `enable_addto` makes such operators too, on the gradients that are added to.
             is_from_addto = bool(shared.intersection(gradients_added_to))
             if not is_from_addto:
                 made["enable_inplace"] += 1
@@ -256,7 +256,17 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
     for name in all_reduced:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    # data type: a list for each of its buckets, with the MiB of each gradient in the bucket
+    for buckets in _bucket_sizes_by_type(coalescing, block, limit_mib).values():
+        _check_full(buckets, limit_mib)
+    return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
+
+
+def _bucket_sizes_by_type(coalescing: list[Operator], block: Block, limit_mib: float) -> dict[str, list[list[float]]]:
+    """Map each data type to its buckets, each a list of the MiB of its gradients.
+
+    `coalescing` has the `coalesce_tensor` operator of each bucket. Raises Refused if several gradients in a bucket have
+    more than `limit_mib` together.
+    """
     buckets_by_type: dict[str, list[list[float]]] = {}
     for op in coalescing:
         gradients = op.output("Output")
@@ -268,9 +278,7 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
             f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}",
         )
         buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
-    for buckets in buckets_by_type.values():
-        _check_full(buckets, limit_mib)
-    return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
+    return buckets_by_type
 
 
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:

@@ -191,8 +191,8 @@ def score(
 
     `skip` drops so many windows of each run, not the protocol's number. `system` names the machine.
 
-    Raises InputError if the runs are not repeats or lack something, and TooFewRunsError for too few runs. Its `partial`
-    is their score, if they have one.
+    Raises InputError if the runs are not repeats or do not fit the protocol, and TooFewRunsError for too few runs. Its
+    `partial` is their score, if they have one.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -224,8 +224,8 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequenc
     """
     times_whole_runs = protocol.figure == "run_time"
     has_surplus_runs = len(records) > protocol.runs
-    rule_applies = protocol.runs >= 3  # the rule is for three runs or more
-    if not (times_whole_runs and has_surplus_runs and rule_applies):
+    asks_for_enough_runs = protocol.runs >= 3  # the rule of MLPerf is for three runs or more
+    if not (times_whole_runs and has_surplus_runs and asks_for_enough_runs):
         return records, ""
 
     def figure_of_set(runs: Sequence[Record]) -> float:

@@ -177,8 +177,8 @@ def _shift_of_mean(times: Sequence[float], weights: Sequence[float], is_outlier:
     """Return how much the outliers move the weighted mean time, as a share of the mean without them."""
     near_times = []
     near_weights = []
-    for time, weight, is_left_out in zip(times, weights, is_outlier, strict=True):
-        if not is_left_out:
+    for time, weight, is_far in zip(times, weights, is_outlier, strict=True):
+        if not is_far:
             near_times.append(time)
             near_weights.append(weight)
     return weighted_mean(times, weights) / weighted_mean(near_times, near_weights) - 1

@@ -154,19 +154,23 @@ def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | 
         protocol = protocol.asking(repeats)
 
     published = select(read_published(), table=name)
-    first_framework = other_fields["frameworks"][0]
-    cells = [row for row in select(published, metric="throughput") if row.framework.startswith(first_framework)]
-    if not cells:
-        raise ValueError(f"published.csv has no throughput of {first_framework}")
     return Campaign(
         name=name,
         protocol=protocol,
         environment=environment,
-        cells=cells,
+        cells=_throughputs_of(published, framework=other_fields["frameworks"][0]),
         published=published,
         shrunk=shrink,
         **other_fields,
     )
+
+
+def _throughputs_of(published: Sequence[Published], framework: str) -> list[Published]:
+    """Return the published throughputs of a framework, whatever its version. Raises ValueError if there are none."""
+    rows = [row for row in select(published, metric="throughput") if row.framework.startswith(framework)]
+    if not rows:
+        raise ValueError(f"published.csv has no throughput of {framework}")
+    return rows
 
 
 def _warm_up_steps(protocol: Protocol, environment: dict[str, str]) -> int:
@@ -266,8 +270,8 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
-    `runner` is the command of one trial; empty: this project's own. Reads the logs in `results`, asks nvidia-smi for
-    the GPUs, and takes the hosts from the variable HOSTS.
+    `runner` is the command of one trial; empty means this project's own. Reads the logs in `results`, asks nvidia-smi
+    for the GPUs, and takes the hosts from the variable HOSTS.
     """
     folder = results / campaign.name
     if campaign.shrunk:

@@ -268,13 +268,7 @@ def throughput(
     `runs` has the label and points of each. `axis_unit` is "s", "step" or "row". `level` is drawn as a dashed line.
     """
     is_single = len(runs) == 1
-    axis_name = axis_unit
-    shown_unit_size = 1.0
-    if axis_unit == "s":
-        time = time_unit(max(points[-1].end for _, points in runs))
-        shown_unit_size = time.seconds  # 60 if the axis is in minutes
-        axis_name = f"time in {time.name}"
-
+    axis_name, shown_unit_size = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
     shown_values: list[float] = []
     for style_index, (label, points) in enumerate(runs):
         shown_label = "measured" if is_single else label
@@ -291,6 +285,17 @@ def throughput(
     else:
         drawing.enclose(shown_values)
     drawing.name_axes(x=axis_name, y=unit)
+
+
+def _shown_axis(axis_unit: str, longest: float) -> tuple[str, float]:
+    """Return the name of the horizontal axis, and the size of its unit in `axis_unit`: 60 for an axis in minutes.
+
+    `longest` is the end of the axis in `axis_unit`, which is "s", "step" or "row".
+    """
+    if axis_unit != "s":
+        return axis_unit, 1.0
+    time = time_unit(longest)
+    return f"time in {time.name}", time.seconds
 
 
 def _draw_run(
