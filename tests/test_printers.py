@@ -37,7 +37,7 @@ def _page(folder: Path) -> str:
 
 def _table(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The table that run_and_time.sh prints, and the report that it writes."""
-    summarize(_logs(folder), throughput=False)
+    summarize(_logs(folder), throughput_only=False)
     return capsys.readouterr().out
 
 
