@@ -198,7 +198,11 @@ class Checker:
     def _check_types(self, event: Event) -> None:
         """Report an event whose value or event type is not the one that the schema has for its key.
 
-        A key outside the schema may have any value. Its event type must be POINT_IN_TIME.
+        - A wrong value is a breach of `value-type` if a score or a rate is computed from it.
+        - Any other wrong value is a breach of form, which only warns.
+        - A wrong event type, such as INTERVAL_START in place of POINT_IN_TIME, is a breach of form, too.
+
+        An event of a key outside the schema may have any value. Its event type must be POINT_IN_TIME.
         """
         key = event.key
         line = event.line
@@ -216,8 +220,12 @@ class Checker:
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. A fault that makes all other
-        findings meaningless is returned without them.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. Three faults make all other
+        findings meaningless, so each is returned without them:
+
+        - The log has no events.
+        - The official rules do not know the log's benchmark.
+        - Too many lines are damaged, so that reading was given up. The damaged lines are the findings.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
@@ -266,7 +274,12 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
-    `benchmark` is the benchmark that the log must be of; None allows any.
+    `benchmark` is the benchmark that the log must be of; None allows any. A link to a file in another folder is
+    reported as the first finding.
+
+    Our reader and mlperf-logging's parser read some damaged lines differently. The official verdict on such a log comes
+    from a second reading, in the way of mlperf-logging's parser. Logs of other projects need only be readable for that
+    parser, unless they are of one of our benchmarks: errors that only our reader finds in them are excused.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """
@@ -292,7 +305,12 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 def _excuse_errors_of_our_reader(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Excuse the errors in a log with damaged lines that come only from our reader, which is stricter.
 
-    A damaged line becomes a warning. A breach of the rule of a key is dropped.
+    Of the errors that the official checker does not report (`official` is False),
+
+    - a damaged line becomes a warning, because the official parser can read it, and
+    - a breach of the rule of a key is dropped: it was found only because our reader skipped a damaged line.
+
+    All other findings are returned as they are.
     """
     kept = []
     for finding in findings:

@@ -161,10 +161,15 @@ def _junit_suite(report: Report) -> list[str]:
 
 
 def explain(name: str, ruleset: Ruleset) -> str:
-    """Return a text on the rule `name`: what it asks for, why, what to do, and its source.
+    """Return a text on the rule `name`: what it asks for, why, what to do, and its source. `name` is one of these:
 
-    `name` is `all`, a strict rule such as `seed-present`, or a key of events such as `run_stop`. It may also be a
-    finding's rule, such as `run_stop.order`. Raises ValueError for others.
+    - `all`: the text has all keys of events and all strict rules
+    - a strict rule, such as `seed-present`
+    - `events` or `events.count`: that a log must have an event at all
+    - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text has
+      all rules about events of that key
+
+    Raises ValueError for any other name. Its message has similar names.
     """
     known_keys = keys(ruleset.version)
     if name == "all":

@@ -85,8 +85,9 @@ class Standing:
     def name(self) -> str:
         """Return the name of the result as it must stand in a table or a footnote.
 
-        For instance "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is not an MLPerf result, or if
-        that is not known, the text says so, and why.
+        - It is not an MLPerf result: a text that says so, and why.
+        - The benchmark or the division is not stated: a text that says that it is not known, and what is missing.
+        - Otherwise: a name such as "Unverified MLPerf(R) v4.0 Training Closed ResNet".
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
@@ -141,10 +142,14 @@ class Standing:
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """Return the notes that must be shown with a figure of this result; empty if it does not bear the MLPerf name.
+        """Return the notes that must be shown with a figure of this result: a paragraph about it, and the legend.
 
-        `derived_metric` is the figure's metric if MLPerf has no such metric, such as images/s. `next_to_verified` is
-        true for a table that also shows results verified by MLCommons.
+        The paragraph has the result's name, the facts that the logs do not state, and that MLCommons did not verify
+        the result. Empty if the result does not use the name of MLPerf.
+
+        `derived_metric` names the figure's metric if it is not the time to train, such as images/s. The paragraph then
+        says that MLPerf has no such metric. `next_to_verified` adds a sentence for a table that also shows results
+        verified by MLCommons.
         """
         if not self.uses_the_name:
             return []
@@ -180,7 +185,8 @@ def model_name(benchmark: str) -> str:
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
     """Return how many runs a result takes, and how many of the fastest and of the slowest are dropped each.
 
-    None if the round of `ruleset` does not have the benchmark.
+    None if the round of `ruleset` does not have the benchmark. The numbers of an MLPerf benchmark, such as resnet, come
+    from mlperf-logging's tables. Those of this project's own benchmarks, such as hrnet, come from benchmarks.yaml.
     """
     if is_mlperf_benchmark(benchmark):
         return rounds.submission_runs(benchmark, ruleset)
@@ -215,8 +221,15 @@ def is_mlperf_benchmark(benchmark: str) -> bool:
 def standing(facts: ResultFacts) -> Standing:
     """Decide whether the result with these facts is an MLPerf result.
 
-    `is_mlperf` of the answer is None if nothing contradicts it, but the benchmark, the division or the round is not
-    stated. An unknown data set does not make it None: most data sets cannot be compared.
+    `is_mlperf` of the answer is
+
+    - False if a fact contradicts it: a benchmark that the round does not have, another data set, a closed run to a
+      lower quality target, or a run that only measured throughput.
+    - None if nothing contradicts it, but the benchmark, the division or the round is not stated.
+    - True otherwise.
+
+    The data set can be compared only if this project knows the benchmark's numbers of samples, such as those of ResNet.
+    For other benchmarks `unknown` has the data set.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:
@@ -232,6 +245,12 @@ def standing(facts: ResultFacts) -> Standing:
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs.
+
+    `is_mlperf` of the answer is
+
+    - False if a fact of any run contradicts it.
+    - None if nothing contradicts it, but `is_mlperf` of a run is None.
+    - True otherwise.
 
     The answer has the contradictions and the unknown facts of all runs, each once. Its other facts are those of the
     first run. There must be at least one run.
@@ -268,7 +287,8 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     """Return the facts of a log that decide whether its result is an MLPerf result; None for what it does not state.
 
-    `ruleset` is the one of the round that the log is judged by.
+    `ruleset` is the one of the round that the log is judged by. The numbers of samples come from the header's section
+    `dataset`. If it has none, they come from the events train_samples and eval_samples.
     """
     dataset = run.header_section(schema.DATASET)
     summary = run.summary
@@ -312,8 +332,12 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
     """Yield how the data set differs from the one of the benchmark.
 
-    Synthetic data differ from any. Otherwise, nothing is compared if this project does not know the benchmark's data
-    set.
+    - It is synthetic. This is a difference for any benchmark, and nothing else is then compared.
+    - Nothing is compared if this project does not know the benchmark's data set, or if MLPerf has no such benchmark.
+    - It has another number of training samples. Logs of other projects may round this number.
+    - It has another number of evaluation samples. This is compared only in logs of this project, because others may
+      count batches or padding.
+    - Its files have too few or too many bytes. This is compared only if both numbers are exactly the benchmark's.
     """
     if facts.synthetic is True:
         yield "synthetic data"
@@ -341,7 +365,9 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
 def _can_be_count(count: int, wanted: int, *, exact: bool) -> bool:
     """Return whether a log's number of samples can be `wanted`, the number of the data set.
 
-    It must be equal if `exact` is true, and within 1 % otherwise: other projects round to whole batches.
+    It must be equal if `exact` is true, and within 1 % otherwise: other projects round to whole batches. (Of 1,015
+    published ResNet logs the least training samples are 1,277,952 of 1,281,167. Their number of evaluation samples is
+    no evidence: it counts images, padded images or batches, 390 to 65,536.)
     """
     if exact:
         return count == wanted

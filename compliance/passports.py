@@ -46,8 +46,8 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
     """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
 
-    `parts` are the training and evaluation data as a log states them. Records (`is_exact` is False) may have more bytes
-    than the publisher's files.
+    `parts` are the training and evaluation data as a log states them. `published` has the least and the most bytes of
+    the publisher's files. Records (`is_exact` is False) may have more bytes than these.
     """
     for part in parts:
         if part.part == _EVALUATION:

@@ -106,8 +106,14 @@ def read_rules(name: str) -> Any:
 def load(version: str) -> Ruleset:
     """Return this project's rules for a ruleset version of MLPerf Training, such as 4.0.0.
 
-    The strict rules that are not in force in this version are returned, too. Raises ValueError if the version is not
-    known.
+    The rules are read from compliance/rules:
+
+    - benchmarks.yaml and the workloads of this project give the benchmarks.
+    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. If a rule
+      is for the benchmarks "ours", it gets the names of this project's benchmarks instead.
+    - written.yaml gives the checks from the written rules of MLPerf.
+
+    Raises ValueError if the version is not known.
     """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
@@ -125,8 +131,9 @@ def load(version: str) -> Ruleset:
 def _benchmarks(version: str) -> dict[str, Benchmark]:
     """Return this project's benchmarks in a ruleset version, by name.
 
-    These are the rows of benchmarks.yaml that list the version. In WORKLOAD_RULESET, each workload of this project
-    without such a row is added.
+    A benchmark is included if its row in benchmarks.yaml lists the version in `rulesets`. If the row lists the version
+    in `no_reference_points` as well, the benchmark has no reference points. WORKLOAD_RULESET also includes each
+    workload of this project that has no such row.
     """
     benchmarks = {}
     for name, fields in read_rules("benchmarks.yaml").items():
@@ -169,8 +176,9 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     """Return the strict rule of a row of strict.yaml, from the row's `fields`, which are changed.
 
-    A rule of class `form` warns by default, and is always in force. The source of any other rule is lengthened by its
-    text and first ruleset. `texts` has the titles of the texts.
+    - A row of class `form` is a warning by default. It is in force in each ruleset.
+    - A row of class `rule` or `plausibility` is an error by default. It names the text that it was read in, and the
+      first ruleset in force (`since`); its source is lengthened by both. `texts` has the titles of the texts.
     """
     kind = fields.pop("class")
     text = fields.pop("text", "")

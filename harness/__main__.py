@@ -20,8 +20,12 @@ LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes t
 def main(module: str = "", **options: Any) -> int:
     """Run this rank's part of the job that the environment describes, and return its exit status.
 
-    The `main` of harness/train.py, or of `module`, does that part. The status is 0; 2 for what a user did wrong
-    (ValueError); 1 for any other error. An error also ends all other ranks.
+    That part is the `main` of harness/train.py, or of the module named `module`. It is called with the job, the origins
+    of its values (who set each), and `options`. Before it is loaded, the settings of Paddle and CUDA are put into the
+    environment.
+
+    The status is 0; 2 for what a user did wrong (ValueError); 1 for any other error. An error is one line `error: ...`
+    on stderr, and ends all other ranks, too. The traceback of an unexpected one stands above it.
     """
     try:
         job, origins = env.read()
@@ -53,9 +57,12 @@ DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hang
 def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
     """Check that this node has the GPUs that the job wants; return the memory of the smallest of them in GiB.
 
-    With `checks_precision` each must also compute in the job's precision. The memory is infinite if no GPU tells it.
+    With `checks_precision` each GPU must also be able to compute in the job's precision. Unchecked, Paddle would end
+    the process without a message if a GPU is missing, and CUDA's libraries would silently compute in another precision.
+    The memory is infinite if no GPU tells it.
 
-    Raises ValueError if a GPU is missing or unfit, and RunError if NVML hangs.
+    Raises ValueError if there are too few GPUs, or one cannot compute what the job asks for, and RunError if NVML
+    hangs.
     """
     host = socket.gethostname()
     hanging_call = child.hanging_call_of_nvml()  # in a child process, as this one would wait without an end
@@ -74,9 +81,10 @@ def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
 
 
 def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
-    """Raise ValueError if the job asks for TF32 or the knob `resnet_unit`, and a GPU of `host` cannot compute it.
+    """Raise ValueError where the job asks for TF32 or the knob `resnet_unit`, and a GPU of `host` cannot compute it.
 
-    A GPU that does not tell its compute capability is taken to have both.
+    `resnet_unit` runs a fused kernel of cuDNN, which takes compute capabilities 8.0 to 8.9. TF32 needs 8.0 or higher. A
+    GPU that does not tell its compute capability is taken to have both.
     """
     if gpu.capability is None:
         return

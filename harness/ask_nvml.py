@@ -15,8 +15,8 @@ def announce(call: str) -> None:
 def main() -> None:
     """Make the calls of NVML that a driver may hang in, and announce each one before it is made.
 
-    Their results are not used, and an error of NVML is an answer, too: the parent process gets the same one by its own
-    call.
+    Their results are not used. If a call hangs, the parent process sees it as the last one announced. An error of NVML
+    is an answer, too: it ends the calls with exit status 0, and the parent gets the same error by its own call.
     """
     import pynvml
 

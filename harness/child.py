@@ -40,8 +40,11 @@ class Talk:
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a script of Python in a child process; return the lines that it printed, and how it failed if it did.
 
-    A child that prints nothing for `silent_s` seconds is killed. The `failure` is as "no answer in 20 s", "ended by
-    signal 6 (SIGABRT)" or "ended with status 1: <its last line>"; empty for status 0.
+    The child's environment is `environ`, or this process's where that is None. A child that prints nothing for
+    `silent_s` seconds is killed, and so is one that closed its output and has not ended as many seconds later.
+
+    The `failure` is one of "no answer in 20 s" (it was killed here), "ended by signal 6 (SIGABRT)", "ended with status
+    1: <its last line>", and empty where the child ended with status 0.
     """
     command = [sys.executable, "-I", str(script), *arguments]
     process = subprocess.Popen(

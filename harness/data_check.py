@@ -70,9 +70,10 @@ def _choose_samples(count: int, seed: int) -> list[int]:
 
 
 def _first_undecodable(samples: Any, chosen: list[int]) -> str:
-    """Say which file of the chosen samples is the first that cannot be read or decoded, and why; empty if all can be.
+    """Say which file of the chosen samples is the first that cannot be decoded, and why; empty if all can be.
 
-    DALI decodes it as training would on a CPU. `chosen` are the samples' numbers.
+    Each file is checked to be whole, and decoded by DALI as training would decode it on a CPU. A sample that cannot
+    even be read is reported in the same way. `chosen` are the samples' numbers.
     """
     decoder = Decoder("cpu", None)
     with _quiet_stderr():
@@ -91,8 +92,8 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
     """Say what is wrong with the first of the chosen samples whose label is no class; empty if there is none.
 
-    Only labels that are files are looked at, if the `data_module` has a function for them. Numbers were checked when
-    their list was read.
+    Only a workload whose labels are files, as in segmentation, has a function `label_fault` in its `data_module`. Any
+    other has numbers for labels, all of which were checked when its list or its records were read: the text is empty.
     """
     label_fault = getattr(data_module, "label_fault", None)
     if label_fault is None:

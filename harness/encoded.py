@@ -66,9 +66,11 @@ def fault(content: bytes) -> str:
 
 
 def _jpeg_fault(content: bytes) -> str:
-    """Say why a JPEG is damaged, cut off or not supported; return an empty text if it is whole.
+    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
 
-    It is read up to the end marker of its first picture, which must come after a scan, the part that holds the pixels.
+    The segments are gone through up to the end marker of the first picture, which must come after a scan: the part that
+    holds the pixels. A thumbnail lies inside a segment and is skipped with it. Further pictures behind the end marker
+    are not looked at. Where the picture has one scan alone, the end marker is searched from the end of the file.
     """
     is_one_pass = False  # set by the picture's frame: it has one scan, not several as a progressive JPEG
     has_scan = False
@@ -90,7 +92,9 @@ def _jpeg_fault(content: bytes) -> str:
 def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
     """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
 
-    A frame is the segment that holds the picture's size. `has_scan` says whether pixels came before this segment.
+    A marker that begins another picture is a fault, too: the file was cut, and a second one follows. A frame, the
+    segment that holds the picture's size, must have 8 bits a channel. `has_scan` says whether pixels came before this
+    segment.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
@@ -116,7 +120,8 @@ def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
     """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG whose only scan begins at `scan_start`.
 
-    To search through the whole scan would take 20 times as long.
+    Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own. To search through the
+    whole scan would take 20 times as long.
     """
     # Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own.
     tail_start = max(scan_start, len(content) - JPEG_TAIL)
@@ -126,8 +131,9 @@ def _ends_with_marker(content: bytes, scan_start: int) -> bool:
 def _segments(content: bytes) -> Iterator[Segment]:
     """Yield the segments of a JPEG behind its start marker, until no further marker follows.
 
-    A segment is a marker (FF and a byte for its kind), two bytes of length, and its content. Markers of a picture's
-    start and end stand alone.
+    A segment is a marker (FF and a byte for its kind), two bytes of length, and its content. The markers of a picture's
+    start and end stand alone, without length and content. The next marker is searched from a segment's end on, which
+    skips the pixels that follow the segment of a scan.
     """
     # The pattern passes over FF 00 and restart markers, which are part of the pixels.
     marker = JPEG_MARKER.search(content, len(JPEG_START))

@@ -32,10 +32,12 @@ OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
     """Return the job that the environment describes, and for each of its variables the value and who set it.
 
-    The second is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. RN50_BATCHSIZE and the like serve if the
-    general name has no value.
+    The second is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. A variable that is not set has its
+    default, and so has one that is empty where a number is wanted. BATCHSIZE and RECIPE may also be set for one
+    workload alone, as RN50_BATCHSIZE, which serves where the general name is not set or empty.
 
-    Raises ValueError for a value that is not allowed, or at odds with another.
+    Raises ValueError for a value that is no number, out of range, none of the choices, not of its form, or at odds with
+    another.
     """
     workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default)).upper()
     origins: Origins = {}
@@ -85,8 +87,11 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    JOB_FROM_USER and JOB_FROM_CONFIG name the variables that the user and the file set. An environment that has the
-    second was resolved before, and is returned as it is.
+    The file may set a variable for one workload and precision alone, such as RN50_AMP_O2_STRATEGY. For a job of that
+    workload and precision it also sets the general one, STRATEGY, unless the user gave that a value. Three more are
+    added: DGXSYSTEM, JOB_FROM_USER with the names of the job's variables that the user set, and JOB_FROM_CONFIG with
+    the names of the variables that the file set. An environment that has JOB_FROM_CONFIG was resolved before and is
+    returned as it is.
 
     Raises ValueError if there is no such file, or bash refuses it.
     """
@@ -163,8 +168,9 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable of the environment whose name looks like a misspelt one of the job's.
 
-    That is a name in another case, such as batchsize, or one much like a longer name, such as BATCHSZIE. The value is
-    not shown: it may be a secret.
+    That is a name in another case, as batchsize, or one much like a longer name, as BATCHSZIE. Nothing reads such a
+    variable, so the user's setting would be lost without a word. The warning does not show its value, which may be a
+    secret.
     """
     variables = names()
     # Names much like a short one, as MODE or HOSTS, may be other programs' own, as MODEL or HOST.
@@ -193,9 +199,11 @@ def _warnings_on_data(job: Job) -> list[str]:
 
 
 def runtime(job: Job) -> dict[str, str]:
-    """Return the variables that Paddle and its libraries must find in this rank's environment when they are loaded.
+    """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
 
-    The workload's traits (`paddle_<workload>/traits.py`) add their own. Nothing is set here: `export` does that.
+    They are the number of threads and how much Paddle prints; on a GPU also which GPU is this rank's and how FP32 is
+    computed; on a CPU also what MKL needs on this processor. Then come those that the workload's traits
+    (`paddle_<workload>/traits.py`) name for the device. Nothing is set here: `export` does that.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -356,8 +364,9 @@ def _print_exports(args: argparse.Namespace, described: _Described) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    The options say in which form; --table prints the variables that may be set instead. Returns the exit status: 0, or
-    2 with an error on stderr if the job is wrong.
+    --json prints the values and who set each. --shell prints the variables that a node exports, --launch those of a
+    launcher. --table prints which variables may be set, and no job. Warnings and notes go to stderr. Returns the exit
+    status: 0, or 2 with an error on stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:

@@ -49,8 +49,14 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    `origins` tells who set each of the job's values, `recipe` is a frozen dataclass. The nodes' page caches are flushed
-    before, if the job says so. Every rank must call this.
+    The first rank of each node flushes the node's page cache, if the job says so. Then rank 0 writes:
+
+    - the sections of the header: the code, all settings and the fields of the `recipe` (a frozen dataclass) with who
+      set each value (`origins`), the libraries, the machines of all ranks and the data set;
+    - the events that MLPerf has for a submission;
+    - an event for each node whose page cache was, or could not be, flushed.
+
+    Every rank must call this: the others send rank 0 what they know.
     """
     submission = job.submission
     settings = origins | _flat("RECIPE", recipe, f"{job.model.package}/config.py")

@@ -71,7 +71,8 @@ class Setting:
     def parse(self, text: str) -> str | int:
         """Return the value of this variable by the text that a user has set: a whole number, or the text itself.
 
-        Raises ValueError, with the variable's name and what it must be, for a text that is not allowed.
+        Raises ValueError, with the variable's name and what it must be, for a text that is no number where one is
+        wanted, is none of the choices, or has not the form that the variable wants.
         """
         if self.is_number:
             return self._number(text)
@@ -106,10 +107,11 @@ def _setting(
     most: int | None = None,
     form: Form | None = None,
 ) -> Any:
-    """Return a field for a dataclass of settings; its metadata says all about the environment variable that sets it.
+    """Return a field for a dataclass of settings, with all that is known of the environment variable that sets it.
 
-    The variable is the field's name in capitals, or `variable`. `doc` explains it to users. `choices`, `least`, `most`
-    and `form` limit its values; what is left out allows anything.
+    The variable is called like the field, in capitals, unless `variable` says otherwise. `doc` explains it to users.
+    `choices` are the only texts allowed, `least` and `most` bound a number, and `form` is the form of a text; what is
+    left out allows anything. All of it but the default is in the field's metadata, where `_settings` reads it.
     """
     metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
     return field(default=default, metadata=metadata)

@@ -88,8 +88,9 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path that a list names as one relative to the root: `/data/val/1.jpg` below /data -> `val/1.jpg`.
 
-        A path that is not below the root stays as it is. Backslashes of a list written on Windows become slashes, if
-        only that names a file.
+        A path that is not below the root, or is relative already, stays as it is. A list that was written on Windows
+        has backslashes, as in `val\\1.jpg`. They become slashes if nothing has the path as it is, since a name may have
+        backslashes on Linux, and if there is a file at the path with slashes.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)

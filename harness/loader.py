@@ -40,8 +40,9 @@ class ReaderConfig:
     ) -> "ReaderConfig":
         """Return how a rank reads its images, by the job's settings.
 
-        `image` is the workload's format of an image, and `batch` the number of images at once. A rank decodes on the
-        GPU of its number on the node (`local_rank`), if the job has GPUs.
+        It reads batches of `batch` images in the workload's format `image`, by DATA_THREADS threads of the CPU; where
+        that is 0, by as many as the rank computes with. Rank n of a node (`local_rank`) decodes on the node's GPU n,
+        where the job has GPUs. `seed` is the run's.
         """
         return cls(
             batch=batch,
@@ -78,8 +79,9 @@ class Loader(ABC):
     ) -> None:
         """Build the DALI pipeline that decodes the batches; nothing is read yet.
 
-        `plan` says which of the `samples` are in each batch. `pipeline` is the workload's function that makes a DALI
-        pipeline; `settings` are arguments of its own.
+        `samples` is a part of a data set, and `plan` says which samples are in each batch. `pipeline` is the workload's
+        function that makes a DALI pipeline: it is given `_next_inputs` as the source of its inputs, the device, format,
+        threads and batch size of the `reader`, and the `settings`, which are the workload's own.
         """
         self._samples = samples
         self._plan = plan
@@ -213,8 +215,10 @@ def resident(batch: Batch, place: Any) -> Batch:
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form that Paddle's executor takes.
 
-    On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch. On a GPU it is
-    the Paddle tensor `into`, or a new one, to which the output is being copied.
+    On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch. On a GPU it is a
+    Paddle tensor on that device, to which the output is copied: the tensor `into`, or a new one if that is None. A step
+    that was captured as a CUDA graph needs the first, because it reads at a fixed address. The copy may still be under
+    way when this returns: what is computed on Paddle's stream waits for it.
     """
     dense = output.as_tensor()
     if device_id is None:

@@ -162,10 +162,11 @@ class Trainer:
             self._update(batch, read_loss=True, is_first=True)
 
     def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
-        """Update the parameters once by a batch and return its mean loss, or NaN if `read_loss` is False.
+        """Update the parameters once by a batch and return its mean loss, or NaN where `read_loss` is False.
 
-        An update of several programs adds up their gradients, each by an equal part of the batch. The parts of the
-        first batch (`is_first`) are checked before they are fed.
+        An update is one program, or several that add up their gradients: they run one after the other, each on an equal
+        part of the batch. Reading the loss makes the host wait for the device. For the first batch (`is_first`) this
+        checks, before a program runs, that its part of the batch has the shapes and types that it takes.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
@@ -183,9 +184,10 @@ class Trainer:
     def run(self, batches: Iterator[Batch], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
         """Train `steps` steps, log a window every `print_steps` of them and at the end, and return the windows' sum.
 
-        `done` is the number of steps that the run did before these, and `phase` is what the log calls them.
+        The loss is read only at the end of a window: between, nothing makes the device wait for the host. `done` is the
+        number of steps that the run did before these, and `phase` is what the log calls them.
 
-        Raises NotFinite if the loss is no longer finite.
+        Raises NotFinite where the loss is no longer finite.
         """
         for hook in self.hooks:
             hook.run_begins()
@@ -231,10 +233,11 @@ class Trainer:
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
         """Log a window of steps that has just ended, and show it on the terminal.
 
-        `loss` is the mean over the ranks at the last `step`. The line of the log also has what hooks measured, such as
-        the GPUs' power.
+        `loss` is the mean over the ranks at the last `step`. What hooks measure, as the GPUs' power, goes into the same
+        line of the log. If somebody set the system's clock meanwhile, that is logged as well. A loss of 0, by which
+        nothing can be learned, brings a warning.
 
-        Raises NotFinite if the loss is infinite or NaN, after it was logged as unknown.
+        Raises NotFinite where the loss is infinite or NaN; it is logged as unknown before.
         """
         measured: dict[str, Any] = {"power_w": None}  # where no hook measures it
         for hook in self.hooks:
@@ -259,10 +262,10 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
-        """Log how much the ranks' own times in a window differ; a single rank logs nothing. Every rank must call this.
+        """Log how far the ranks' own times in a window lie apart; all must call this, and one rank alone logs nothing.
 
-        The window's time does not show a slow rank, because all wait for the slowest. `own_s` is how long this rank
-        computed (`_busy_s`).
+        `data_wait_s` is how long this rank waited for data in the window that ended with `step`, and `own_s` how long
+        it computed (`_busy_s`). The window's time does not show a slow rank, as all wait for the slowest.
         """
         if self.ranks.size == 1:
             return
@@ -274,10 +277,11 @@ class Trainer:
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
-        """Return the least, median and greatest time of the ranks, as the fields of `schema.RankTimes` for `kind`.
+        """Return how far the ranks' times of one kind lie apart, as fields of `schema.RankTimes`.
 
-        `kind` is "data_wait" or "compute", and `times_s` has the seconds of each rank. All fields are None if rank 0's
-        time is NaN: such times are measured on all ranks or on none.
+        `kind` is "data_wait" or "compute", and `times_s` has the seconds of each rank. The fields are the least, the
+        median and the most, with the rank and the host of the most. Of an even number of ranks the median is the lower
+        of the two in the middle. All are None where rank 0's time is NaN: such times are measured on all ranks or none.
         """
         least_s = median_s = most_s = slowest_rank = slowest_host = None
         was_measured = not math.isnan(times_s[0])
@@ -361,9 +365,11 @@ class Evaluator:
         self.executor.run(self.main, feed=feed, fetch_list=[])
 
     def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:
-        """Evaluate `steps` batches on this rank; return the totals over all ranks, by name. Every rank must call this.
+        """Evaluate `steps` batches on this rank, and return the totals over all ranks; every rank must call this.
 
-        A total is a float64 array, or a number if it has one element.
+        The program adds each batch's results to its variables `totals`, which are set to zero before. The returned
+        dictionary has their sums over the ranks by the variables' names: a float64 array, or a number where it has one
+        element.
         """
         self._reset()
         for step in range(1, steps + 1):

@@ -43,10 +43,14 @@ def workspace_limit_mib(card_gib: float) -> int:
 
 
 def program_mib(job: Job) -> float | None:
-    """Estimate the MiB that the job's training program takes of each GPU; None if nothing like it was measured.
+    """Estimate the MiB that the job's training program takes of each GPU; return None where nothing is known of it.
 
-    The workload's traits have the peaks measured at some numbers of images. Between these the estimate is interpolated;
-    above the largest it grows in proportion to the images, and always to their pixels.
+    The workload's traits have the peaks that were measured at some numbers of images computed at once. Between these
+    the estimate is interpolated. Below the least number it is that number's peak; above the largest it grows in
+    proportion to the images. Images of another size count in proportion to their pixels.
+
+    Nothing is known of a workload or a precision that was not measured, of a recipe with other crops than the measured
+    ones, and of Paddle's automatic mode (STRATEGY=auto), which builds another program.
     """
     model = job.model
     measured = model.traits.memory
@@ -83,6 +87,9 @@ NO_INPUT = InputMemory(device_mib=0.0, pinned_mib=0.0, words="no pipeline")
 
 def input_memory(job: Job) -> InputMemory:
     """Estimate what the two input pipelines of a rank (training and evaluation) take of its GPU and of the host.
+
+    Each decoder thread reserves buffers for the largest image of the data set, on the GPU and in the host's pinned
+    memory; DALI calls them its padding. On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready.
 
     Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose memory was not measured.
     """
@@ -146,8 +153,12 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
     """Raise a RunError of one line in place of an error that says that memory ran out inside this context.
 
-    The line says what the run was doing, which memory is short, and what to lower. `batchsize` is the number of images
-    that a device computes at once.
+    The error is a MemoryError of Paddle, DALI or NumPy, or an OSError in the words of a library of CUDA. Any other
+    error passes as it is.
+
+    The line says what the run was doing, which memory is short, and what to lower: BATCHSIZE if a device computes more
+    than one image (`batchsize`), else IMAGE_SIZE or DGXNGPU. It does not say what to lower for `std::bad_alloc` and the
+    like: C++ does not tell how much was asked for, so the batch need not be the cause.
     """
     try:
         yield
@@ -170,7 +181,8 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 def _exhausted_memory(text: str) -> str:
     """Say which memory an error message is about, how much of it is left, and how much more was asked for.
 
-    A message that names no GPU is about the memory of this host.
+    `text` is the message of Paddle, of DALI, which decodes the images, or of a library of CUDA. A message that names no
+    GPU is about the memory of this host: how much of it is left is read now, and the message may name an amount.
     """
     host = socket.gethostname()
     gpu_memory = _exhausted_gpu_memory(text, host)

@@ -14,9 +14,11 @@ ANY_PORT = 9  # no packet is sent to it
 def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes reach this one, which is number `node` of the cluster.
 
-    It is that of the node's name in HOSTS or, if that means the loopback here, the one towards another node.
+    It is the address of this node's name in HOSTS. On the node itself that name may mean the loopback, as in Debian's
+    /etc/hosts: then it is the address from which this node reaches another one. The ranks of a single node meet on the
+    loopback, 127.0.0.1.
 
-    Raises RunError if a name does not resolve, or no such address is found.
+    Raises RunError where a name does not resolve, there is no way to another node, or only the loopback is found.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -58,8 +60,12 @@ def _address_towards(host: str) -> str:
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
     """Return the variable that tells NCCL the network interface at which the other nodes reach this one.
 
-    It is as {"NCCL_SOCKET_IFNAME": "=eth0"}. Left alone, NCCL takes the first interface that is up, such as a bridge of
-    containers. Empty if the job needs none, or the interface is not known.
+    NCCL joins the GPUs. By itself it takes the first interface that is up, which may be a bridge of containers or of
+    virtual machines. `node` is this node's number. The result is as {"NCCL_SOCKET_IFNAME": "=eth0"}; without `=` NCCL
+    would take every interface whose name begins so.
+
+    It is empty, and NCCL chooses, for a job without GPUs or of one node, and where HOSTS does not name every node or
+    leads to no interface of this one.
     """
     are_all_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
     if not cluster.on_gpu or cluster.dgxnnodes == 1 or not are_all_named:

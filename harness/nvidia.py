@@ -45,8 +45,9 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVML, NVIDIA's management library, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The context gives (handles, reason). The handles are good until it ends. The reason says why GPUs of the node are
-    missing, and is empty if none is.
+    The context gives (handles, reason). The handles are NVML's, one for each GPU, and good until the context ends. The
+    reason says why GPUs of the node are missing: there is no driver, a GPU does not answer, or CUDA_VISIBLE_DEVICES
+    leaves it out. It is empty if none is missing.
     """
     with contextlib.ExitStack() as at_exit:
         try:
@@ -71,8 +72,9 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 def _all_handles() -> tuple[list[Handle], str]:
     """Return the handles of this node's GPUs in the order of the PCI bus, and in words why some are missing.
 
-    The words are as "GPU3: GPU is lost; GPU5: ...", and empty if none is missing. Raises one of UNANSWERED if NVML does
-    not even count the GPUs.
+    A GPU that fell off the bus is counted, but has no handle or answers nothing: it is left out. The words are as
+    "GPU3: GPU is lost; GPU5: ...", and empty where none is missing. Raises one of UNANSWERED where NVML does not even
+    count the GPUs.
     """
     handles = []
     reasons = []
@@ -99,8 +101,12 @@ def _handle(index: int) -> Handle:
 def numbers_of_visible(text: str, uuids: Sequence[str]) -> list[int]:
     """Return the numbers of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order.
 
-    `uuids` are those of the node's GPUs, by number. An entry is a number or the beginning of one GPU's UUID, as in
-    "1,0" or "GPU-8f2a,GPU-03". Any other entry ends the list, as in CUDA.
+    `uuids` are those of the node's GPUs, by number. The list is read as CUDA reads it: each entry is a number or the
+    beginning of one GPU's UUID, as in "1,0" or "GPU-8f2a,GPU-03". An entry that is neither ends the list, and so does a
+    MIG device, which is only a part of a GPU. Where a GPU is named twice, CUDA shows none (so PyTorch found).
+
+    The numbers are NVML's, by PCI bus. CUDA numbers the fastest GPU first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID, which
+    comes to the same where all GPUs of a node are equal.
     """
     numbers: list[int] = []
     for entry in text.split(","):
@@ -198,8 +204,13 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
-    The driver reserves 0.3 to 1 GiB for itself. If NVML's answer may count that as used, it becomes `used_or_reserved`,
-    and `used` is None.
+    The driver reserves some memory for itself, 0.3 to 1 GiB on an idle card. Whether NVML counts that as used depends
+    on the call and on the driver:
+
+    - the second memory call, of drivers from 510 on, does not count it: `used` is the answer
+    - the first call of a driver before 510 does not count it: `used` is the answer
+    - the first call of a driver from 510 on, or of unknown version, counts it: `used_or_reserved` is the answer, and
+      `used` is None
     """
     # The second memory call, of drivers from 510 on, leaves the reserve out. The first call counts it from 510 on.
     second_call = getattr(pynvml, "nvmlMemory_v2", None)  # which an old pynvml does not have
@@ -273,8 +284,9 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
 
-    `displays` are the processes that draw on its display. They are asked for only if the GPU is in use, because they
-    may explain that.
+    - `processes` are those that compute on it, and `services` those of them that hold too little memory for a job.
+    - `displays` are those that draw on its display. NVML is asked for them only if the GPU is in use, because they may
+      explain that. The field is empty if NVML was not asked, or does not answer.
     """
     memory = memory_of(handle)
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
@@ -379,8 +391,8 @@ def _is_service(process: Any) -> bool:
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
     """Return the readings of a GPU's sensors of now, by the names that a line of the telemetry file has.
 
-    What NVML does not answer is None. With `nvlink` the data that went over its NVLinks since the driver was loaded is
-    asked for, too.
+    What NVML does not answer is None; `throttle`, the reasons that slow the GPU down now, is then empty. With `nvlink`
+    the data that went over all its NVLinks since the driver was loaded is asked for, too.
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used

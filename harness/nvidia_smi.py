@@ -15,13 +15,17 @@ _CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
 
 
 def parse_topology(text: str) -> Topology:
-    """Return the matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink:
+    """Return the matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink.
 
-                GPU0  GPU1  mlx5_0  CPU Affinity
-            GPU0  X   NV12  PXB     0-23
-            GPU1 NV12  X    SYS     24-47
+    The heading names the devices, which are GPUs and network cards, and then other columns, the first of which is "CPU
+    Affinity". Each device has a row with its name, its link to every device (X to itself), and for a GPU the cores near
+    to it:
 
-    Raises ValueError if the text is no such matrix.
+            GPU0  GPU1  mlx5_0  CPU Affinity
+        GPU0  X   NV12  PXB     0-23
+        GPU1 NV12  X    SYS     24-47
+
+    Raises ValueError where the text is no such matrix.
     """
     # The devices are all that stands before the first "CPU". The text is not divided into lines, as some reports of
     # machines have lost their line breaks.

@@ -94,7 +94,9 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each thing that a user should know of a data set's two parts before a run.
 
-    These are files named twice, a part of one class, and files in both parts.
+    There is one where a part names a file more than once, one where all labels of a part are of one class, and one
+    where both parts name the same files. The last is left out for records: their names are numbers, and the same number
+    is another image in each part.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -138,10 +140,10 @@ def _repeated(names: Sequence[str]) -> list[str]:
 
 
 def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
-    """Return a function `on_progress(done, total)` that shows, every SHOWN_EVERY_S, how many files were looked at.
+    """Return a function `on_progress(done, total)` that shows how many of all files were looked at so far.
 
-    It also tells the watchdog that the run is alive. The line is as "looked at 4096 of 50000 training files", in which
-    `what` is "training files".
+    At each call it tells the watchdog that the run is alive. If the last line is over SHOWN_EVERY_S old, it shows the
+    user a new one by `say`, as "looked at 4096 of 50000 training files", in which `what` is "training files".
     """
     shown_at_s = time.monotonic()
 
@@ -158,8 +160,9 @@ def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
 def passport(contents: Contents) -> schema.Passport:
     """Return the passport of a part of a data set, by which the sets of two runs can be compared.
 
-    Its SHA-256 is over a line for each file, "name NUL size NUL label", sorted. Labels that are not known are empty
-    there.
+    It holds the number of files, the sum of their bytes, and a SHA-256 over a line of each file, "name NUL size NUL
+    label". The lines are sorted, so that it does not depend on the order of the files. Where labels are not known they
+    are empty in the lines.
     """
     labels = contents.labels
     if labels is None:
@@ -182,8 +185,10 @@ def passport(contents: Contents) -> schema.Passport:
 def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnProgress) -> Array:
     """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    From STORED_FROM files on they are kept in the file `store`. A later run takes them from there, if CHECKED of them,
-    chosen by chance, are still right.
+    To ask the file system for STORED_FROM sizes or more takes minutes, so they are then stored in the file `store` for
+    the next run. Stored sizes are returned if they are of the same paths, and if those of CHECKED files, chosen by
+    chance, are still what the file system says. Only these files are then checked. `on_progress` is called with how
+    many files were asked for so far, and of how many.
 
     Raises ValueError for the first file found that is absent, a folder or empty.
     """

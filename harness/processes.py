@@ -49,8 +49,9 @@ def end_with_parent(number: signal.Signals) -> None:
 def send_native_output_to_stderr() -> None:
     """Send to stderr what libraries of C and C++ print on stdout; what Python prints stays on stdout.
 
-    Paddle prints its C++ stack on stdout when a signal ends it, and mpirun shows that on the terminal. Does nothing if
-    stdout is closed.
+    Paddle prints its C++ stack on stdout when a signal ends it, and mpirun shows a rank's stdout on the terminal.
+    Python gets a descriptor of its own for what was stdout, and stderr takes the place of descriptor 1, to which the
+    libraries write. Does nothing where stdout is closed.
     """
     if sys.stdout is None:  # closed
         return

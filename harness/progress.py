@@ -62,8 +62,9 @@ class Progress:
     def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
         """Show a window of steps that has ended with `step`: its loss and its images per second over all ranks.
 
-        It is shown beside the bar or, in plain output, as a line with the data wait and the time left. Only rank 0
-        shows it.
+        A bar is moved on to `step`, and shows them beside it. In plain output they are printed as a line, with the
+        percentage of the window's time that it waited for data, and the time left if the steps to come take as long as
+        these. On the other ranks nothing is shown.
         """
         rate = window.images / window.time_s
         if self._bar:

@@ -49,8 +49,9 @@ class Checkout(NamedTuple):
 def source(image_commit: str, image_digest: str) -> schema.Source:
     """Return which code runs: its commit, whether files differ from that, its packages' lock, its container image.
 
-    A container image has no git: `image_commit` and `image_digest` say what it was built from. Both are empty outside
-    an image. What is unknown is None.
+    A container image has no git: `image_commit` is what it was built from, "<commit>" or "<commit>-dirty", and
+    `image_digest` its digest. Outside an image both are empty, and git is asked. The lock is told by its SHA-256. What
+    is unknown is None.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name

@@ -66,10 +66,11 @@ def wait(comm: MPI.Comm) -> None:
 
 @contextlib.contextmanager
 def lost_peer() -> Iterator[None]:
-    """Raise RunError in place of the error that gloo, which joins ranks on CPUs, raises here when another rank dies.
+    """Raise RunError in place of the error that gloo raises in this context when another rank dies.
 
-    mpirun prints which rank died, and ends all others. This rank waits PEERS_END_S for that, so that the user reads
-    mpirun's message alone.
+    Gloo is what joins the ranks on CPUs. mpirun notices the death, too: it prints which rank died and how, and ends all
+    others. This rank waits PEERS_END_S for that, so that the user reads mpirun's message alone: the RunError is raised
+    only where mpirun has not ended this rank by then. Any other error passes at once.
     """
     try:
         yield
@@ -84,7 +85,8 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI; return which rank this is, and of how many.
 
-    From now on the watchdog watches this process, and the process ends when mpirun does.
+    From now on the watchdog watches this process. If mpirun has started the process, it also ends when mpirun does. A
+    variable of the environment tells NCCL which network interface leads to the other nodes.
 
     Raises ValueError if mpirun started another number of ranks than the cluster's settings say.
     """
@@ -116,7 +118,9 @@ def start(cluster: ClusterSettings) -> Ranks:
 def _hold_port() -> int:
     """Return a free TCP port, and keep it for Paddle to the end of this process: no other process is given it.
 
-    A socket that never listens keeps it. Paddle can bind the port as well, because both sockets set the same option.
+    A socket keeps it: it is bound to the port and never listens. Linux lets a second socket of the same user bind the
+    port, if both sockets set SO_REUSEPORT, or both set SO_REUSEADDR. This one sets both, because Paddle sets only the
+    first where ranks exchange NCCL's id, and only the second in its stores.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores do
@@ -140,10 +144,12 @@ def _check_free(port: int) -> None:
 def _have_gloo_listen_on(own_address: str, *, server_address: str) -> None:
     """Replace two parts of Paddle, so that gloo and its rendezvous listen at the addresses given here.
 
-    By themselves gloo takes the address of the host's name, which may be the loopback, and the rendezvous every
-    interface.
+    - Gloo listens at this node's `own_address`. By itself it takes the address of the host's name, which may have none,
+      or that of the loopback.
+    - The server by which the ranks find each other, on rank 0, listens at `server_address`. By itself it listens on
+      every interface.
 
-    Raises RunError if no network interface has the own address.
+    Paddle offers no setting for either. Raises RunError if no network interface has the own address.
     """
     from paddle.base import core
     from paddle.distributed.fleet.utils import http_server
@@ -174,10 +180,12 @@ def _have_gloo_listen_on(own_address: str, *, server_address: str) -> None:
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
     """Tell Paddle's fleet who the ranks are and, on CPUs, connect them by gloo; every rank must call this.
 
-    Fleet, Paddle's layer for several ranks, reads the ranks' addresses from the PADDLE_TRAINER variables, and NCCL
-    connects GPUs by them later.
+    Each rank keeps a port at its node's address, and by MPI all learn the addresses of all. They are put into the
+    PADDLE_TRAINER variables: fleet, Paddle's layer for several ranks, reads them there, and NCCL connects GPUs by them
+    later. On several CPUs rank 0 then starts a server at GLOO_PORT, or at a free port if that is 0, by which gloo joins
+    the ranks.
 
-    Raises RunError if the others cannot reach this node, or GLOO_PORT is taken.
+    Raises RunError if this node has no address that the others can reach, or GLOO_PORT is taken.
     """
     address = network.node_address(cluster, ranks.rank // cluster.dgxngpu)
     endpoints = ranks.comm.allgather(f"{address}:{_hold_port()}")

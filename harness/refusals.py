@@ -51,7 +51,8 @@ def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
 def _refusals_of_cluster(job: Job) -> Iterator[str]:
     """Yield a sentence for each fault of the nodes, of how ranks are placed on them, and of LOGDIR.
 
-    A list that is empty is not looked at.
+    HOSTS and SWITCH_GROUPS must name as many as there are nodes, RANK_NUMA as many as a node has ranks at least, and
+    NODE_RANK must be the number of a node. A list that is empty is not looked at.
     """
     cluster = job.cluster
     if not job.trials.logdir:
@@ -102,8 +103,12 @@ def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
 def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set.
 
-    Below the bounds the gradients of a mean over the global batch vanish in FP16, above them they overflow.
-    LOSS_SCALE=0 leaves the choice to the program.
+    - The precision is not half: only the loss of FP16 is scaled.
+    - The workload is none of those for which a fixed scale was shown to hold.
+    - The scale is out of bounds. If it is too small, the gradients of a mean over the global batch vanish in FP16. If
+      it is too large, they overflow. Such gradients are smaller in a larger batch, so both bounds grow with it.
+
+    LOSS_SCALE=0 leaves the choice to the program, and nothing is refused.
     """
     scale = job.model.loss_scale
     if scale == 0:
@@ -123,8 +128,12 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each of PRETRAINED, RECIPE, PROFILE and RESUME that does not fit the run's MODE, workload or
-    recipe.
+    """Yield a sentence for each of these settings that does not fit the run's MODE, workload or recipe.
+
+    - PRETRAINED: only some workloads read it.
+    - RECIPE: some recipes are for MODE=throughput only.
+    - PROFILE: it must name steps from 1 on, and in MODE=throughput no step after the last.
+    - RESUME=auto: a run of MODE=throughput has no checkpoints.
     """
     model = job.model
     course = job.course
@@ -165,8 +174,11 @@ def _titles_of_those_that(trait: str) -> list[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each path of the job that exists on this machine and is of the wrong kind.
 
-    HOSTFILE and HOSTS together are refused, too. Call this on the machine of the user's command only: mpirun gives a
-    rank both.
+    A path of FOLDERS must be a folder, any other a file. A path at which there is nothing is accepted, because the job
+    may make it. HOSTFILE and HOSTS together are refused, too.
+
+    Call this on the machine of the user's command only, and not on a rank: mpirun gives a rank HOSTS although HOSTFILE
+    is set, and the files may be those of another node.
 
     Raises ValueError if HOSTFILE cannot be read as a list of hosts, or does not fit the job.
     """
@@ -194,7 +206,11 @@ def of_named_paths(job: Job) -> Iterator[str]:
 def of_program(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
-    Raises ValueError if RECIPE or STRATEGY names what does not exist, or if an option has no kernel on this device.
+    The reasons are about LAYOUT, about options of STRATEGY (its knobs) that do not fit the rest of the job, and about
+    FP16 with large crops.
+
+    Raises ValueError if RECIPE or STRATEGY names what does not exist (when they are read here, as `job.hyperparameters`
+    and `model.knobs`), or if an option has no kernel on this device.
     """
     model = job.model
     recipe = job.hyperparameters
@@ -234,10 +250,10 @@ def layout_of(model: ModelSettings) -> str:
 
 
 def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
-    """Yield a sentence if a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
+    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
 
-    It was shown to be safe for some networks only, and for some of these not in FP16, because a captured step has a
-    fixed loss scale.
+    To capture and replay a step was shown to be safe for some networks only. As a captured step has a fixed loss scale
+    in FP16, some of these can be captured in FP32 and TF32 alone. The workload's traits say which.
     """
     if not model.traits.captures_steps:
         captured = " or ".join(_titles_of_those_that("captures_steps"))
@@ -272,10 +288,11 @@ def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_too_many_pixels(job: Job) -> Iterator[str]:
-    """Yield a sentence if a step trains on more pixels than FP16 can hold the gradients of.
+    """Yield a sentence where a step trains on more pixels than FP16 can hold the gradients of.
 
-    The loss of a segmentation is a mean over all pixels of the global batch, so each pixel's gradient gets smaller as
-    there are more. Other workloads have no such limit.
+    The loss of a segmentation is a mean over all pixels of the global batch, so that each pixel's gradient gets smaller
+    as there are more of them. Other workloads have no such limit (`most_half_pixels` is None), nor have FP32 and TF32.
+    MODE=throughput may go beyond it, as it only measures speed.
     """
     most_pixels = job.model.traits.most_half_pixels
     has_limit = job.model.is_half and job.course.trains

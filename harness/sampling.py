@@ -24,10 +24,12 @@ def training_plan(
 ) -> Plan:
     """Yield this rank's batches of `epoch` and of all epochs after it, without end: (epoch, sample numbers, valid).
 
-    Each epoch has its own random order of the `samples`, which (seed, epoch) decides. The first epoch begins with its
-    step `first_step`, counted from 0.
+    Each epoch has its own random order of the `samples`, which (seed, epoch) decides. The order is cut into global
+    batches of `batch` samples for each of the `ranks`; what is left over is dropped. Rank 0 takes the first `batch` of
+    a global batch, rank 1 the next, and so on. The first epoch begins with its step `first_step`, counted from 0. In
+    training every sample is valid.
 
-    Raises ValueError if the data set is smaller than one global batch.
+    Raises ValueError where the data set is smaller than one global batch.
     """
     global_batch = batch * ranks
     steps = steps_per_epoch(samples, global_batch)
@@ -58,7 +60,8 @@ def evaluation_steps(samples: int, global_batch: int) -> int:
 def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
     """Yield this rank's batches of one evaluation after the other, without end: (evaluation, sample numbers, valid).
 
-    Over all ranks each sample is valid exactly once an evaluation. Samples that only fill up a batch are not valid.
+    Over all ranks each sample is valid exactly once an evaluation. A batch that has too few samples is filled up with
+    some of them again, or with sample 0 where it has none; these are not valid.
     """
     own_samples = np.arange(rank, samples, ranks)
     for evaluation in itertools.count(1):
@@ -73,8 +76,10 @@ def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Return `count` random numbers for each sample of `ids`, evenly spread in [0, 1): [len(ids), count] float64.
 
-    They depend on (seed, epoch, id) alone, so that a sample is augmented in the same way on any rank and in any batch.
-    The generator is SplitMix64 (Steele et al. 2014).
+    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. The
+    numbers are those of the generator SplitMix64 (Steele et al. 2014), which computes any number of its sequence from
+    its place: sample 7 has places 7 * count and up. NumPy's generators would need an object for each sample, which
+    takes longer to make than the sample to read.
     """
     # SplitMix64 computes any number of its sequence from its place: sample 7 has places 7 * count and up. NumPy's
     # generators would need an object for each sample, which takes longer to make than the sample to read.

@@ -81,10 +81,11 @@ def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
 
 
 def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Array]]:
-    """Yield name and value of the chosen tensors (name, tensor), laid out as in the network as it was built.
+    """Yield name and value of the chosen tensors of a run's state, as a checkpoint holds them.
 
-    So a checkpoint does not depend on the passes, which may store a tensor in another layout. A value is copied from
-    the device only when it is its turn.
+    `chosen` has pairs of a name and a tensor; a value is copied from the device only when it is its turn. A pass over
+    the program may store a tensor in another memory layout: its value is brought back into that of the network as it
+    was built, so that a checkpoint does not depend on the passes.
     """
     forms = stored.forms(main)  # of the tensors that a pass stores in another layout, by name
     for name, tensor in chosen:
@@ -112,10 +113,14 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Set parameters of a training program to the FP32 values in `weights`, by the parameters' names.
+    """Set parameters of a training program to the FP32 values in `weights`, which has them by the parameters' names.
 
-    Parameters that are not named stay as they are. In half precision a parameter is rounded, and its FP32 master gets
-    the value as it is.
+    Each name must be a parameter of the program; parameters that are not named stay as they are. A parameter in half
+    precision gets its value rounded. It has an FP32 copy for the optimizer, the master, which Paddle calls
+    `<parameter>_fp32_master_0`: that gets the value as it is.
+
+    A value is brought into the memory layout in which the program stores the tensor. Where the program's first
+    convolution has more input channels than the network, the value is filled up with zeros.
     """
     unused = set(weights)
     forms = stored.forms(main)
@@ -152,7 +157,8 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
 
-    Every rank must call this. All statistics go through one all-reduce, as one flat array.
+    Every rank must call this. All statistics are put behind one another into one float64 array, which the ranks add up
+    in a single all-reduce; the mean is then cut into the statistics again.
     """
     names = statistics_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
     own_tensors = [tensor for name, tensor in tensors(main) if name in names]

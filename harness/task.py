@@ -90,8 +90,8 @@ def task_of(job: Job, me: Ranks) -> Task:
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
     """Return the name and the folder of the job's data set: those of DATADIR, or of the embedded data set.
 
-    `embedded` is the module that writes the embedded one. The first rank of each node makes it if it is absent, and all
-    ranks wait: every rank must call this.
+    `embedded` is the module by which the workload writes its embedded data set. Where that is used and is not in
+    DATA_CACHE yet, the first rank of each node makes it, and all ranks wait for that: every rank must call this.
     """
     if data.folder:
         folder = Path(data.folder)

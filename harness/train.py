@@ -78,8 +78,9 @@ def synthetic_batches(run: session.Run) -> Synthetic:
 def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
     """Build the training and the evaluation program; return the trainer and the evaluator that run them.
 
-    The log gets a summary of the training program. The programs have not run yet, and their tensors have no values:
-    `warm_up` does that.
+    The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. In
+    Paddle's automatic mode the user is shown what the mode chose, too. Nothing is run yet, and the tensors have no
+    values: `warm_up` does that.
     """
     task = run.task
     # Another seed for each rank, so that a missing broadcast of rank 0's weights (`warm_up`) would show.
@@ -204,10 +205,10 @@ def train_to_target(
 ) -> None:
     """Train epoch by epoch until an evaluation reaches the recipe's target.
 
-    A block of the log is the epochs up to an evaluation and the evaluation itself. Checkpoints may be written after
-    each epoch but the one that reached the target.
+    The recipe says which epochs are evaluated. A block of the log is the epochs up to an evaluation and the evaluation
+    itself. A checkpoint may be written after each epoch, but none after the one that reached the target.
 
-    Raises RunError if the target was not reached in the task's epochs.
+    Raises RunError where the target was not reached in the task's epochs.
     """
     task = run.task
     log = run.log

@@ -112,8 +112,10 @@ def of_job(job: Job) -> Workload:
 def plan_of(job: Job) -> build.Plan:
     """Return how the job's training program is to be built, in the terms of `program/`, which knows nothing of a job.
 
-    A loss scale of 0 means a dynamic one, here and in the plan. Raises ValueError if the program cannot be built as the
-    job says.
+    A loss scale of 0 means a dynamic one, here and in the plan. A step that is captured as a CUDA graph cannot have
+    one, because it cannot look for infinities: it gets a fixed scale that fits the global batch.
+
+    Raises ValueError if the program cannot be built as the job says, such as for an unknown option of STRATEGY.
     """
     layout = refusals.layout_of(job.model)
     refusals.raise_first(refusals.of_program(job))

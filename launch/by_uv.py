@@ -63,7 +63,9 @@ def parse(config_list: str) -> dict[str, str]:
 def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that makes uv trust the certificates that pip trusts.
 
-    The result is empty if the system has no file of certificates: uv has Mozilla's certificates built in.
+    - A file or folder of certificates, as the user set it for pip: its path.
+    - Otherwise the certificates of the system, if it has a file of them.
+    - Otherwise nothing: uv has Mozilla's certificates built in.
     """
     path = settings.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     if path:
@@ -77,7 +79,9 @@ def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) ->
 def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that make uv install from where pip would.
 
-    `settings` are pip's, as `parse` returns them. Certificates also depend on `environment`, that of this process.
+    `settings` are pip's, as `parse` returns them. They decide the indexes, the folders of wheels, the trusted hosts,
+    retries and time limits, the proxy, and whether passwords come from a keyring. Certificates also depend on
+    `environment`, that of this process.
     """
     # pip takes a package from any index that has it, and so must uv. That is safe: a lock has each package's hash.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}

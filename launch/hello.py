@@ -42,8 +42,8 @@ def hello_line(job: env.Job) -> str:
 def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
     """Name the settings of a waiting node that differ from those of the first node; empty if none do.
 
-    `given` has the settings that a user gave the waiting node, and `job` is the first node's. Settings that belong to
-    one node alone are not compared.
+    `given` has the settings that a user gave the waiting node, and `job` is the first node's. The first node's values
+    count, because mpirun carries them to all ranks. Settings that belong to one node alone are not compared.
     """
     differences = []
     for name, value in given.items():
@@ -56,8 +56,10 @@ def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
 def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
     """Listen in the place of this node's sshd, which cannot start, and answer two calls of the first node with `why`.
 
-    This waits up to ANSWER_S for each call. It ends without an error if nothing can listen there, or if a connection
-    breaks.
+    The first node calls by ssh, which does not show the answer, and then by `why_sshd_cannot_start`, which reads it.
+
+    This waits up to ANSWER_S for each call, and then returns. It also returns if nothing can listen there, or if a
+    connection breaks.
     """
     family = socket.AF_INET6 if ":" in job.cluster.ssh_address else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -106,7 +108,8 @@ def is_this_machine(host: str) -> bool:
 def rank_by_hosts(hosts: list[str]) -> int:
     """Return the rank of this machine, which was started as the first node, by its place in HOSTS.
 
-    It is 0, unless the first host is another machine and a later host is this one.
+    It is 0, unless the first host is another machine and a later host is this one. If the name of the first host does
+    not resolve, that host may be this machine, so the rank is 0 then, too.
     """
     if not hosts or not addresses_of(hosts[0]):  # a first host without an address may be this machine
         return 0

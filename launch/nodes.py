@@ -47,7 +47,8 @@ SIGNAL_S = 1.0  # a signal that ended another node, and is for this node too, co
 def user_name() -> str:
     """Return the login name of this process's user. A user without a name is given one, because ssh and sshd refuse it.
 
-    Ends this process with status 2 if no name can be given.
+    A name can only be given in the image, and only to a user id of 500 or above, because libnss-extrausers takes no
+    other. Ends this process with status 2 if no name can be given.
     """
     uid, gid = os.getuid(), os.getgid()
     name = known_name(uid)
@@ -84,7 +85,8 @@ def forget_user_name() -> None:
 def copy_key(key: Path, folder: Path, user: str) -> str:
     """Copy the job's private key to the file `key` in a folder. Return its public half, as "ssh-ed25519 AAAA...".
 
-    Ends this process with status 2 if the key cannot be read, or if it is not a private key without a passphrase.
+    `user` is the name of this process's user, for a message. Ends this process with status 2 if the key cannot be read,
+    or if it is not a private key without a passphrase.
     """
     try:
         named_files.require_file_if_present(key)
@@ -105,8 +107,11 @@ def copy_key(key: Path, folder: Path, user: str) -> str:
 def job_folder(job: env.Job) -> Iterator[Path]:
     """Make a folder with this node's files of the job, and give its path; remove it at the end of the context.
 
-    Ends this process if the folder is somebody else's, if another job here uses the same SSH_PORT, or if the job's key
-    is of no use.
+    It holds the key, the configuration of ssh and sshd, and the pipe that is this node's end of the lifeline. Its path
+    is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
+
+    Ends this process if the user has no name and can be given none, if the folder is somebody else's, if another job on
+    this node uses the same SSH_PORT, or if the job's key is of no use.
     """
     user = user_name()
     # The same path on every node: mpirun's daemons start each other with the first node's ssh command.
@@ -140,7 +145,8 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
 def write_files(job: env.Job, folder: Path, user: str) -> None:
     """Write the files that ssh, sshd and the lifeline need into the job's folder of this node, for its `user`.
 
-    Only the job's key is trusted. Ends this process if the key is of no use.
+    Only the job's key is trusted. sshd lets in who has it, and ssh expects it as the host key of every node. Ends this
+    process if the key is of no use.
     """
     public = copy_key(Path(job.cluster.job_key), folder, user)
     (folder / "authorized_keys").write_text(f"restrict {public}\n")
@@ -213,7 +219,11 @@ def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """Write the file of hosts for mpirun. Return the environment variables by which mpirun reaches the nodes."""
+    """Write the file of hosts for mpirun. Return the environment variables by which mpirun reaches the nodes.
+
+    Two of the variables name files in the job's folder that hold a reason. The command that runs mpirun reads from
+    ABORT_REASON_FILE why it is being ended, and writes into END_REASON_FILE why it failed.
+    """
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
     return {
@@ -241,8 +251,11 @@ class EarlyEnd(NamedTuple):
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Run a command to its end, and return its exit status, or 128 + n if signal n ended it.
 
-    If a node is lost, or a signal comes to this process, the command is asked to end. What has not ended JOB_END_S
-    later is killed.
+    If a node is lost, or a signal comes to this process, the command is ended early:
+
+    - The reason is written to the file `abort_reason` of the job's folder, and the command is sent a signal.
+    - What has not ended JOB_END_S later is killed.
+    - The status is 1 for a lost node, 128 + n for signal n.
     """
     parent = os.getppid()
     signals: list[int] = []
@@ -273,7 +286,8 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
 def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> EarlyEnd:
     """Return how to end the command because of a signal or of a lost node. At least one of them must have come.
 
-    The first signal is sent on. For a lost node it is TERM, unless a signal comes within SIGNAL_S.
+    - A signal: the first one is sent on. If it came because this process's `parent` was killed, the reason says so.
+    - A lost node: TERM. If a signal comes within SIGNAL_S, that is the reason instead.
     """
     if lost is not None:
         # Who stops a job often sends a signal to all processes on all nodes, so another node may go first. Then this
@@ -375,8 +389,8 @@ def main() -> int:
 def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """Lead the job if this machine is the first of its hosts, and return the exit status.
 
-    Any other machine was started as the first by mistake. It then serves the true first node, and its status is never
-    0.
+    Any other machine was started as the first by mistake. It then serves the true first node, which thereby finds it
+    and says so. The status is then that of the first node, or 2 instead of 0.
     """
     rank = rank_by_hosts(hosts)
     if rank == 0:

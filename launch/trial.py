@@ -58,7 +58,8 @@ def longest_window_s(result: Path) -> float:
 def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
     """Return how long the ranks may take to end after a signal: to the end of a window, and to save a checkpoint.
 
-    It is at least LAST_WINDOW_S, and longer if the windows in the log `result` are longer.
+    - With several nodes or in a container it is LAST_WINDOW_S: what is above this process kills it after that.
+    - Otherwise it is longer than LAST_WINDOW_S if the windows in the log `result` are longer.
     """
     if nodes > 1 or in_container:  # what is above this process kills it after that
         return float(TIMES["LAST_WINDOW_S"])
@@ -68,9 +69,11 @@ def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
 def open_messages(path: Path) -> IO[bytes]:
     """Open the file for what the trial's ranks and mpirun print on stderr, emptied and locked for this trial.
 
-    The lock keeps other jobs from the trial's name.
+    The lock is held until the file is closed. It tells other jobs that the trial's name is taken. A file that nobody
+    has locked is left from a trial that has ended.
 
-    Raises FileExistsError if `path` is not a plain file or is locked, and OSError if it cannot be written.
+    Raises FileExistsError if `path` is not a plain file, or if another job holds the lock. Raises OSError if it cannot
+    be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -119,9 +122,10 @@ class Trial:
         self.kills_before = memory_kills()
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Pass on to the ranks a signal that asks the trial to end. They save what they have and end.
+        """Pass a signal that asks the trial to end on to the ranks, which save what they have and end.
 
-        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended.
+        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended. If
+        mpirun does not run yet, nothing is sent: `run` calls this again once it runs.
         """
         if self.signal is None:
             in_container = bool(os.environ.get("IMAGE_DIGEST"))
@@ -167,8 +171,8 @@ class Trial:
     def _make_folder_of_segments(self) -> str:
         """Make a folder in /dev/shm for the memory segments through which the ranks talk. Return its path.
 
-        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if no
-        folder is made.
+        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if
+        the folder cannot be made, or if there are several nodes: their segments go with their containers.
         """
         if self.args.nodes > 1:  # their segments go with their containers
             return ""
@@ -180,8 +184,9 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended, and end it if it is late.
 
-        From the trial's --limit on, or from the deadline that a signal set, mpirun is asked to end its ranks. It is
-        killed MPIRUN_END_S after that deadline.
+        - It is killed if it still runs MPIRUN_END_S after the deadline that a signal set.
+        - Before that, it is asked to end its ranks (TERM), from the deadline or the trial's --limit on. This is
+          repeated until it has ended.
         """
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
@@ -220,8 +225,12 @@ class Trial:
     def wait_for_reason(self) -> None:
         """Wait until launch/nodes.py has said why the job ends, or it is clear that it will not.
 
-        If a node is lost, mpirun may fail before launch/nodes.py notices. So the wait is as long as ssh's keepalives
-        take to show the loss.
+        If a node is lost, mpirun may fail before launch/nodes.py notices, by the end of its ssh connection or by ssh's
+        keepalives. The wait ends:
+
+        - when launch/nodes.py has given a reason, or a signal has come to this process
+        - after 3 s, if a rank, or mpirun about a rank, has said why the trial failed
+        - when ssh's keepalives would have shown the loss of a node
         """
         begin = time.monotonic()
         end = begin + TIMES["ALIVE_S"] + 3  # mpirun's keepalives may be one ahead of ours
@@ -267,7 +276,13 @@ class Trial:
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
-        """Return which signal ended a rank, and what to do; empty if none did, or if the rank had lost another one."""
+        """Return which signal ended a rank, and what to do.
+
+        - No signal ended a rank: empty.
+        - The kernel killed it for lack of memory: how to need less.
+        - A signal by which a rank ends that has lost another rank: empty, as it is not to blame.
+        - Any other: mpirun's sentence, with a hint for SIGBUS.
+        """
         ended = messages.rank_ended()
         if ended is None:
             return ""
@@ -288,7 +303,11 @@ class Trial:
     def _reason_by_ranks(self, messages: Messages) -> str:
         """Return who failed first by what the ranks and mpirun wrote, and what to do; empty if they wrote nothing.
 
-        A rank whose error says only that it lost another rank (LOST_PEER) is not to blame.
+        A rank whose error says only that it lost another rank (LOST_PEER) is not to blame. So the reason is:
+
+        - the first other error that a rank wrote
+        - else mpirun's sentence about a rank that a signal ended
+        - else the first error about a lost rank
         """
         errors = messages.errors()
         own_errors = [line for line in errors if not LOST_PEER.search(line)]
@@ -319,6 +338,9 @@ class Trial:
         """Return whether the trial did its work: mpirun ended with 0, and rank 0 has written its result.
 
         The status is not enough: mpirun of Open MPI 5.0.11 ends with 0 if it loses a node as the ranks start.
+
+        The result is a log with a run_stop. An acceptance whose checks are not possible here writes a .lines file
+        instead, and a fleet a .json file.
         """
         if status:
             return False
@@ -345,8 +367,13 @@ def report(pipe: Path, reason: str) -> None:
 def end_failed(trial: Trial, status: int, begin: float) -> str:
     """Close the log of a failed trial if its ranks could not. Return why the trial failed, in one line.
 
-    If the log already has a reason, that one is returned. `status` is what `Trial.run` returned, or 1. `begin` is when
-    the trial began, by time.monotonic.
+    `status` is what `Trial.run` returned, or 1. `begin` is when the trial began, by time.monotonic. The reason is:
+
+    - the one that the log has already, if it has one
+    - that the trial took longer than its --limit, unless a signal ended it
+    - else that of `Trial.reason`; a job of several nodes first waits for launch/nodes.py to give one
+
+    If the log cannot be written, the line says that, too.
     """
     args = trial.args
     if args.nodes > 1:

@@ -55,8 +55,8 @@ class WaitingNode:
     ) -> None:
         """Print that this node waits for the first node, and for how long. `wait` does the waiting.
 
-        `lifeline` is the descriptor of the pipe into which the first node's ssh connection writes. `sshd` is the
-        process that takes this connection.
+        `hosts` are the nodes' names, and may be empty. `lifeline` is the descriptor of the pipe into which the first
+        node's ssh connection writes. `sshd` is the process that takes this connection, and `sshd_log` its log.
         """
         first_name = f", {hosts[0]}" if hosts else ""
         self.job = job
@@ -103,8 +103,11 @@ class WaitingNode:
     def handle(self, data: bytes) -> int | None:
         """Handle what the first node has sent. Return the job's exit status if it has ended, else None.
 
-        The messages are `go`, `say TEXT` and `end STATUS REASON`, a line each. After the first one, a signal no longer
-        ends this node at once.
+        - `go`: this node has joined.
+        - `say TEXT`: print the text.
+        - `end STATUS REASON`: the job has ended.
+
+        The first data also changes what a signal does: from then on it does not end this node at once.
         """
         if not self.is_joined:
             self.is_joined = True

@@ -74,9 +74,10 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        The rate falls over `epochs` epochs, or as long as the recipe says if that is 0.
+        A step takes `global_batch` images. The rate falls over `epochs` epochs. Where `epochs` is 0 the recipe says
+        over how many: either in epochs or in iterations, which are steps.
 
-        Raises ValueError if the batch is larger than the data set, or the warm-up is not shorter than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         schedule_epochs = epochs or self.epochs

@@ -55,8 +55,12 @@ class ImageFormat:
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    They are the images; for each label its highest number but IGNORED, plus 1; the labels; and, if not `augmented`,
-    which samples are valid. `source` feeds the inputs that `_read` returns.
+    `source` feeds it a batch at a time: encoded images and labels; if `renumbered`, where each sample's row of
+    RENUMBERED begins; and, if `augmented` (for training), what `_draw` draws, else which samples are valid.
+
+    The outputs are the images; for each label its highest number but IGNORED, plus 1; the labels; and, if not
+    `augmented`, which samples are valid. The highest numbers are left on the CPU, so that the host sees whether all are
+    classes without waiting for a GPU.
     """
     inputs = [(types.UINT8, 1), (types.UINT8, 1)]  # encoded image and label
     if renumbered:
@@ -111,8 +115,11 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:
     """Draw how the images `ids` [N] are augmented in an epoch, the same on any number of ranks.
 
-    `sizes` [N, 2] are heights and widths in pixels. Returns what `_windows` does, whether to flip each image (1 or 0),
-    and what `_colour_changes` does.
+    `sizes` [N, 2] are the images' heights and widths in pixels.
+
+    Returns, in the order of the pipeline's inputs: start and end [N, 2] of the window that is cut out of each image, in
+    pixels of the image; the size [N, 2] to which the window is resized; whether to flip it, 1 or 0 [N]; and factors of
+    brightness, contrast and saturation and a turn of hue in degrees, [N] each.
     """
     # [N, 12], from 0 to 1: a scale, two for a corner, a flip, and two for each of four changes of colour.
     drawn = sampling.uniform(seed, epoch, ids, 12)
@@ -137,8 +144,9 @@ def _scales(augment: Augmentation, drawn: Array) -> Array:
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, drawn_corners: Array) -> list[Array]:
     """Return which window of each image becomes its crop: starts, ends and sizes, [N, 2] float32 each.
 
-    Start and end are in pixels of the unscaled image: DALI resizes the part between them to the window's size.
-    `drawn_corners` [N, 2] (0 to 1) choose its place.
+    An image is scaled by its factor in `scales` [N], and a window of at most the crop's size is cut out of the scaled
+    image, at the place that `drawn_corners` [N, 2] (0 to 1) chooses. DALI does both at once: it resizes the part of the
+    unscaled image from start to end to the window's size.
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
@@ -152,7 +160,8 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, drawn_corners: Arra
 def _colour_changes(augment: Augmentation, drawn_colours: Array) -> list[Array]:
     """Return factors of brightness, contrast and saturation, and a turn of hue in degrees: [N] float32 each.
 
-    `drawn_colours` [N, 4, 2] has two numbers from 0 to 1 for each of the four: whether it changes, and by how much.
+    `drawn_colours` [N, 4, 2] has two numbers from 0 to 1 for each of the four: whether it changes, and by how much. An
+    image in which one does not change has a factor of 1, or a turn of 0.
     """
     most_changes = (augment.colour, augment.colour, augment.colour, augment.hue_degrees)
     unchanged = (1.0, 1.0, 1.0, 0.0)
@@ -198,10 +207,14 @@ class Loader(loader.Loader):
         super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
-        """Return the inputs of `_pipeline` for a batch of the samples `ids` [N]; `valid` [N] says which of them count.
+        """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
 
-        They are images (plain, as far as they are needed), encoded labels, the labels' rows of RENUMBERED if they are
-        renumbered, and what `_draw` draws or, in an evaluation, `valid`.
+        They are, each with a value for every sample:
+
+        - the images, decompressed: whole for an evaluation, in training down to the last row that the crop needs
+        - the encoded labels
+        - if labels are renumbered: where the sample's row of RENUMBERED begins
+        - in training what `_draw` draws, in an evaluation whether the sample counts
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
@@ -236,7 +249,8 @@ class Loader(loader.Loader):
     def _read_pair(self, number: int) -> Pair:
         """Return the encoded image and label of a pair, and their size in pixels; the label as a greyscale PNG.
 
-        Raises RunError if one of the two is not whole or of a kind that is not taken, or their sizes do not fit.
+        Raises RunError where one of the two is of a kind that is not taken or is not whole, or where they differ in
+        size. In evaluation, where nothing is augmented, all images must have the size of the first one.
         """
         image_path, label_path = self._samples.paths(number)
         (image_name, image), (label_name, label) = self._samples.encoded(number)

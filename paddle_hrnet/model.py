@@ -57,10 +57,14 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 
 
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
-    """Append an exchange between the branches; return the new branches, of the same sizes and widths.
+    """Append an exchange between the branches and return the new branches, of the same sizes and widths.
 
-    Each branch has half the size of the one before. A new branch is the ReLU of the sum of all branches, brought to its
-    size and width (WIDTHS). The layers are named as in PaddleSeg.
+    Each branch has half the size of the one before. A new branch is the ReLU of the sum of all branches, each of which
+    is brought to its size and number of channels (WIDTHS): a smaller one by a 1x1 convolution and an enlargement, a
+    larger one by a 3x3 convolution of stride 2 for each halving.
+
+    The layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count the
+    branches from 1; a convolution that halves the size has _1 at the end, the one after it _2, and so on.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
@@ -96,8 +100,10 @@ def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
     """Append FCN-HRNetW18 to Paddle's default program; return logits [N, K, H, W] of `image` [N, 3, H, W].
 
-    Each stage adds a branch of half the last one's size. The head joins all branches at the size of the largest, a
-    quarter of the image's, and classifies each pixel.
+    A stem makes the image's sides a quarter as long, and four bottleneck blocks follow. Each further stage has one
+    branch more, of half the last one's size; its modules are residual blocks in each branch and an exchange between
+    the branches. The head enlarges all branches to the first one's size, joins their channels, classifies each pixel,
+    and enlarges the result to the image's size.
     """
     layers = Layers(
         training=training,
@@ -190,6 +196,8 @@ class _Reader(pickle.Unpickler):
 def read_pdparams(path: Path) -> dict[str, Array]:
     """Return the arrays of a `.pdparams` file, a pickled dictionary that Paddle saved, by their names in it.
 
+    A tensor may stand there as an array or as (name, array). The keys that Paddle adds for itself are left out.
+
     Raises ValueError if the file cannot be read, is no dictionary of arrays, or would run code when it is loaded.
     """
     try:
@@ -216,9 +224,10 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
 
-    A file of the backbone alone has no values for the head.
+    The file holds a whole model, or only the backbone, trained on ImageNet. In a backbone's file the layers are named
+    without the prefix "backbone.", and the result has no values for the head.
 
-    Raises ValueError if the file cannot be read, or a layer that it should hold is absent or has another shape.
+    Raises ValueError where the file cannot be read, or lacks layers that it should hold, or has them in another shape.
     """
     loaded = read_pdparams(path)
     is_whole_model = any(name.startswith(BACKBONE) for name in loaded)

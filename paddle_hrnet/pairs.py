@@ -149,12 +149,14 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 
 
 def find(root: Path, part: str, classes: int) -> PairList:
-    """Return the pairs, an image and its label each, of `part` (train or val) below `root`.
+    """Return the pairs, an image and its label each, of `part` (train or val) of the segmentation set below `root`.
 
-    They are those of the part's list file or, if there is none, all in Cityscapes' folders.
+    They are those of the part's list file or, without one, all in Cityscapes' folders. Cityscapes has two label files
+    for an image. One holds train ids, which are classes; the other holds label ids, which are turned into classes when
+    they are read. The second one is taken where the first one is absent. `classes` is the recipe's number of classes.
 
-    Raises ValueError if the folder or the list is absent or empty, a line has not two paths, or a file is absent. The
-    message names the line.
+    Raises ValueError where the folder or the list is absent or empty, a line has not two paths, or a file is absent.
+    The message names the line.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)

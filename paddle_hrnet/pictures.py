@@ -65,8 +65,8 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError if it does not state its size, or EXIF says that the picture is stored rotated: its label, a PNG,
-    need not be.
+    Raises ValueError if the size is not stated in it. It is also raised if EXIF says that the picture is stored
+    rotated: the label, a PNG without EXIF, need not be rotated in the same way.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -142,9 +142,12 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 
 
 def inflated(content: bytes, rows: int) -> bytes:
-    """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
+    """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG.
 
-    A JPEG, an interlaced PNG and a damaged PNG are returned as they are: DALI decodes the first two, and says what is
+    It is for speed: ISA-L decompresses in a third of the time that DALI's zlib takes, and DALI then only copies. The
+    rows keep their PNG filters.
+
+    A JPEG, an interlaced PNG and a damaged PNG are returned as they are. DALI decodes the first two, and says what is
     wrong with the third.
     """
     if not content.startswith(encoded.PNG_START):

@@ -27,7 +27,8 @@ INK = 0.25  # from this share of full ink on a pixel is the digit's
 def write(folder: Path) -> None:
     """Write the embedded scenes of digits into a folder as a segmentation set in Cityscapes' layout, with its lists.
 
-    The scenes are the same at each call: their random numbers are seeded by their number.
+    Each scene is an image and a label, both PNG. A line of train.txt and val.txt is `image label`, as paths below the
+    folder. The scenes are the same at each call: their random numbers are seeded by their number.
     """
     digits = embedded.digits()
     _write_part(folder, "train", digits, digits.train, SCENES_TRAIN)
@@ -35,10 +36,10 @@ def write(folder: Path) -> None:
 
 
 def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], scenes: int) -> None:
-    """Write `scenes` scenes of the `digits` at these indices into a folder in Cityscapes' layout, and their list,
-    PART.txt.
+    """Write `scenes` scenes into a folder in Cityscapes' layout, and the list of them, PART.txt.
 
-    A line of the list is `image label`, as paths below the folder.
+    The scenes show the `digits` at these indices. The random numbers of a scene are seeded by the count of scenes and
+    the scene's own number. A line of the list is `image label`, as paths below the folder.
     """
     indices_by_scene = _deal_out(digit_indices, scenes)
     lines = []
@@ -79,11 +80,13 @@ def _ground(rng: np.random.Generator) -> Array:
 
 
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draw a scene of digits on textured ground, all at random; return its pixels [HEIGHT, WIDTH, 3] and labels
-    [HEIGHT, WIDTH].
+    """Draw a scene of DIGITS digits on textured ground, all at random; return its pixels and their labels.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. Both results are uint8. Keep the order of the draws
-    from `rng`: else the same seed gives another scene.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. The scene is divided into squares of CELL pixels,
+    one for each digit, in which it has a place, a size and a colour at random. A pixel is labelled with the digit's
+    class where there is enough ink, else as GROUND. Pixels [HEIGHT, WIDTH, 3] and labels [HEIGHT, WIDTH] are uint8.
+
+    Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     """
     pixels = _ground(rng)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)

@@ -45,7 +45,8 @@ class HRNet(Workload):
     def training_loss(self, batch: int) -> static.Variable:
         """Append the forward pass of a training step to Paddle's default program; return its loss, a scalar.
 
-        It is the mean cross entropy over the pixels whose label is not IGNORED.
+        The inputs are `image` [batch, 3, H, W] and `label` [batch, H, W]. The loss is the mean cross entropy over the
+        pixels whose label is not IGNORED. Where the recipe says so, batch normalizations span the ranks.
         """
         height = self.image.height
         width = self.image.width
@@ -107,6 +108,9 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
     """Return how many pixels have each label (row) and each prediction (column): [K, K] int64 for K classes.
 
     `logits` are [N, K, H, W], `label` [N, H, W] uint8. Pixels labelled IGNORED count nowhere.
+
+    Each pixel is given the number of its cell in the flattened matrix, label x K + prediction. An ignored one is given
+    the number of an additional cell behind the last. The pixels of each cell are counted, and that cell is cut off.
     """
     cells = classes * classes
     label = paddle.cast(label, "int64")
@@ -122,7 +126,8 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
     """Append the evaluation of images [N, 3, H, W] to Paddle's default program; return its logits [N, K, H, W].
 
-    They are the sum of the network's logits at each size of `eval_scales` and, with `eval_flip`, of the mirrored image.
+    The network runs on the image at each size of the recipe's `eval_scales`. With `eval_flip` it runs on the mirrored
+    image, too, whose logits are mirrored back. All logits are brought back to the image's size and added up.
     """
     height, width = pixels.shape[2:]
     networks = [_logits]

@@ -67,9 +67,11 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        The rate falls over `epochs` epochs, or the recipe's if that is 0. A recipe with `decay_ends` keeps that step.
+        A step takes `global_batch` images. The rate falls over `epochs` epochs or, where `epochs` is 0, over those of
+        the recipe. But a recipe that says by `decay_ends` at which step its rate has fallen keeps that step. A recipe
+        with a base batch has its rate scaled in proportion to the global batch.
 
-        Raises ValueError if the batch is larger than the data set, or the warm-up is not shorter than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         scale = 1.0
@@ -126,8 +128,8 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 def _last_decaying_step(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
     """Return the number, counted from the start of the training, of the last step at which the learning rate falls.
 
-    At the global batches of WARMUP_COUNTED the point's decay steps include the warm-up. At others they follow it, and
-    its last step is the first of them.
+    At the global batches of WARMUP_COUNTED it is the reference point's number of decay steps, which then include the
+    warm-up. At others the decay steps follow the warm-up, and the warm-up's last step is the first of them.
     """
     if global_batch in WARMUP_COUNTED:
         return point.decay_steps
@@ -135,12 +137,13 @@ def _last_decaying_step(point: ReferencePoint, global_batch: int, per_epoch: int
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf for a global batch.
+    """Return the recipe of the closed division of MLPerf for a global batch; MLPERF_POINTS must have a point for it.
 
-    Training goes on after the last step of the reference point's decay, at that rate, up to the next evaluation. These
-    follow epochs 3, 7, 11, ...
+    The reference point says up to which step the learning rate falls. Training then goes on, at that rate, up to the
+    next evaluation. Evaluations are made after epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so on: 3, 7, 11, ... If
+    the rate falls until epoch 36, training takes 39 epochs.
 
-    Raises ValueError if MLPERF_POINTS has no point for this batch.
+    Raises ValueError if there is no point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -235,10 +238,11 @@ RECIPES = sorted((*OF_ANY_BATCH, "mlperf_lars"))
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """Return the recipe called `name`, or the default one if that is empty.
+    """Return the recipe called `name`, or the default one where the name is empty.
 
-    With an `image_size` its crop has that side in pixels, and evaluation images are resized in proportion. Raises
-    ValueError for an unknown name, or a global batch that `mlperf_lars` does not have.
+    With an `image_size` its crop has that side in pixels, and the size to which evaluation images are resized changes
+    in proportion. With 0 both stay as they are. Raises ValueError where there is no such recipe, or `mlperf_lars` has
+    no reference point for this global batch.
     """
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:

@@ -46,11 +46,12 @@ Images = ImageList | Records
 
 
 def find(root: Path, part: str, classes: int) -> Images:
-    """Return the images of `part` (train or val) of the data set in the folder `root`: packed ones if there are any.
+    """Return the images of `part` (train or val) of the data set in the folder `root`.
 
-    PART.sizes.json, if it is there, adds the size of the largest image and the passport of the packed files.
+    Packed images are taken if there are any, else image files. If there is a file PART.sizes.json, what it says of the
+    images is added: the size of the largest one, and the files that they were packed from, if it names these.
 
-    Raises ValueError if the images are absent, not whole, or wrongly listed, or that file is damaged.
+    Raises ValueError where the images are absent, not whole, or wrongly listed, or where that file is damaged.
     """
     images: Images | None = _packed(root, part, classes)
     if images is None:
@@ -70,9 +71,13 @@ class _Noted(NamedTuple):
 
 
 def _read_sizes_file(sizes_file: Path) -> _Noted:
-    """Return the size of the largest image and the passport of the packed files, as tools.pack wrote them.
+    """Read PART.sizes.json, which tools.pack wrote: the size of the largest image, and where the images come from.
 
-    The file is as `{"width": 500, "height": 375, "source": {...}}`. Raises ValueError if it is damaged.
+    The file is as `{"width": 500, "height": 375, "source": {...}}`. `source` is the passport (number, bytes and digest)
+    of the files that were packed; it becomes None if the file has none.
+
+    Raises ValueError if the file is damaged. The message speaks of width and height, which every such file has, even if
+    it is the source that is damaged.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
@@ -104,9 +109,14 @@ def _pipeline(
 ) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes batches of images; return its outputs.
 
-    For training (`augment` is given) an image is decoded only where its random crop lies. For evaluation it is resized
-    to `resize` pixels on its shorter side, and its centre is cropped. `largest` is the size of the data set's largest
-    image, if known.
+    `source` feeds it a batch at a time, which begins with the encoded images and their labels.
+
+    - For training (`augment` is given) `_draw`'s four arrays follow. An image is decoded only where its random crop
+      lies, then resized and perhaps mirrored. The outputs are images and labels.
+    - For evaluation `valid` follows, which says for each image whether it counts. The whole image is resized to
+      `resize` pixels on its shorter side, and its centre is cropped. The outputs are images, labels and `valid`.
+
+    `largest` is the size of the data set's largest image, if it is known, for which the decoder reserves its memory.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
@@ -152,8 +162,12 @@ def _hints(width: int, height: int) -> dict[str, int]:
 def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
     """Choose where an image is cropped; return the crop's upper left corner and its shape, each (height, width).
 
-    Both are nodes of DALI's graph, in shares of the image. The first of the drawn crops that fits into the image is
-    taken. If none fits, a centred one is, as in torchvision.
+    Both are nodes of DALI's graph, in shares of the image. `widths` and `heights` [CROP_TRIES] are the crops that
+    `_draw` drew, in shares of a square image. The first one that fits into this image is taken, and `place` (x, y) says
+    where it lies, from 0 (left, top) to 1. If none fits, the largest crop at the centre is taken whose aspect is within
+    the bounds, as in torchvision.
+
+    A graph has no branches: a choice is a sum over all cases, each times 1 or 0.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
@@ -184,8 +198,11 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> list[Array]:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Returns the crops' widths and heights [N, CROP_TRIES] in shares of a square image's side, the crop's place [N, 2]
-    from 0 (left, top) to 1, and whether to flip the image, 1 or 0 [N].
+    Each image gets CROP_TRIES crops, of which `_crop` takes the first that fits. Their areas are spread evenly, and
+    their aspects, width over height, evenly in the logarithm.
+
+    Returns, in the order of the pipeline's inputs: the crops' widths and heights [N, CROP_TRIES] in shares of a square
+    image's side, the crop's place [N, 2] from 0 (left, top) to 1, and whether to flip the image, 1 or 0 [N].
     """
     # Columns of an image's random numbers: an area and an aspect for each try, the place's two, the flip's one.
     aspects_start = CROP_TRIES

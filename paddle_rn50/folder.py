@@ -91,10 +91,11 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:
-    """Return the images and labels in the list PART_list.txt of `part` (train or val), whose lines are `path label`.
+    """Return the images and labels in the list of `part` (train or val), whose lines are `path label`.
 
-    A path is absolute or relative to `root`. Raises ValueError if the list is absent or empty, a label is wrong, or a
-    file is absent. The message names the line.
+    The list is the file PART_list.txt in `root`. A path in it is absolute or relative to `root`, and every file must be
+    there. Raises ValueError where the list is absent or empty, a line has no label or one that is not below `classes`,
+    or a listed file is absent. The message names the line.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):
@@ -124,10 +125,12 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    The result's `notes` tell the user of missing classes and of files passed over.
+    Folders are numbered from 0 in the order of their names. The result's `notes` tell the user if there are fewer
+    folders than `classes`, the recipe's number of classes, and if files are passed over, as they are no images or lie
+    in no class folder. The latter note is `passed_over` as well, for a tool that shows no other.
 
-    Raises ValueError if there are no class folders or more than `classes`, one has no image, or those of evaluation are
-    not those of training.
+    Raises ValueError where there are no class folders or more than `classes`, where one has no image, or where those of
+    evaluation are not those of training.
     """
     listed = class_folders(root, part)
     count = len(listed.names)
@@ -164,8 +167,8 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
 def class_folders(root: Path, part: str) -> ClassFolders:
     """List the images below each class folder of `part` (train or val), with the folder's number as their label.
 
-    Folders are numbered from 0 in the order of their names. Raises ValueError if there is no class folder, or one has
-    no image.
+    Folders are numbered from 0 in the order of their names. Files that are no images, or lie in no class folder, are
+    listed by themselves. Raises ValueError where there is no class folder, or one has no image.
     """
     names = _folder_names(root / part)
     if not names:
@@ -202,8 +205,10 @@ def _file_names(folder: Path) -> list[str]:
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders, as sorted paths relative to `root`.
 
-    Hidden files are left out; links to folders are followed. Raises ValueError if a folder may not be read, or a link
-    leads back to itself.
+    A file is an image if its name has the ending of one. A pipe, a socket or a device is none, whatever its name: to
+    open it may wait for ever. Hidden files are left out; links to folders are followed.
+
+    Raises ValueError where a folder may not be read, or a link leads back to itself.
     """
     images: list[str] = []
     others: list[str] = []

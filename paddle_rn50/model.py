@@ -23,7 +23,8 @@ def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", tr
     """Append ResNet-50 to Paddle's default program; return its logits [N, K] for K classes.
 
     `image` is [N, C, H, W] at a `layout` of NCHW, or [N, H, W, C] at NHWC. With `training` batch normalizations use the
-    batch's statistics, else the running ones.
+    batch's statistics, else the running ones. The recipe says how the first weights are drawn, and the number of
+    classes.
     """
     layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout, zero_gamma=recipe.zero_gamma)
     x = layers.conv_bn(image, "stem", 64, 7, stride=2)

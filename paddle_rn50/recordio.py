@@ -34,12 +34,14 @@ HEAD_FIELDS = np.dtype(
 
 
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
-    """Return where the records of the RecordIO file `packed` lie, by the offsets in its index, and number them by
-    offset.
+    """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
 
-    Each record ends where the next one begins. `classes` is the number of classes that their labels may have.
+    A line of the index is `key offset`, in any order; the records are numbered by their offsets. They lie one after the
+    other, so each ends where the next one begins, and the last one at the end of the file. `classes` is the number of
+    classes that their labels may have.
 
-    Raises ValueError if the index is absent, or cannot be this file's.
+    Raises ValueError where the index is absent, or cannot be this file's: the first record must begin at 0, and each
+    must have room for its head.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
@@ -58,8 +60,10 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    A reader looks for MAGIC at multiples of 4 to find the start of a record. A payload that has MAGIC at such a place
-    is cut there into parts, and the word is dropped.
+    The payload is an IRHeader and the image. A reader looks for the word MAGIC at multiples of 4 to find the start of a
+    record. If the payload itself has MAGIC at such a place, it is cut there into parts, each with a head of its own.
+    The word is dropped, and the reader puts it back. Nearly every image is one part. The record is filled up with zeros
+    to a multiple of 4 bytes.
 
     Raises ValueError if a part is longer than its head can say.
     """
@@ -110,9 +114,10 @@ def _flag(part: int, parts: int) -> int:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole record.
 
-    A label that is no whole number becomes -1, which is no class.
+    The payload is MXNet's IRHeader, which has a label, and the image. The header may count one further label: it then
+    stands between the two and is the one that holds. A label that is no whole number becomes -1, which is no class.
 
-    Raises ValueError if the record is damaged, has several further labels, or holds no image.
+    Raises ValueError where the record is damaged, has several further labels, or holds no image.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -131,7 +136,10 @@ def parse(record: bytes) -> Parsed:
 def _payload(record: bytes) -> bytes:
     """Return the payload of a record: its parts, with the word MAGIC between them at which they were split.
 
-    Raises ValueError if a part is damaged or out of order, or more bytes follow the last part.
+    A part is MAGIC, a word whose upper 3 bits are a flag and whose lower 29 are a length, that many bytes, and a
+    filling up to a multiple of 4. The flags are WHOLE for an only part, else FIRST, any number of MIDDLE, and LAST.
+
+    Raises ValueError where a part is damaged or out of order, or where more bytes follow the last part.
     """
     parts: list[bytes] = []
     position = 0

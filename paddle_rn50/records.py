@@ -76,8 +76,10 @@ class Records:
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
 
-        The records are read in the order in which they lie in the files. Raises RunError for a record that is damaged,
-        or whose label is no class.
+        They are read file by file, in the order in which they lie there. The operating system is told of all records
+        that are wanted of a file before the first of them is waited for, so that it can read ahead.
+
+        Raises RunError for a record that is damaged, or whose label is no class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
@@ -132,12 +134,13 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the names and sizes of all images, and their labels if they are known before a run.
+        """Return the names and sizes of all images, and their labels where they are known before a run.
 
-        Only the first bytes of each record are read, by several threads. `on_progress` is called with the number of
-        records read so far and of all.
+        Only the first bytes of each record are read, by several threads; what they tell depends on the form. A record
+        that they leave unclear is read whole. `on_progress` is called with the number of records read so far and of
+        all.
 
-        Raises ValueError for the first record that a run would fail at.
+        Raises ValueError for the first record that is not whole, is of another kind or has a label that is no class.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)
@@ -169,7 +172,8 @@ class Records:
 def read_index(index: Path, how_to_make: str) -> Array:
     """Return the numbers of an index file, whose lines are two whole numbers each: [records, 2] int64.
 
-    `how_to_make` ends the error's message. Raises ValueError if the file is absent or empty, or holds anything else.
+    Raises ValueError where it is absent or empty, or does not hold whole numbers, of which there are two for each line:
+    where the lines end is not looked at. `how_to_make` ends the message: it tells the user how to make the index.
     """
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")

@@ -55,10 +55,12 @@ def files_of(root: Path, part: str) -> tuple[Path, ...]:
 
 
 def find(files: tuple[Path, ...], classes: int) -> Records:
-    """Return where the records of these TFRecord files lie, by the index FILE.idx beside each, with lines `offset
-    size`.
+    """Return where the records of these TFRecord files lie, by the index beside each file, FILE.idx.
 
-    Raises ValueError if an index is absent, or its records do not fill the file without a gap.
+    A line of an index is `offset size`, in bytes. `classes` is the number of classes that the labels may have.
+
+    Raises ValueError where an index is absent, or cannot be its file's: the records must fill the file, from byte 0 to
+    its end, without a gap.
     """
     places = []
     for file_number, file in enumerate(files):
@@ -78,7 +80,8 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole TFRecord record; its message is a tf.train.Example.
 
-    TensorFlow's labels begin at 1, because 0 stands for the background. The label returned is one less.
+    `record` has as many bytes as the index says. The labels of TensorFlow's scripts begin at 1, because 0 stands for
+    the background. The label returned is one less: 4 for 5, and -1, which is no class, for the background.
 
     Raises ValueError if the record is damaged, or of another kind.
     """
@@ -97,12 +100,13 @@ def parse(record: bytes) -> Parsed:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the size in bytes of each record's message, and no labels: they lie inside the messages.
+    """Return the size in bytes of each record's message, from the records' first bytes, and no labels.
 
-    `heads` [records, LENGTH_BYTES] uint8 has the length of each message. The first record is read whole, to see its
-    kind.
+    `heads` [records, LENGTH_BYTES] uint8 has those bytes: the length of each record's message, which must be the one
+    that the index gives. The first record alone is read whole, to see that the records are of the right kind. The
+    labels lie inside the messages, so to know them the whole data set would have to be read.
 
-    Raises ValueError if a length is not the index's, or the first record is damaged or of another kind.
+    Raises ValueError for the first record of another length, and where the first record is damaged or of another kind.
     """
     lengths = heads.view("<u8")[:, 0].astype(np.int64)
     wrong_numbers = np.flatnonzero(lengths + AROUND_MESSAGE != records.places[:, SIZE_COLUMN])

@@ -223,7 +223,10 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
     With `gradient_merge` an update is several runs (micro-steps). `main` becomes the last one, and the program of the
-    others is returned. Else None is returned.
+    others is returned. Without it, None is returned.
+
+    The order matters: scale the loss before updates are merged; simplify sums and merge gradients before gradients are
+    put into buckets; share buffers last.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
@@ -266,8 +269,9 @@ def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None
 def keep_communicators(startup: static.Program) -> None:
     """Remove the operators that open communicators from a start-up program that has already run.
 
-    The program can then be run again to set all state anew. New communicators beside those in use could deadlock, as
-    NCCL's guide warns.
+    The program can then be run again to set all state anew. It keeps the communicators of the first run. With further
+    ones, some of a step's all-reduces would run on the new communicators and some on the old. NCCL's guide warns that
+    two communicators in use at once may deadlock.
     """
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
@@ -332,7 +336,11 @@ def _verify_training(update: tuple[static.Program, ...], optimizer: OptimizerCon
 def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
     """Describe in up to three sentences what Paddle's automatic mode (STRATEGY=auto) made of the program.
 
-    A difference from the job asked for is reported and not refused, because the user left the choice to this mode.
+    1. The names of the optimizations that fleet chose.
+    2. If the gradients are not summed as in data-parallel training: the reason.
+    3. If the program does not train by the recipe's optimizer: the reason.
+
+    The last two are no errors, because the user left the choice to this mode.
     """
     context = fleet.fleet._context  # private: Paddle does not publish what it applied
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]

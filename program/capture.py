@@ -36,10 +36,14 @@ SAFE |= {"sin"}  # of perturb_input
 
 
 def prepare(main: static.Program, rate_name: str) -> None:
-    """Change a training program so that replays of its captured step find their inputs and learning rate.
+    """Change a training program so that replays of its captured step find their inputs and learning rate on the device.
 
-    The program sets the variable `rate_name` to RATES[STEP] and increases STEP. Every RATES_AT_ONCE steps the caller
-    fills RATES anew and sets STEP to 0.
+    - The program's inputs become persistable, so that they stay at one address.
+    - Two operators at the program's start look up the learning rate. They set the variable `rate_name` to RATES[STEP]
+      and increase STEP by 1.
+
+    The caller fills RATES with the rates of the next RATES_AT_ONCE steps and sets STEP to 0, before the first step and
+    again after every RATES_AT_ONCE steps (`harness/loop.py`).
     """
     block = main.global_block()
     for variable in main.list_vars():
@@ -56,8 +60,12 @@ def prepare(main: static.Program, rate_name: str) -> None:
 def check(main: static.Program) -> str:
     """Prove that a step of this program can be captured as a CUDA graph and replayed.
 
+    - Every operator must be known to run only on the GPU, on the stream that computes.
+    - Every input must be persistable. A replay reads each tensor at the address that it had at the capture, and an
+      input that is fed anew would lie elsewhere.
+
     Returns the proof in words, as "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first
-    operator or input that prevents this.
+    operator or input that breaks a rule.
     """
     block = main.global_block()
     for op in block.ops:

@@ -91,10 +91,12 @@ class Work:
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels in which the operator is counted, as "convolution" or "optimizer".
+        """The class of kernels in which the operator is counted.
 
-        A gradient operator is in the class of its forward operator. Only the gradients of convolutions and of batch
-        norms have classes of their own, as "convolution gradient".
+        - operator of the update: "optimizer".
+        - operator of a type in CLASSES: that class. A gradient operator is in the class of its forward operator, but
+          the gradients of convolutions and of batch norms have classes of their own, as "convolution gradient".
+        - any other operator: "elementwise and others".
         """
         if self.role & ops.OPTIMIZE:
             return "optimizer"
@@ -122,8 +124,9 @@ class Work:
     def _operand_bytes(self) -> int:
         """Return the bytes of all inputs and all outputs of the operator.
 
-        A variable counts once as an input and once as an output, even if it is in several slots. A variable of unknown
-        size counts as 0.
+        - A variable counts once as an input and once as an output, even if it is in several slots.
+        - A variable that is both an input and an output therefore counts twice: it is read and written.
+        - XShape and variables of unknown size count as 0. XShape only remembers a shape and holds no data.
         """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
@@ -136,7 +139,13 @@ class Work:
     def _bytes_between_kernels(self) -> int:
         """Return the bytes that kernels inside one `resnet_unit` pass to each other; 0 for any other operator.
 
-        `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)). ConvX and ConvZ are the outputs of two convolutions.
+        `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)). ConvX and ConvZ are the outputs of two convolutions. Without
+        a shortcut convolution there is no ConvZ.
+
+            operator            tensors passed on                   counted here
+            `resnet_unit`       ConvX, ConvZ                        read (`_operand_bytes` counts the writing)
+            `resnet_unit_grad`  gradients of ConvX and ConvZ        written and read
+            `resnet_unit_grad`  gradient of the addend bn(ConvZ)    written and read
         """
         x_bytes = sum(self._bytes_in("ConvX"))
         z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
@@ -163,9 +172,15 @@ class Work:
         return unread_bytes
 
     def _sizes_of_twice_read_inputs(self) -> list[int]:
-        """Return the bytes of each input that a batch normalization reads twice; an empty list for other operators.
+        """Return the bytes of each input tensor that a batch normalization reads twice.
 
         The operator reads the whole tensor for sums over the batch, and then again to compute its output from the sums.
+
+        - `resnet_unit_grad`: the outputs of the convolutions (ConvX, ConvZ) and the incoming gradient.
+        - batch normalization in evaluation, where the statistics are given: none.
+        - batch normalization in training: the input X.
+        - gradient of a batch normalization: the input X and the incoming gradient.
+        - any other operator: none. `resnet_unit` is one, because its convolutions sum up what they write.
         """
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
@@ -179,8 +194,11 @@ class Work:
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        Paddle's kernels of convolutions and batch norms compute in NCHW, and in FP16 also in NHWC. Any other NHWC image
-        is read and written once more.
+        - any operator except convolutions and batch norms: 0.
+        - layout NCHW: 0, because Paddle's kernels compute in NCHW.
+        - layout NHWC in FP16: 0, because Paddle has kernels for it.
+        - layout NHWC in another type: each image is read and written once more. The kernel transposes it on its way in
+          and out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
@@ -196,8 +214,10 @@ class Work:
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
 
-        A gradient operator spends the FLOPs of the forward operator once for each gradient that it computes. Other
-        operators have 0 FLOPs and an empty type.
+        - forward operator: the FLOPs of each of its products (`_forward_flops`).
+        - gradient operator: the same FLOPs for each gradient that it computes. There are up to two for each product:
+          by the input and by the weights.
+        - operator without products: 0 FLOPs and an empty type.
         """
         flops = 0
         dtype = ""
@@ -238,9 +258,16 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that later kernels of a gradient operator read again; 0 for any other operator.
+        """Return the bytes that later kernels of a gradient operator read again, and the bytes that it adds to.
 
-        The gradient to which a convolution's gradient operator adds its result (`enable_addto`) counts too.
+        These bytes always count as traffic, whatever the size of the chip's cache.
+
+        - `conv2d_grad`: the gradient to which it adds its result (`enable_addto`). If it computes the gradients by the
+          input and by the weights, also the incoming gradient: two kernels read it.
+        - `resnet_unit_grad`: the gradients of the convolutions' outputs, for the same two kernels. These gradients
+          have no slot, but they are as large as the outputs.
+        - `sync_batch_norm_grad`: the input and the incoming gradient. A third kernel reads them.
+        - any other operator: 0.
         """
         if self.kind == "conv2d_grad":
             addto_bytes = sum(self._sizes[name] for name in ops.added_to(self._op))
@@ -280,7 +307,16 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each gradient all-reduce of a training program, in the order of the program.
 
-    The keys are those of a bucket in `tools.inspect --json`. Shares are of the backward pass, from 0 to 1.
+    Each entry has the keys
+
+    - `mib`, `dtype`: size and data type of the buffer that is summed.
+    - `gradients`: the number of gradients in the buffer.
+    - `operator`: the index of the all-reduce among the operators.
+    - `issued_after_operators`: the share of backward kernels that come before the all-reduce, from 0 to 1.
+    - `bytes_left_to_hide_it`: the share of the backward kernels' bytes that is moved after it, from 0 to 1. The larger
+      this share, the more of the all-reduce can overlap with computation.
+    - `ring`: the number of its communicator.
+    - `on_computing_stream`: whether it runs on the stream that computes, so that nothing overlaps with it.
     """
     block = main.global_block()
     gradients_by_buffer = _gradients_by_buffer(block)

@@ -27,8 +27,11 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution of the image `x` to the default program and return its output variable.
 
-        `kernel` is the side of the kernel in pixels. A stride of 1 keeps the image's size. The weights are called
-        `name`.w, and with `bias` there is a bias `name`.b.
+        `channels` is the number of output channels, and `kernel` the side of the kernel in pixels. The image is padded
+        so that a stride of 1 keeps its size. With the setting `padding_same`, a stride of 2 pads on the right and below
+        only.
+
+        The weights are called `name`.w and start at random. With `bias` there is a bias `name`.b, which starts at 0.
         """
         initial_weights: Initializer = KaimingNormal()
         if self.weight_std is not None:
@@ -62,8 +65,11 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution and its batch normalization, then a ReLU if `relu`, and return the output variable.
 
-        The parameters are called `name`.conv.* and `name`.bn.*. `ends_block` marks the last normalization of a residual
-        block.
+        `x`, `channels`, `kernel`, `stride` and `bias` are as in `conv`. The parameters are called `name`.conv.* and
+        `name`.bn.*.
+
+        `ends_block` marks the last normalization of a residual block. With the setting `zero_gamma` its scale starts at
+        0 instead of 1, so that the block starts as its shortcut alone.
         """
         # With a scale of 0 a residual block starts as its shortcut alone.
         initial_scale = 0.0 if ends_block and self.zero_gamma else 1.0
@@ -85,8 +91,12 @@ class Layers:
     ) -> static.Variable:
         """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
 
-        The block computes relu(branch(x) + shortcut(x)). `parts` names the three convolutions of the branch and that of
-        the shortcut. A layer is called `name`.PART.
+        The block computes relu(branch(x) + shortcut(x)):
+
+        - branch: three convolutions, 1x1, 3x3 with the stride, and 1x1.
+        - shortcut: `x` itself if it has as many channels as the output, else a 1x1 convolution with the stride.
+
+        `parts` names the three convolutions of the branch and that of the shortcut. A layer is called `name`.PART.
         """
         out_channels = width * EXPANSION
         first_name, second_name, third_name, shortcut_name = [f"{name}.{part}" for part in parts]

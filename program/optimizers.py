@@ -51,6 +51,9 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
 
+    Parameters without weight decay are passed to Paddle by name. Paddle does not apply LARS' trust ratio to them
+    either.
+
     `merged` is ignored, because this optimizer makes one operator for each parameter. All builders take the argument.
     """
     import paddle

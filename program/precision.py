@@ -54,9 +54,11 @@ PRECISIONS = {
 
 
 def captured_loss_scale(global_batch: int) -> float:
-    """Return the smallest power of two that is at least the global batch: 3264 -> 4096.
+    """Return the fixed loss scale of a step that is captured as a CUDA graph, which cannot check for infinities.
 
-    It is the fixed loss scale of a step that is captured as a CUDA graph, which cannot check for infinities.
+    It is the smallest power of two that is at least the global batch: 3264 -> 4096. A power of two rounds nothing. The
+    loss is a mean over the global batch, so the scaled gradients of the logits are 1 to 2 times p - y (probability
+    minus label). Baidu's runs of MLPerf v1.1 have p - y, because their loss is a sum.
     """
     # A power of two rounds nothing. The loss is a mean over the global batch. So the scaled gradients of the logits are
     # 1 to 2 times p - y (probability minus label), which Baidu's runs of MLPerf v1.1 have, because their loss is a sum.
@@ -67,7 +69,11 @@ def captured_loss_scale(global_batch: int) -> float:
 def fp32_statistics() -> Iterator[None]:
     """Have Paddle's AMP keep scale, bias and statistics of `sync_batch_norm` in FP32, as it does for `batch_norm`.
 
-    Two functions of Paddle's AMP are replaced while the context lasts.
+    While the context lasts, two functions of Paddle's AMP are replaced. They decide whether an operator's input or
+    output slot stays in FP32.
+
+    - `sync_batch_norm`: every slot stays in FP32 except those of the image, input X and output Y.
+    - any other operator: Paddle's own function decides.
     """
     # These two functions decide whether an operator's input or output slot stays in FP32.
     paddles_keep_input = fp16_utils._keep_fp32_input
@@ -97,8 +103,11 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    `minimize` of the wrapped optimizer also casts the program to float16. With `dynamic`, the wrapper multiplies the
-    loss by a scale that changes from step to step.
+    `minimize` of the wrapped optimizer also casts the program to float16. At level O2 parameters are float16 too and
+    have FP32 master copies, which is Paddle's default.
+
+    With `dynamic`, the wrapper multiplies the loss by a scale that changes from step to step. Else it scales nothing,
+    and `updates.scale_loss` may add a fixed scale later.
     """
     if not precision.is_half:
         return optimizer
@@ -135,7 +144,12 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
 
 
 def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
-    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none."""
+    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none.
+
+    It replaces a function of Paddle's that refuses a variable with several writers. A network that is evaluated at
+    several image sizes has such variables: it normalizes once for each size, and each time the running statistics are
+    listed as outputs.
+    """
     writer = None
     for op in ops:
         if op is reader:
@@ -191,7 +205,8 @@ def _remove_casts_to_half(main: static.Program, image: str) -> set[str]:
 def cast_startup(main: static.Program, startup: static.Program) -> None:
     """Append to the start-up program a cast of each parameter to the type that it has in the training program.
 
-    The casts come last, so that the optimizer's float32 masters are copied from the exact values.
+    The start-up program draws all parameters in float32 and copies the optimizer's float32 masters from them. The casts
+    come last, so that the masters get the exact values. Parameters that are float32 in training are not cast.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
@@ -208,8 +223,12 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each floating-point input value by about one rounding error.
 
-    A value x becomes x + r x sin(1000 x), with r the relative rounding error of its type. A tuning search takes the
-    resulting difference of the losses as the noise of rounding.
+    A tuning search compares the losses of this program with those of the plain one. The difference is the noise of
+    rounding. A knob whose losses differ by no more than this noise has no effect on them.
+
+    A value x becomes x + r x sin(1000 x), with r the relative rounding error of its type. The sine varies the sign and
+    the size of the change from value to value. A common factor would have no effect, because the first batch norm
+    divides by it. The moved values of an input NAME are in the variable NAME.moved, and all readers of NAME read it.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]

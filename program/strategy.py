@@ -82,8 +82,9 @@ REFUSED = {
 def parse(text: str) -> Strategy:
     """Return the strategy that a value of the variable STRATEGY describes.
 
-    The value is `auto`, or knobs as `fuse_bn_act_ops=0,gradient_merge=2`. Other knobs keep their defaults. Raises
-    ValueError for a refused or unknown knob, and for a value that the knob cannot have.
+    The value is `auto`, or knobs separated by commas, as `fuse_bn_act_ops=0,gradient_merge=2`. Knobs that are not named
+    keep their defaults, so an empty text gives the default strategy. Raises ValueError for a knob of REFUSED, for an
+    unknown knob, and for a value that the knob cannot have.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -105,9 +106,14 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value that a text gives a knob (a field of Strategy), in the type of the knob.
+    """Return the value that a text gives a knob, in the type of the knob.
 
-    Raises ValueError if the text has another type, or if the number is not in the knob's `least` to MOST.
+    `knob` is a field of Strategy.
+
+    - bool: 0, 1, true or false, in upper or lower case.
+    - float or int: a number from the knob's `least` to MOST.
+
+    Raises ValueError for any other text.
     """
     type_name = str(knob.type)  # as "bool | None"
     if "bool" in type_name:
@@ -198,7 +204,9 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
     """Return the conditions under which knobs can be on, each with the message if it is not met.
 
-    All conditions of a knob must be met. `resolve` turns on undecided knobs of this list only.
+    A knob may need a GPU, convolutions in FP16 and NHWC (`is_half_nhwc`), or another knob to be off. `resolve` shows
+    the user the reason of the first condition that is not met. Two knobs can always be on. They are listed because
+    `resolve` turns on undecided knobs of this list only.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [

@@ -10,9 +10,11 @@ from runlog.writer import close_for_dead
 
 
 def main() -> int:
-    """Print the JSON Schema of a log's lines (`schema`), or end a log whose ranks are gone (`close`).
+    """Run one of two commands, and return the exit status.
 
-    Returns the exit status: 1 if the log cannot be read or written, else 0.
+    - `schema` prints the JSON Schema of a log's lines. The status is 0.
+    - `close LOG REASON` ends the log of a run whose ranks are gone, and prints why the run ended. The status is 0, or 1
+      if the log cannot be read or written.
     """
     parser = argparse.ArgumentParser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -35,7 +35,11 @@ def explain(error: OSError) -> str:
 def refuse_unusable(path: Path) -> None:
     """Raise UnusableError if a path leads to neither a file nor a folder.
 
-    Accepted are also a path where nothing is yet, /dev/null, and the streams of this process, such as /dev/stdin.
+    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it reports the error.
+    - /dev/null or a stream of this process, such as /dev/stdin: accepted.
+    - A file or a folder: accepted.
+    - A pipe, a socket or another device: refused, because a command could wait or read there without end.
+    - A link that leads back to itself: refused.
     """
     mode = _mode_unless_accepted(path)
     if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -45,7 +49,12 @@ def refuse_unusable(path: Path) -> None:
 def require_file_if_present(path: Path) -> None:
     """Raise UnusableError if a path leads to something that is not a file.
 
-    Accepted are also a path where nothing is yet, /dev/null, and the streams of this process, such as /dev/stdin.
+    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it reports the error.
+    - /dev/null or a stream of this process, such as /dev/stdin: accepted.
+    - A file: accepted.
+    - A folder: refused.
+    - A pipe, a socket or another device: refused, because a command could wait or read there without end.
+    - A link that leads back to itself: refused.
     """
     mode = _mode_unless_accepted(path)
     if mode is None or stat.S_ISREG(mode):
@@ -72,9 +81,12 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_unless_accepted(path: Path) -> int | None:
-    """Return the `st_mode` of a path, so that the caller can refuse devices, pipes and other kinds of file.
+    """Return the `st_mode` of a path, so that the caller can refuse devices, pipes and other kinds that it cannot use.
 
-    None means that the caller must accept the path: nothing is there, or every command may open it.
+    None means that the caller must accept the path:
+
+    - It is /dev/null or a stream of this process, such as /dev/stdin, which every command may open.
+    - Nothing is there, or it cannot be looked at. Opening it later creates the file or reports the error.
 
     Raises UnusableError for a link that leads back to itself.
     """

@@ -150,8 +150,14 @@ def _is_nested_deeper(value: Any, limit: int) -> bool:
 def dataclass_of(kind: type[T], value: Any) -> T | None:
     """Make an instance of the schema's dataclass `kind` from an event's value; None if the value does not fit.
 
-    An absent field is None, if its type allows that: older logs lack some fields. Keys that `kind` does not have are
-    ignored.
+    - The value is not a JSON object: it does not fit.
+    - The value of a field has exactly one of the declared types: it is taken.
+    - A float is declared and the value is an int below LARGEST_FLOAT: it is taken, and stays an int.
+    - The field is absent: it is taken as None, if None is declared. Older logs lack some fields.
+    - Any other field: the value does not fit.
+
+    Keys that the dataclass does not have are ignored. The fields of `kind` must have plain types or unions of them,
+    such as `float | None`.
     """
     if not isinstance(value, dict):
         return None
@@ -217,8 +223,11 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield events, header sections and problems of an open binary stream, in its order.
 
-    The stream is read in blocks, so that a file of any size takes little memory. Line numbers count line feeds. A
-    carriage return alone, as a progress bar writes it, ends an event's text, too.
+    - The stream is read in blocks, so that a file of any size takes little memory.
+    - A line that a block cuts off is completed by the next block. If the line is already too long for an event, only
+      its beginning is kept.
+    - Line numbers count line feeds. A carriage return alone, as a progress bar writes it, ends an event's text, too.
+    - The first NUL byte of the stream yields a Problem; later ones do not.
     """
     unfinished = b""  # the start of the line that the last block cut off
     line = 1  # the line number of `unfinished`
@@ -247,9 +256,12 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
 
 
 def _shortened(unfinished: bytes) -> bytes:
-    """Return the first MAX_LINE_BYTES of a longer, unfinished line, with a short end after them.
+    """Return the first MAX_LINE_BYTES of an unfinished line, which is longer, with a short end after them.
 
-    The end keeps the fact that the line claims to be an event.
+    The end keeps the fact that the line claims to be an event:
+
+    - The line has TOKEN: the end is TOKEN.
+    - It has none yet: the end is its last bytes, because TOKEN may begin in them and go on in the next block.
     """
     # Without TOKEN the last bytes stay, because TOKEN may begin in them and go on in the next block.
     end = TOKEN if TOKEN in unfinished else unfinished[-len(TOKEN) :]
@@ -269,10 +281,16 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line of a log holds: a header, or events and their problems. Any other line holds nothing.
+    """Yield what a line of a log holds. `raw` is the line, `line` its number, and `offset` its first byte in the file.
 
-    `raw` is the line, `line` its number, and `offset` its first byte in the file. An event begins at TOKEN, and ends at
-    the next TOKEN or with the line.
+    An event begins at TOKEN, and ends at the next TOKEN or with the line.
+
+    - A line without TOKEN: its Header if it is a header line, else nothing.
+    - A line with TOKEN that is longer than MAX_LINE_BYTES: one Problem, and no event.
+    - A line with one TOKEN: the problems of its event, then the Event.
+    - A line with several TOKENs: a Problem, because it has several events. Then for each event the same as for one.
+
+    The text before the first TOKEN may be a launcher's prefix, which names the rank.
     """
     raw = raw.rstrip(b"\r\n")
     starts = [token.start() for token in re.finditer(TOKEN, raw)]  # where in `raw` each event begins
@@ -312,8 +330,12 @@ def _shown(text: bytes) -> str:
 def _header(raw: bytes, line: int) -> Header | None:
     """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
-    `raw` is the line without its line end. A byte-order mark or a launcher's short prefix, such as mpirun's
-    `[1,0]<stdout>:`, may stand before the `#`.
+    `raw` is the line without its line end. Two things may stand before the `#`: the byte-order mark of a file, and a
+    launcher's prefix of less than LONGEST_PREFIX bytes, such as mpirun's `[1,0]<stdout>:`. None is also returned if:
+
+    - any other text stands before the `#`;
+    - the line has more than MAX_LINE_BYTES from the `#` on;
+    - the JSON is damaged, or is not an object with exactly one key.
     """
     start = raw.find(HEADER)
     if start < 0:

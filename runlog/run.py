@@ -98,7 +98,13 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update `phase` by the event, and add the event's content to the attribute for its key.
+        """Update `phase` by the event, and add the event's content to the attribute for its key:
+
+        - epoch_start, epoch_stop -> `epochs`; in the same way block_... -> `blocks`, and eval_... -> `evaluations`.
+        - run_start -> `starts`; run_stop -> `stops`, and the phase is then "finished" or "aborted".
+        - eval_accuracy, eval_mean_iou -> `accuracies`.
+        - rank_times -> `rank_times`, if the value is a whole RankTimes; step_window -> `windows`.
+        - epoch_throughput of this project, throughput and tracked_stats of other submitters -> `rates`.
 
         An event of any other key is not kept. `scalar` cuts long values.
         """
@@ -130,7 +136,11 @@ class Run:
     def _note_interval(self, event: Event) -> None:
         """Note that an interval begins or ends: an epoch, a block of epochs, or an evaluation.
 
-        The event's key is one of _INTERVAL_KEYS. A stop completes the interval of its kind and number that is open.
+        The event's key is one of _INTERVAL_KEYS. Its metadata have the interval's number.
+
+        - A start adds an interval.
+        - A stop completes the interval of its kind and number that has started and not stopped.
+        - A stop without such an interval, as in a damaged log, adds an interval without a start.
         """
         kind, _, end = event.key.rpartition("_")  # "epoch", "start"
         mark = Mark(

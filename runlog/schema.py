@@ -399,8 +399,8 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
-    The types are those that a log holds. A dataclass's field with the default None may be absent, so it is not
-    required.
+    The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
+    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
     """
     if kind is Any:
         return {}

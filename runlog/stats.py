@@ -74,8 +74,9 @@ def t_cdf(t: float, freedom: float) -> float:
 def _incomplete_beta(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b), for 0 <= x < 1.
 
-    It is a continued fraction, evaluated by Lentz's method (Numerical Recipes, 6.4). The fraction converges fast only
-    below x = (a + 1) / (a + b + 2).
+    It is evaluated as a continued fraction by Lentz's method, until a term changes it by less than 1e-15 (Numerical
+    Recipes, 6.4). The fraction converges fast only below x = (a + 1) / (a + b + 2). There is no reflection for larger
+    x: `t_cdf` does not ask for them.
     """
     if x == 0:
         return 0.0

@@ -68,10 +68,12 @@ def as_json(verdicts: Iterable[Verdict]) -> str:
 
 
 def as_text(verdicts: Iterable[Verdict]) -> str:
-    """Return verdicts as text for a terminal, in aligned columns: status, check, place and finding.
+    """Return verdicts as text for a terminal, a line each: status, check, place and finding, in aligned columns.
 
-    A verdict that is not ok has up to two more lines: what was wanted, and what to do. Lines are not wrapped. Without
-    verdicts the text is empty.
+    - The column of the place (`where`) is left out if no verdict has one.
+    - A verdict that is not ok has up to two more lines: what was wanted, and what to do.
+    - Lines are not wrapped.
+    - Without verdicts the text is empty.
     """
     shown = list(verdicts)  # they are gone through several times
     status_width = max((len(verdict.status) for verdict in shown), default=0)

@@ -54,9 +54,14 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Open the log of a run for writing. If `path` is None, as on all ranks but the first, nothing is ever written.
+        """Open the log of a run for writing.
 
-        With `append`, lines are added to a file that may exist.
+        - `path` is None, as on all ranks but the first: nothing is ever written.
+        - Without `append`: the file is created. It must not exist, because results are never overwritten.
+        - With `append`: lines are added to the file, which is created if it does not exist.
+
+        Events go through mllog, the logger of the MLPerf benchmarks. Header lines and lines for people are written to
+        the same file directly.
 
         Raises ValueError if the file cannot be created, or exists and `append` is not set.
         """
@@ -106,7 +111,8 @@ class RunLog:
 def open_log(path: Path | None) -> Iterator[RunLog]:
     """Create the log of a run at `path`, pass it to the `with` block, and close it at the block's end.
 
-    If an exception leaves the block, the log ends as aborted for that reason. If `path` is None, nothing is written.
+    If an exception leaves the block, its message is logged as the reason of the abort, with a `run_stop` of status
+    aborted. The exception is then raised again. On ranks other than the first `path` is None, and nothing is written.
 
     Raises ValueError if the log cannot be created.
     """
@@ -126,7 +132,9 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 def close_for_dead(path: Path, reason: str) -> str:
     """End the log at `path` as aborted if a killed rank 0 left it without an end. Return why the run ended.
 
-    A log that has its end is not changed. Its own reason is returned, if it has one.
+    - There is no log: nothing is written, and `reason` is returned.
+    - The log has its `run_stop`: nothing is written. Its last logged reason is returned, else `reason`.
+    - Otherwise: `reason` and a `run_stop` of status aborted are added, and `reason` is returned.
 
     Raises OSError if the log cannot be read or written.
     """

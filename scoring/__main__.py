@@ -16,8 +16,13 @@ from scoring.record import InputError, TooFewRunsError
 def main(argv: list[str] | None = None) -> int:
     """Run the command that the first argument names, and return its exit status.
 
-    An error is one line on stderr. The status is then 1 if there are too few runs for a score, else 2. If `argv` is
-    None, the words are those of this process.
+    - The command ends: the status that it returns.
+    - The reader of the output has closed the pipe, as `| head` does: 0.
+    - There are too few runs for a score: 1, and one line on stderr.
+    - A wrong argument, or a file that cannot be read or written: 2, and one line on stderr.
+
+    `argv` are the words after the program's name; None means those of this process. If a shell asks for completions,
+    it is answered, and the process ends.
     """
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show

@@ -43,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
 
+    - Parquet: one table of all runs, with a row for each window.
+    - TensorBoard: a new folder for each run.
+    - MLflow: a new run on the tracking server for each run.
+
+    A folder or an MLflow run is named by the place of its log on the command line, from 0, and the log's file: `0-run`.
+
     Raises InputError if no form was asked for, a file or folder exists already, a package is not installed, or MLflow
     refuses a run.
     """
@@ -105,8 +111,9 @@ def to_tensorboard(record: Record, folder: Path) -> None:
 def to_mlflow(record: Record, uri: str, name: str) -> None:
     """Write a run to the MLflow tracking server at `uri`, as a new run called `name`.
 
-    Its experiment has the name of the run's model. The run's facts become parameters, and the values over its steps
-    become metrics.
+    - Its experiment has the name of the run's model, and is created if it does not exist.
+    - The run's facts become parameters, and the values over its steps become metrics.
+    - An aborted run is marked FAILED, any other FINISHED.
 
     Raises InputError if mlflow is not installed.
     """

@@ -179,7 +179,11 @@ class Record:
 
     @property
     def _lacks_start(self) -> bool:
-        """Whether the log begins in the middle of its run, as far as its format shows."""
+        """Whether the log begins in the middle of its run, as far as its format shows.
+
+        An MLLOG file then lacks the event of the run's start. In other formats the first row then does not know its
+        number of steps, because the row from which they are counted is missing.
+        """
         if self.format == "mllog":
             return self.run_start_s is None
         # Without the row from which its steps are counted, a first row does not know their number.
@@ -233,7 +237,9 @@ class Record:
     def _kinds_of_nodes(self) -> set[NodeKind]:
         """Return the kinds of nodes that the header describes. The set is empty for logs that are not our own.
 
-        All GPUs of a node are taken to be of the first one's model.
+        - A node with GPUs: their number, and the name of the first one. All are taken to be of this model.
+        - A node without GPUs: its CPU.
+        - A node that states neither is left out.
         """
         kinds = set()
         for node in nodes_of(self):

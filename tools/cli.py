@@ -64,8 +64,11 @@ def version() -> str:
 def main() -> int:
     """Run the command that the first word of the command line names, and return its exit status.
 
-    Without a word the list of commands is printed. The status is 2 for an unknown command, or if a command's packages
-    are missing.
+    - A shell asks for completions: it is answered.
+    - No word, or --help: the list of commands is printed.
+    - --version: the version is printed.
+    - An unknown command: an error is printed, and the status is 2.
+    - A command: it reads the other words. If its packages are missing, the status is 2.
     """
     if completion.is_asked():
         return answer_completion()
@@ -88,10 +91,14 @@ def main() -> int:
 
 
 def answer_completion() -> int:
-    """Answer a shell that asks for the completions of the word at the cursor. The shell ignores the status.
+    """Answer a shell that asks for the completions of the word at the cursor.
 
     - `paddle-reference sco<Tab>`: the command's name is completed here.
+    - `paddle-reference unknown --<Tab>`: nothing is completed.
     - `paddle-reference watch --on<Tab>`: the command is started, so that its own parser completes the option.
+
+    A parser answers by `completion.complete`, which ends the process. Otherwise an exit status is returned. The shell
+    ignores the status.
     """
     commands = PUBLISHING | TRAINING
     words = completion.words_before_cursor()

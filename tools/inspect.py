@@ -42,8 +42,15 @@ def estimates(
 ) -> list[JsonObject]:
     """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
 
-    `update_programs` are the programs of one update of the weights. `network_bytes_per_s` is the speed of a node's
-    network; None: nothing is estimated for several nodes.
+    `update_programs` are the programs of one update of the weights. An entry has:
+
+    - `device`: the card's name and memory;
+    - the fields of `roofline`, an upper bound of the images/s by the card's arithmetic and memory; if it cannot be
+      estimated, only `roofline_images_per_s`, which is None;
+    - `published`: the nearest published figure, or None;
+    - `traffic_gb`: the GB that each class of kernels moves;
+    - `scaling` and `published_scaling`, if the bytes/s of a node's network are given: the estimated cost of all-reduces
+      on several nodes, and the published scaling.
     """
     operators = operators_in_order(update_programs)
     tf32 = job.model.precision == "tf32"
@@ -94,11 +101,13 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 
 
 def build(job: env.Job) -> Any:
-    """Build the training program that rank 0 of a job runs. No GPU and no other rank is needed.
+    """Build the training program that rank 0 of a job runs, and return the `TrainingProgram`.
 
-    This sets environment variables and switches Paddle to static mode.
+    No GPU and no other rank is needed: Paddle gets an address on this machine for each rank, at which nobody listens.
+    The learning rate's schedule is made for SCHEDULED_STEPS steps; its length does not change the operators.
 
-    Raises ValueError if the job cannot be built, or if a tensor of a convolution is too large for cuDNN.
+    This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
+    cannot be built, or if a convolution's input or output is too large for cuDNN.
     """
     import paddle
 
@@ -118,9 +127,13 @@ def build(job: env.Job) -> Any:
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
     """Build a job's training program and return what `python -m tools.inspect` prints of it, for JSON.
 
-    With the bytes/s of a node's network, the estimates cover several nodes, too.
+    - The settings of the job, such as its precision and batch.
+    - The counts of its main program: operators, FLOPs, bytes.
+    - `verified`: what was proved of the program.
+    - `estimate`: an entry for each known card. With the bytes/s of a node's network, it covers several nodes, too.
 
-    Raises ValueError if the job cannot be built, or if the network's speed is given for a job of one rank.
+    Raises ValueError if the job cannot be built, or if the network's speed is given for a job of one rank: such a
+    program has no all-reduce.
     """
     if network_bytes_per_s is not None and job.cluster.world_size == 1:
         raise ValueError("--network: the program of one rank has no all-reduce: set --ranks 2 or more")

@@ -222,8 +222,9 @@ def _decoder_of_this_thread() -> Decoder:
 def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
     """Return the record of the sample `number` of a list, with the CRC-32 and the image size of the sample's file.
 
-    Raises ValueError, with the file's name, if training's decoder cannot decode it, or its label does not fit into a
-    record.
+    The file is checked first: it must be whole, and training's decoder must decode it.
+
+    Raises ValueError, with the file's name, if the file fails a check or its label does not fit into a record.
     """
     [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
     fault = fault_of_file(content) or _decoder_of_this_thread().fault(content)  # empty: there is none
@@ -280,9 +281,10 @@ def _write_sizes(file: Path, *, largest: folder.Size, images: int, more: JsonObj
 def find_sizes(source: Path, part: str) -> str:
     """Find the image of a part with the most pixels, and write its size to `<part>.sizes.json` in `source`.
 
-    Returns the file's name and content as text. Other entries of an existing file are kept.
+    Only the images' headers are decoded. If the file exists already, its other entries are kept, such as the SHA-256 of
+    the list that `pack` wrote. Returns the file's name and content as text.
 
-    Raises ValueError if the existing file is damaged, or the images cannot be found or read.
+    Raises ValueError if the existing file is damaged, the images cannot be found, or one of them is not an image.
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
@@ -303,11 +305,13 @@ def _batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[
 
 
 def write_lists(source: Path, labels: Path | None) -> list[str]:
-    """Write train_list.txt and val_list.txt of a folder with class folders. Returns a line of text for each list.
+    """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
-    `labels` is a file of lines `name label` for a val/ without class folders.
+    `labels` is for a val/ without class folders, as ImageNet's: a file of lines `name label`. None means that val/ has
+    class folders, too. Returns a line of text for each list: its file and the number of its images.
 
-    Raises ValueError, and writes nothing, if a list exists already or cannot be made.
+    Raises ValueError if a list exists already, a folder has no class folders, or an image has no label. Then no list is
+    written.
     """
     # Both lists are made before the first is written, so that an error leaves none behind.
     contents: dict[str, bytes] = {}
@@ -333,9 +337,9 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _flat_list(image_folder: Path, labels: Path) -> bytes:
     """Return the text of a list of the images in one folder, from a file `labels` with lines `name label`.
 
-    For the folder val: "x.JPEG 7" or "anything/x.JPEG 7" -> "val/x.JPEG 7".
+    For the folder val: "x.JPEG 7" -> "val/x.JPEG 7", and "anything/x.JPEG 7" -> "val/x.JPEG 7".
 
-    Raises ValueError if there is no file `labels`, or a line is wrong.
+    Raises ValueError if there is no file `labels`, a line has no label, or a line names no file of the folder.
     """
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
@@ -355,10 +359,12 @@ def _flat_list(image_folder: Path, labels: Path) -> bytes:
 
 @one_line
 def main() -> int:
-    """Pack an image folder into TARGET, find its largest images (--sizes), or list it (--lists).
+    """Do one of three things with an image folder: pack it, find its largest images (--sizes), or list it (--lists).
 
-    Returns the exit status: 0, or 130 after Ctrl-C. Raises ValueError if the folder cannot be packed, and RunError if
-    the system refuses to read or write a file.
+    Exactly one of TARGET, --sizes and --lists must be given. Returns the exit status: 0, or 130 after Ctrl-C. The same
+    command then goes on from there.
+
+    Raises ValueError if the folder cannot be packed, and RunError if the system refuses to read or write a file.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
@@ -386,9 +392,11 @@ def main() -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Write the lists, find the largest images, or pack both parts, and print a line of text for each part.
+    """Do for both parts, train and val, what the command line asks. Print a line of text for each part.
 
-    `main` has checked that exactly one of --lists, --sizes and TARGET is given.
+    - --lists: their lists are written.
+    - --sizes: the sizes of their largest images are found.
+    - TARGET: they are packed. `main` has checked that exactly one of the three is given.
     """
     if args.lists:
         for line in write_lists(args.source, args.labels):

@@ -30,8 +30,11 @@ Operators = list[Operator]
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
     """Return the operators of all programs of an update, in the order in which they run.
 
-    An all-reduce of the main program, the last one, sums a bucket of gradients over the ranks. It has the bytes and the
-    stream of its bucket. Any other operator has no bytes (None).
+    An update of the weights runs a program for each part of its batch. The last one is the main program, which sums the
+    gradients over the ranks. Each of its all-reduces sums one bucket of gradients.
+
+    - An all-reduce of the main program: an Operator with the bytes and the stream of its bucket.
+    - Any other operator: an Operator without bytes (None).
     """
     main = update_programs[-1]
     bucket_by_index = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the all-reduce's index in `main`
@@ -149,7 +152,8 @@ def step_time(
 def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
     """Return the name of the peak in `card.flops_per_s` at which each data type is computed: {"float32": "tf32"}.
 
-    The data types are those of the operators with FLOPs. Returns None if the card lacks one of the peaks.
+    The data types are those of the operators with FLOPs. A peak has the name of its data type. With `tf32`, float32 is
+    computed at the peak "tf32" instead. Returns None if the card lacks one of the peaks.
     """
     peak_names: dict[str, str] = {}
     for operator in operators:
@@ -183,10 +187,15 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 
 
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
-    """Return an upper bound of the images/s on `card`, and the times that it comes from, for JSON.
+    """Return a step's roofline on `card` for JSON: an upper bound of the images/s, and the times that it comes from.
 
-    `batch` is the number of images of a rank. Returns None if a peak is unknown: of a data type on this card, or of the
-    network between nodes.
+    All-reduces go over the card's own link (NVLink). `exposed_all_reduce_s` is the time in which the GPU waits for them
+    and computes nothing. `batch` is the number of images of a rank. With `tf32`, float32 is computed in TF32.
+
+    Returns None in two cases:
+
+    - The card's data sheet has no peak for a data type that the program computes in.
+    - There are more ranks than a node has GPUs: no data sheet gives the speed of the network between nodes.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or peak_names is None:
@@ -242,8 +251,9 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
-    An entry is such as {"table": name, "of_linear": {2: 0.97}}: two nodes have 0.97 times twice the throughput of one.
-    Tables without one node are left out.
+    There is an entry for each published table: {"table": name, "of_linear": {2: 0.97, 4: 0.95}}. There, 2 nodes have
+    0.97 times the throughput of perfect scaling, which is 2 times that of one node. Tables without a figure for one
+    node are left out.
     """
     scaled = []
     # A table has one publication's images/s by the number of nodes, all with the same number of GPUs.

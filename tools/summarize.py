@@ -31,10 +31,13 @@ RULESET = "4.0.0"
 def _median_and_range(
     records: Sequence[Record], values: Sequence[float | None], *, template: str, absent_thing: str
 ) -> str:
-    """Return the median and the range of a value of several runs: "74.2 s (median of 3; 73.9 s to 74.8 s)".
+    """Return the median and the range of a value of several runs as text.
 
-    `values` has a value for each record. `template` formats one value, such as "{:.1f} s". If a log lacks it (None),
-    the text is "no <absent_thing> in run_1.txt".
+    - Some runs lack the value (None): "no <absent_thing> in run_1.txt, run_3.txt".
+    - There is one run: "74.2 s".
+    - There are several: "74.2 s (median of 3; 73.9 s to 74.8 s)".
+
+    `values` has a value for each record. `template` formats one value, such as "{:.1f} s".
     """
     known = []
     logs_without = []
@@ -56,6 +59,9 @@ def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str
 
     Quality is the result of a run's last evaluation. Both rows give the median and the range over the runs, or name the
     logs that lack the value.
+
+    The time's unit is "s (unverified)" if the result must say that MLCommons did not verify it, else "s". The score's
+    `standing` decides that; without a standing (None) the unit is "s".
     """
     last_qualities: list[float | None] = []  # one of each run
     for record in records:
@@ -87,7 +93,9 @@ def _data_wait(records: Sequence[Record]) -> str:
 def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_only: bool) -> dict[str, str]:
     """Return the rows of the printed table that say what the runs measured, by their names.
 
-    With `throughput_only` there is no "quality" and no "time to train": such runs do not train to a target.
+    - "quality" and "time to train", unless `throughput_only`: runs of MODE=throughput do not train to a target.
+    - "result" and "data set", if the score has a `standing`: whether it is an official result, and of which data.
+    - "throughput" and "data wait", always.
     """
     rows: dict[str, str] = {}
     if not throughput_only:

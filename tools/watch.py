@@ -111,8 +111,8 @@ def target_of(run: Run) -> Any:
 def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
     """Estimate how many seconds a run takes from `step` to its `total` steps; it may reach its target earlier.
 
-    `sums` over the last windows give the mean time of a step. Returns None if the run has ended, or if something is
-    unknown.
+    `sums` over the last windows give the mean time of a step. None is returned if the run has ended, or if the step,
+    the total or the time of a step is unknown.
     """
     step_number = real(step)
     if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
@@ -124,7 +124,9 @@ def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
 def state_of(run: Run) -> JsonObject:
     """Return what is shown of a run, for JSON. What the log does not say is None.
 
-    Throughput and the share of the wait for data are over the last MEAN_OF windows together.
+    - Step, epoch and loss: of the last window of steps.
+    - Throughput and share of the wait for data: over the last MEAN_OF windows together.
+    - All else: of the last event of its kind, or of the configuration.
     """
     windows = last_windows(run)
     last_window: JsonObject = windows[-1] if windows else {}
@@ -237,7 +239,14 @@ def _plain(text: Any) -> Text:
 def draw(state: JsonObject, now_s: float) -> Group:
     """Draw the state that `View.look` returned as two tables for the terminal: one on the run, one on its nodes.
 
-    `now_s` is the current Unix time. What is not known is a dash.
+    What is not known is a dash. Some rows are there only if they apply:
+
+    - the slowest ranks, if the run logged them;
+    - the time left, while the run goes on;
+    - peak GPU memory and energy, if the run has logged its summary.
+
+    `now_s` is the current Unix time. If a run goes on, and it or a node wrote nothing for more than SILENT_S seconds
+    before, the tables say for how long.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -268,7 +277,13 @@ def draw(state: JsonObject, now_s: float) -> Group:
 
 
 def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
-    """Return the phase of a run in words, such as "aborted: out of memory" or "training, nothing new for 42 s"."""
+    """Return the phase of a run in words.
+
+    - The log has no entry: "nothing is written yet".
+    - The log has a reason for an abort: "aborted: out of memory".
+    - A run that goes on wrote nothing for more than SILENT_S seconds: "training, nothing new for 42 s".
+    - Otherwise only the phase: "training".
+    """
     if state["is_empty"]:
         return "nothing is written yet"
     words = str(state["phase"])
@@ -299,7 +314,8 @@ def _slowest(rank_times: JsonObject, kind: str) -> str:
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
     """Return a table of the nodes' last samples, a line for each GPU; "no telemetry" if there are no samples.
 
-    While a run goes on, a node without a sample for SILENT_S seconds before `now_s` (Unix time) is marked as silent.
+    A node without GPUs has one line. While a run goes on, a node without a sample for more than SILENT_S seconds before
+    `now_s`, the current Unix time, is marked as silent.
     """
     if not nodes:
         return "no telemetry"

@@ -27,9 +27,14 @@ _WORDS = (
 def in_words(node: ast.expr) -> str:
     """Return in words what an expression of a rule file wants. For instance:
 
-    v['value'] > 0                      -> above 0
-    v['value'] > 0 if s['x'] else True  -> above 0, where x
-    v['value'] in s['names']            -> value in names
+        v['value'] > 0                       -> above 0
+        v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
+        v['value'] > 0 if s['x'] else True   -> above 0, where x
+        v['value'] in s['names']             -> value in names
+        ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
+
+    An expression that joins others is put into words part by part. Any other expression gets the words of its pattern
+    in _WORDS. If it has no pattern, like the fourth example, its text is returned without brackets around names.
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):

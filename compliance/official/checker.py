@@ -42,8 +42,11 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, and report what violates them.
 
-        common.yaml comes first. The code of its rules enqueues further files. If several files have a rule for a key,
-        failures and wrong counts are reported by the last of these files only.
+        The first file is common.yaml. The code of its rules enqueues further files, depending on the events' values:
+        the file of the division, such as closed_common.yaml, which enqueues the file of the benchmark.
+
+        If several files have a rule for a key, failures and wrong counts are reported by the last of these files only.
+        Other findings count in every file: `_AppliedFile.apply` reports them at once.
         """
         names_to_apply = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
@@ -97,8 +100,14 @@ class _AppliedFile:
     def apply(self, events: Sequence[Event], collector: FindingCollector) -> None:
         """Apply the rules to all events of a log. Call it once.
 
-        Failures of single events and wrong numbers of events are kept in `result_by_key`, because a later file may
-        override them. All other findings are added to `collector` at once.
+        Failures of single events and wrong numbers of events are kept in `result_by_key`. A later file with a rule for
+        the same key overrides them, so the caller reports them at the end. These are added to `collector` at once,
+        because no later file overrides them:
+
+        - keys without an event, if another key's event would do as well (AT_LEAST_ONE_OR)
+        - checks that no event met, although at least one must (ATLEAST_ONE_CHECK)
+        - the first event at which the official checker ends with a traceback
+        - wrong lists of names, which the checks after the last event compare (END)
         """
         for initialise in self.file.begin:
             initialise(None, self.state)  # None: there is no event yet
@@ -158,10 +167,14 @@ class _AppliedFile:
     def _check_listed_names(self, check: Check, collector: FindingCollector) -> None:
         """Report a breach if the names that a log's events list are not those that the rule file wants.
 
-        For instance, the events weights_initialization must name each tensor of the reference model once. `check`
-        compares the listed with the wanted names:
+        For instance, each event weights_initialization names a tensor. Together they must name each tensor of the
+        reference model once. The rules have collected the names in the state, and `check` is a comparison:
 
-            sorted(s['initialized_tensors']) == [...]
+            sorted(s['initialized_tensors']) == [...]  # the listed names, and the wanted ones
+
+        `check.other_key` is the key of the events that name the tensors. Nothing is checked in a log without these
+        events, because another finding reports that. The finding has the first three names that are missing, and the
+        first three that are unknown or listed twice.
         """
         result_of_naming_key = self.result_by_key[check.other_key]  # of the events that name the tensors
         if not result_of_naming_key.event_count:  # another finding reports that
@@ -226,9 +239,12 @@ class _KeyResult:
         self._listed_failures: list[Finding] = []  # dropped if a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """Count the next event of the key, and apply the rule to it.
+        """Count the next event of the key, and apply the rule to it in this order:
 
-        For keys submission_..., the checks of each event are made for the first event only.
+        1. Keep the line and the value of the first event, and whether a later event has another value.
+        2. Apply the checks of each event, then run the rule's code. For keys submission_..., only for the first event.
+        3. Apply `first_check` if the event is the first one.
+        4. Note whether the event meets `any_check`, which at least one event must meet.
         """
         self.event_count += 1
         is_first = self.event_count == 1
@@ -263,7 +279,10 @@ class _KeyResult:
     def _note_if_any_check_is_met(self, check: Check, event: Event) -> None:
         """Set `is_any_check_met` if an event meets `check`, which at least one event of the key must meet.
 
-        The largest value so far is kept, to be shown if no event meets the check.
+        The largest value so far is kept, too. It is shown if no event meets the check.
+
+        The official checker ends with a traceback if the check raises an exception, such as for a text instead of a
+        number. The first such event of the file is kept as a finding.
         """
         is_value_number = is_number(event.value)
         if is_value_number and (self._largest is None or event.value > self._largest.value):
@@ -379,9 +398,11 @@ class _KeyResult:
             collector.add_unlisted(self._listed_failures[-1], unlisted_count)
 
     def report_wrong_count(self, collector: FindingCollector) -> None:
-        """Report a wrong number of events.
+        """Report a wrong number of events. There are three cases:
 
-        An event that is repeated with the same value only warns, as in the official checker.
+        - Exactly one is required, and it is repeated with the same value: a warning, as in the official checker.
+        - Exactly one is required, and it is repeated with another value: an error.
+        - There are fewer events than required: an error.
         """
         rule = self.rule
         count = self.event_count

@@ -156,8 +156,12 @@ def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
     """Return the reference point that a submission with the global batch `batch` is compared with, and why this one.
 
-    `points` are those of `reference`, or some of them, sorted by batch. None if `batch` is larger than that of each
-    point.
+    `points` are those of `reference`, or some of them, sorted by batch.
+
+    - `batch` is larger than that of each point: None.
+    - A point has this batch: this point.
+    - `batch` is smaller than that of each point: the first point.
+    - `batch` lies between those of two points: an interpolated point on the line between them.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -178,8 +182,11 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
     """Return the reference points that lie above no line between two others: the lower convex envelope.
 
-    The x of a point is its batch, and the y its mean. Points of a smaller batch than that of the fastest point are left
-    out.
+    The x of a point is its batch, and the y its mean epochs to the target. Points of a smaller batch than that of the
+    fastest point, the one with the fewest epochs, are left out.
+
+    rcp_checker means to keep the same points, but keeps some above the envelope. It compares each point with its
+    neighbours once, and not again after a later point was dropped (mlcommons/logging #368).
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
@@ -208,8 +215,12 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    The mean is without the fastest and the slowest runs. `least` is the lowest mean with which a `submission` passes.
-    `allowed_samples` lower it for some benchmarks.
+    - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs
+    - std: the standard deviation of all these runs
+    - least: the lowest mean with which the runs of a `submission` pass. It is the lowest one that can be chance, less
+      `allowed_samples`, by which the rules of a benchmark let a result converge earlier; 0 for most benchmarks.
+
+    The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     values = sorted(record[unit])
@@ -232,8 +243,9 @@ def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allo
 def _points_kept_by_tool(points: Sequence[ReferencePoint], submission: SubmissionRuns) -> tuple[ReferencePoint, ...]:
     """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
 
-    It drops points whose mean is above the line between their neighbours. This is one pass: a point that was kept is
-    not looked at again.
+    - It drops points of a smaller batch than that of the point with the least mean.
+    - It drops a point whose mean is above the line between its two neighbours. This is one pass: a point that was kept
+      is not looked at again after a later one was dropped.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
@@ -298,7 +310,10 @@ def _numpy_std(values: Sequence[float]) -> float:
 def _numpy_sum(values: Sequence[float]) -> float:
     """Return the sum of up to 128 numbers, added in numpy's order, so that it has the same digits as numpy.sum.
 
-    numpy arranges the numbers in rows of eight, sums each column, and adds the eight sums in pairs.
+    1. The numbers are arranged in rows of eight, and each of the eight columns is summed. For 19 numbers, the first
+       column is values[0] + values[8].
+    2. The eight sums are added in pairs: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
+    3. The numbers that fill no whole row are added one by one.
     """
     count_in_rows = len(values) - len(values) % 8
     total = 0.0

@@ -92,8 +92,8 @@ def _find_unreadable_lines(
 ) -> set[int]:
     """Read a log as mlperf-logging's parser does, and return the numbers of the lines at which it ends with an error.
 
-    Unlike that parser, this function reads on after such a line, up to `last_line`. `take_event` is called with each
-    event that is read.
+    Unlike that parser, this function reads on after such a line, up to `last_line`. It stops at a line of
+    _MOST_CHARACTERS or more, whose number is returned, too. `take_event` is called with each event that is read.
     """
     unreadable: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
@@ -132,8 +132,10 @@ def _is_damage_error_at(finding: Finding, lines: set[int]) -> bool:
 def _parse_event(text: str, line: int) -> Event:
     """Return the event of a text such as `:::MLLOG {"key": "seed", "value": 1, "metadata": {}, "time_ms": 5}`.
 
-    The event has neither a type nor an offset. Raises ValueError, TypeError, KeyError, OverflowError or RecursionError
-    if the text is not such an event.
+    `line` is its line number in the log. A key that is not a text becomes empty. The event has neither a type nor an
+    offset in the file, because no official rule looks at them.
+
+    Raises ValueError, TypeError, KeyError, OverflowError or RecursionError if the text is not such an event.
     """
     if not text.startswith(_TOKEN):
         raise ValueError("no event")

@@ -138,6 +138,9 @@ def _compile_and_or(node: ast.BoolOp) -> Code:
 def _compile_comparison(node: ast.Compare) -> Code:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
+    A chain holds if each of its comparisons holds. As in Python, its operands are computed from left to right, up to
+    the first comparison that does not hold, because a later operand could raise an exception.
+
     Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """
     if not all(type(op) in _COMPARISONS for op in node.ops):
@@ -164,8 +167,11 @@ def _compile_comparison(node: ast.Compare) -> Code:
 def _compile_arithmetic(node: ast.BinOp) -> Code:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    The function raises TypeError if an operand is not a number. Raises SyntaxError for an unknown operator, and for a
-    power whose exponent is not a constant float.
+    Two rules keep an operation from taking all memory. The function raises TypeError if an operand is not a number: a
+    text times a number may be of any length. The exponent of a power must be a constant float, as in
+    `v['value'] ** 0.5`: the power of two whole numbers may have any number of digits.
+
+    Raises SyntaxError for another power, and for an operator that no rule of mlperf-logging has.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None:

@@ -65,8 +65,11 @@ class Check:
     def sides(self) -> list[Code]:
         """Return functions that compute the sides of the check's comparison; empty if it is not a comparison.
 
-        v['value'] == 5                   -> functions that return the event's value, and 5
-        sorted(s['names']) == ['a', 'b']  -> functions that return s['names'] as it is, and ['a', 'b']
+            v['value'] == 5                   -> functions that return the event's value, and 5
+            sorted(s['names']) == ['a', 'b']  -> functions that return s['names'] as it is, and ['a', 'b']
+
+        `sorted` is dropped. It would raise an exception for a list of texts and numbers, and the caller only wants to
+        show the list.
         """
         if not isinstance(self.node, ast.Compare):
             return []
@@ -306,7 +309,14 @@ def _parsed(parse: Callable[[str], _Parsed], text: str, name: str, key: str) -> 
 
 
 def _rule_of_block(name: str, fields: JsonObject, key_by_state_name: Mapping[str, str]) -> Rule:
-    """Return the rule in the `fields` of a KEY block of the rule file `name`.
+    """Return the rule in the `fields` of a KEY block of the rule file `name`:
+
+    - NAME: the key.
+    - REQ: the number of its events, as `_least_count` explains it. OPTIONAL if the field is missing.
+    - CHECK: the checks of each event.
+    - FIRST_CHECK: the check of the first event.
+    - ATLEAST_ONE_CHECK: the check that at least one event must meet.
+    - POST: the code that runs after the checks of an event.
 
     `key_by_state_name` has for each name in the state the key whose events set it. Raises ValueError for a text whose
     form is not known.
@@ -356,13 +366,18 @@ def _checks(name: str, key: str, texts: str | list[str], key_by_state_name: Mapp
 
 
 def read_check(name: str, key: str, text: str, key_by_state_name: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Parse the expression `text`, which the rule file `name` has as a check of the events of `key`. For instance:
+    """Parse the expression `text`, which the rule file `name` has as a check of the events of `key`.
 
-        s['run_started']  -> a check of order: after a run_start
-        v['value'] > 0    -> a check of the value
+    In the expression, `v` is the event and `s` the state. `key_by_state_name` has for each name in the state the key
+    whose events set it. For instance, if the events of run_start set `run_started`:
 
-    `key_by_state_name` has for each name in the state the key whose events set it. Raises ValueError for an unknown
-    form.
+        s['run_started']      -> a check of order: this event comes after a run_start
+        not s['run_started']  -> a check of order: this event comes before any run_start
+        v['value'] > 0        -> a check of the value
+        'file' in v['metadata'] -> a check of the metadata
+        ll.timestamp < 9      -> a check of the time
+
+    Raises ValueError if the form of the expression is not known.
     """
     code = _parsed(expression, text, name, key)
     node = ast.parse(text.strip(), mode="eval").body

@@ -107,9 +107,14 @@ class ToolReader:
             self._last_trained = round(event.metadata["epoch_num"], _EPOCH_DECIMALS)
 
     def _read_stop(self, event: Event) -> None:
-        """Keep how many epochs or samples the run needed to reach the target; NOT_CONVERGED for a run without success.
+        """Decide at run_stop how many epochs or samples the run needed to reach the target.
 
-        Raises KeyError or ValueError if rcp_checker would end with an error here.
+        - The status is not success: NOT_CONVERGED.
+        - stable_diffusion: the samples (or steps) of the earliest evaluation whose metrics reach the target.
+        - Any other benchmark: the epochs or samples that the last evaluation states.
+
+        Raises KeyError if the event has no status, if there was no evaluation, or if an evaluation lacks a metric, and
+        ValueError if no evaluation of stable_diffusion reaches the target. rcp_checker fails in these cases, too.
         """
         if event.metadata["status"] != "success":  # raises the KeyError of an event without a status
             self._to_target = NOT_CONVERGED

@@ -27,8 +27,11 @@ IMPORTED = {
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
     """Run one of mlperf-logging's tools. Return its exit status and everything that it printed.
 
-    The status is None if the tool did not end within TIMEOUT_S, and was killed. Raises ValueError if the right release
-    of mlperf-logging, or a package that the tool imports, is not installed.
+    A tool that does not end within TIMEOUT_S is killed: the status is None, and the text says so. The tool runs in an
+    empty folder, because the tools write into the working directory.
+
+    Raises ValueError if the installed mlperf-logging is not the release whose rules this project has, or if a package
+    that the tool imports is not installed.
     """
     _check_installed(tool)
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
@@ -95,7 +98,10 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and compare it with `minutes`, our own score.
 
-    The verdict fails if the scores differ or if one is missing. The tool writes into the folder.
+    The verdict fails if the scores differ, if the tool gives no score or several, and if `minutes` is None.
+
+    The tool writes into the folder. It runs twice: the first run leaves the scaling of the convergence test there, and
+    only the second run applies this scaling to the score.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
@@ -115,7 +121,8 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write the rule files that check our own benchmarks into `folder`, and return the path of common.yaml in it.
 
-    These are the files common to all benchmarks, and this project's own.
+    These are the files common to all benchmarks, and this project's own. One file names the next: their paths are made
+    absolute, because the official checker looks for other paths in its own package.
     """
     common_names = [f"training_{ruleset}/{name}" for name in ("common.yaml", "closed_common.yaml", "open_common.yaml")]
     own_names = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]

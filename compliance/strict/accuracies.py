@@ -38,8 +38,11 @@ def states_benchmark_data(run: LoggedRun, benchmark: Benchmark) -> bool:
 def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
     """Return whether a run's accuracies show that it used the benchmark's data set, but states a wrong eval_samples.
 
-    For instance, it states the number of batches. All accuracies must be shares of the benchmark's number of samples,
-    and not all of them shares of the stated number.
+    For instance, it states the number of batches. An accuracy fits a number of samples if accuracy * number is whole.
+    All accuracies must fit the benchmark's number, and not all of them the stated one. The answer is also False if
+
+    - train_samples is not the benchmark's, or eval_samples is not a whole number above 0, or
+    - there are fewer than three different accuracies, because these may fit by chance.
     """
     stated_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(stated_samples, COUNT):
@@ -57,7 +60,14 @@ def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    Fewer than 4 epochs from one evaluation to the next are a breach only if `exact` is true.
+    Nothing is reported if the run has no evaluations, or if it started 4 epochs from each evaluation to the next. Some
+    such runs state other numbers, such as epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs. Otherwise
+    the stated numbers decide. A breach is
+
+    - a first evaluation after epoch 4,
+    - more than 4 epochs from one evaluation to the next; if `exact` is true, also fewer than 4,
+    - more than EVENTS_KEPT evaluations, because the others were not kept and cannot be checked, and
+    - 4 or more epochs after the last evaluation.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: of the initial weights
@@ -84,8 +94,12 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
     """Return whether a run is on schedule by the number of epochs that it started before each evaluation.
 
-    Evaluations before the first epoch are left out. The stated epochs of all evaluations count, too: they may grow by
-    `period` at most.
+    The first three conditions leave out evaluations before the first epoch:
+
+    - At least two evaluations are left, and exactly `period` epochs were started from one to the next.
+    - At most `period` epochs were started before the first evaluation.
+    - Fewer than `period` epochs were started after the last evaluation.
+    - The stated epoch numbers of all evaluations grow by at most `period` from one evaluation to the next.
     """
     started_before = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started > 0]
     if len(started_before) < 2:
@@ -106,8 +120,12 @@ def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: i
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
     """Report a breach if a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. So accuracy * `samples`
-    must be a whole number.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If accuracy * `samples` is
+    not always a whole number, this function looks for the number that makes it whole for all accuracies:
+
+    - The number is larger than `samples`: the padding of the last batch was counted. This is a warning.
+    - The number is smaller: samples were left out. This is an error.
+    - No number is found: the accuracies are means over the workers' accuracies, which no rule forbids.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
@@ -127,8 +145,13 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the least number near `samples` that makes accuracy * number whole for all accuracies of a run.
 
-    The number differs from `samples` by a global batch at most. None if no number fits, or if the accuracies are so few
-    that a wrong number may fit by chance.
+    The candidates are the numbers from `samples` - batch up to, but not including, `samples` + batch. A run that drops
+    its last, incomplete batch counts up to a batch less, and a run that pads this batch counts up to a batch more.
+    Return None if
+
+    - the log states no global batch, or one larger than `samples`,
+    - the accuracies are so few that a candidate may fit them by accident, or
+    - no candidate fits them.
     """
     batch = run.global_batch
     if batch is None or batch > samples:

@@ -33,8 +33,10 @@ class Mark(NamedTuple):
 def marks(run: LoggedRun) -> list[Mark]:
     """Return the marks by which a run is recognised: another run with an equal mark is a copy.
 
-    A mark is left out if the log has too few different values for it. A coarse clock gives equal times, and few
-    accuracies may be equal by chance.
+    - `run`: the start, the end and the accuracies together. Left out if the log states no start.
+    - `times`: the durations of the epochs, evaluations and other parts. Left out if there are fewer than 10 different
+      durations above 0, because a coarse clock makes equal ones.
+    - `accuracies`: left out if there are fewer than 5 different ones, because these may be equal by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -51,8 +53,15 @@ def marks(run: LoggedRun) -> list[Mark]:
 def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
     """Return what is equal in two runs of one submission, and so shows that one is a copy; empty if nothing is.
 
-    For instance "its times are". The caller adds "those of result_1.txt". `ours` says whether the benchmark is one of
-    this project's.
+    The text begins a sentence that the caller ends: "its times are" + "those of result_1.txt". It names the first of
+
+    - start, end and accuracies together,
+    - times and accuracies together,
+    - the start alone,
+    - times or accuracies alone.
+
+    The last two count only if the benchmark is one of this project's (`ours`). Logs of other benchmarks may hold few
+    accuracies and coarse times, which are equal more easily.
     """
     marks_of_other = marks(other)
     equal_marks = {mark.what for mark in marks(run) if mark in marks_of_other}
@@ -73,8 +82,11 @@ def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str
 def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
     """Return what two runs share more often than two trainings do by chance; empty if there is nothing.
 
-    For instance "3 of 9 losses of step_windows are". The caller adds "those of result_1.txt". `least_digits` is for
-    equal intervals: their chance is at most 10 ** -`least_digits`.
+    The text is that of the first comparison that finds something: the counts of right images, the intervals, then the
+    losses. It begins a sentence that the caller ends: "3 of 9 losses of step_windows are" + "those of result_1.txt".
+
+    Equal intervals are found if their chance is 10 ** -`least_digits` or less. Call it for this project's benchmarks
+    alone: the chances were measured there.
     """
     return (
         _describe_equal_counts(run, other)
@@ -87,10 +99,16 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) 
 
 
 def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Return how many counts of right images two ResNet runs share in their evaluations; empty if chance explains them.
+    """Return how many counts of right (correctly classified) images are equal in the evaluations of two ResNet runs.
 
-    For instance "5 of 9 counts of right images are". The caller adds "those of result_1.txt". Equal rises between
-    counts are found, too: they show a copied curve that was moved.
+    The text begins a sentence that the caller ends: "5 of 9 counts of right images are" + "those of result_1.txt". It
+    is empty if chance explains the equal counts, if the log does not state eval_samples, or for another benchmark. The
+    first of these that chance does not explain is described:
+
+    - equal counts in the n-th evaluations of both runs
+    - equal rises from one count to the next, which show a copied curve that was moved up or down
+
+    A value that is equal in several places counts once, because a run that diverged finds the same images each time.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -146,9 +164,11 @@ def _rises(counts: Sequence[int]) -> list[int]:
 
 
 def _least_beyond_chance(places: int, chance: float) -> int:
-    """Return the least number of equal places in two runs that chance cannot explain; `places` + 1 if there is none.
+    """Return the least number of equal places in two runs that cannot be explained by chance.
 
-    `chance` is the chance that one place is equal. Fewer than one submission in 1,000 reaches the number by chance.
+    `chance` is the chance that one of the `places` is equal. The number is at least 3, and so high that fewer than one
+    submission in 1,000 reaches it by chance. (A submission of 5 runs has ten pairs of runs.) If even all places may be
+    equal by chance, the number is `places` + 1, which is never reached.
     """
     for count in range(LEAST_EQUAL_VALUES, places + 1):
         chance_of_two_runs = math.comb(places, count) * chance**count  # at most
@@ -169,11 +189,12 @@ class _EqualIntervals(NamedTuple):
 
     @property
     def log_of_inverse_chance(self) -> float:
-        """Return log(1 / p). p is an upper bound on the chance that so many intervals or more are equal by accident.
+        """Return the natural logarithm of 1 / p. p is the chance that so many intervals or more are equal by accident.
 
-        n intervals are compared. s is the share of equal ones, and c the chance of one. Chernoff's bound is
+        p is bounded by Chernoff's bound, p <= exp(-n KL(s || c)), with the n compared intervals, the share s of the
+        equal ones, and the chance c of one. KL(s || c) is s log(s / c) + (1 - s) log((1 - s) / (1 - c)).
 
-            log(1 / p) = n (s log(s/c) + (1-s) log((1-s) / (1-c)))
+        0 if no more intervals are equal than chance would give.
         """
         if not self.compared or self.equal <= self.compared * self.chance_of_one:  # as many as chance gives
             return 0.0
@@ -186,10 +207,14 @@ class _EqualIntervals(NamedTuple):
 
 
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
-    """Return how many intervals of two runs are equal to the clock's tick; empty if chance may explain them.
+    """Return how many intervals are equal in two runs to the clock's tick: epochs, blocks, evaluations and windows.
 
-    For instance "51 of 90 intervals are, to the clock's tick,". The caller adds "those of result_1.txt". Chance
-    explains them if its probability is above 10 ** -`least_digits`.
+    The text begins a sentence that the caller ends: "51 of 90 intervals are, to the clock's tick," + "those of
+    result_1.txt". It is empty if fewer than 3 intervals are equal, or if as many are equal by chance more often than
+    once in 10 ** `least_digits`.
+
+    The n-th interval of a kind in one run is compared with the n-th in the other. The chances of the kinds are
+    multiplied: their logarithms are added.
     """
     equal = 0
     compared = 0
@@ -234,9 +259,10 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 
 
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun) -> str:
-    """Return how many losses are equal in the n-th step windows of two runs; empty if fewer than 3 different ones are.
+    """Return how many losses are equal in the n-th step windows of two runs.
 
-    For instance "9 of 20 losses of step_windows are". The caller adds "those of result_1.txt".
+    The text begins a sentence that the caller ends: "9 of 20 losses of step_windows are" + "those of result_1.txt". It
+    is empty if fewer than 3 different losses are equal. A loss has 24 bits, so even three equal ones are no accident.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
@@ -249,7 +275,13 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun) -> str:
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return the key of a seed: no two runs may have seeds with equal keys. None if the seed is not compared.
+    """Return the key of a seed: no two runs may have seeds of an equal key. None: the seed is not compared.
+
+    - The event has no value: None.
+    - The benchmark is one of this project's: the seed's text.
+    - Another benchmark, and the rules of the round ask for different seeds: the seed's text, and the file and the line
+      of code that logged it.
+    - Another benchmark in an older round: None.
 
     The text of a whole number is the same however it is written: `7`, `"+7"` and `7.0` give "7".
     """

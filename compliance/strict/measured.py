@@ -132,7 +132,9 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Check the losses and the last step of a run that ended with success at `line`, the line of its run_stop.
 
-        The last step is checked only if the run just measures throughput. Other plans have no last step.
+        - A loss that is not a number is a fault.
+        - Another last step than the planned one is a fault, if the run only measures throughput. The plan of any other
+          run has no last step.
         """
         losses = self._run.losses
         lost = losses.count(None)
@@ -146,8 +148,8 @@ class Measured:
     def judge_short_throughputs(self) -> None:
         """Report each epoch_throughput that states too little time for its epoch. Call it after the last event.
 
-        The stated time may be shorter by the time that training waited for checkpoints in the epoch. The event of a
-        checkpoint may come after the end of the epoch.
+        The stated time may be shorter than the epoch by the time that training waited for checkpoints in that epoch.
+        This can only be judged at the end, because the event of a checkpoint may come after the end of the epoch.
         """
         for short in self._short_throughputs:
             last_step_before_epoch = (short.epoch - 1) * self._plan.epoch_steps
@@ -215,7 +217,11 @@ class Measured:
     ) -> None:
         """Compare the window of `line` with the one that the plan has after `previous_step`, where the last one ended.
 
-        The first difference is kept as a fault.
+        The first of these that does not hold is kept as a fault:
+
+        - It has the planned number of steps, follows the last window, and has a global batch of images in each step.
+        - It is of the planned phase and of the open epoch. A run that only measures throughput calls this epoch 1.
+        - It took some time, and did not wait for data for longer than that.
         """
         steps = window.steps
         wait_s = window.data_wait_s
@@ -257,8 +263,10 @@ class Measured:
     def _check_rank_times(self, event: Event) -> None:
         """Keep a fault if an event rank_times cannot be of this run.
 
-        The least, the median and the most time must be in this order, from 0 on. The ranks that took most must be ranks
-        of the run. The times that ranks computed may be missing.
+        - The event must fit the schema, and the log must have a run_summary.
+        - The least, the median and the most time that ranks waited for data must be in this order, from 0 on.
+        - The times that ranks computed must be in this order, too. They may be missing.
+        - The ranks that took most must be ranks of the run.
         """
         times = dataclass_of(schema.RankTimes, event.value)
         summary = self._run.summary
@@ -284,8 +292,13 @@ class Measured:
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput: the images, seconds and images/s of an epoch.
 
-        `epoch` is None if the event states none. The values must agree with each other, with the epoch's windows, with
-        the log's clock and with the size of the data set.
+        `epoch` is the epoch's number; None if the event states none. An event without this number, or with values that
+        are not numbers above 0, is a breach and is not checked further. Otherwise the values must agree with
+
+        - each other: images/s is images over seconds,
+        - the sums of the epoch's windows,
+        - the time of the epoch by the log's clock, which is compared once the epoch has stopped, and
+        - the size of the data set.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
@@ -331,7 +344,10 @@ class Measured:
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
         """Keep a fault for each stated total of an epoch (images, time, waiting) that is not the sum of its windows.
 
-        Keep a fault, too, if the epoch's last window ends at another step than planned.
+        The seconds may differ by the rounding of the event and of each window.
+
+        If the number of steps per epoch is known, keep a fault, too, if the epoch's last window ends at another step
+        than epoch * steps per epoch.
         """
         sums = self._epoch_sums
         rounding_s = _ROUNDING_ERROR_S * (sums.windows + 1)  # of each window and of the event
@@ -351,6 +367,11 @@ class Measured:
         """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
         The training time is from epoch_start to epoch_stop, without evaluations.
+
+        - The event is not of the last epoch that ended: a breach.
+        - The times agree: nothing.
+        - The stated time is longer: a breach.
+        - The stated time is shorter: kept for `judge_short_throughputs`, because checkpoints may explain it.
         """
         epoch = stated.epoch
         training_ms = self._last_epoch_training_ms
@@ -373,8 +394,12 @@ class Measured:
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a breach if a throughput in another submitter's log does not fit the duration of the epoch before it.
 
-        The event's value is taken as images/s. At that rate, the data set must take as long as the last epoch trained
-        by the log's clock.
+        The event's value is taken as images/s: a number, or a table that has it as `throughput` or `imgs_sec`. At that
+        rate the data set must take as long as the last epoch trained by the log's clock. Nothing is checked if
+
+        - the event is within an epoch, or no epoch of a time above 0 has ended,
+        - the value has another form, or
+        - the log does not state train_samples.
         """
         images_per_s = event.value
         if isinstance(images_per_s, dict):  # two forms are known

@@ -19,7 +19,11 @@ RULE = "epoch-time"
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
     """Report breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
 
-    Steps and evaluations are checked for ResNet alone. Call it once the whole log has been read.
+    - Epochs are compared with each other, in every benchmark.
+    - The time of a step is checked for ResNet alone.
+    - The time of an evaluation is checked for ResNet alone, and only if train_samples is that of the benchmark.
+
+    Call it once the whole log has been read.
     """
     trained = [part for part in order.trained if part.epoch_ms > 0]
     _check_epochs(trained, collector)
@@ -73,8 +77,10 @@ class _EpochTime(NamedTuple):
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Report a breach if a training step of ResNet takes less time than to launch its 500 kernels.
 
-    The time of a step is computed from the time of an epoch. That time is estimated in up to three ways, so there may
-    be three breaches.
+    A log does not state the time of a step. It is the time of an epoch over the steps of an epoch. The time of an epoch
+    is estimated in up to three ways, each with a bound of its own, so there may be three breaches.
+
+    Nothing is checked if the log lacks train_samples, global_batch_size or run_stop.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)
@@ -111,7 +117,8 @@ def _check_evaluations(
 ) -> None:
     """Report a breach if the fastest evaluation takes far less time than the fastest training of as many images.
 
-    The log must state train_samples. If the log has no time of a single epoch, the mean time of an epoch is used.
+    The log must state train_samples. Nothing is checked if the log lacks eval_samples or run_stop, or if the fastest
+    evaluation has no time above 0. If the log has no time of a single epoch, the mean time of an epoch is used.
     """
     train_samples = run.stated_count(schema.TRAIN_SAMPLES)
     eval_samples = run.stated_count(schema.EVAL_SAMPLES)

@@ -31,8 +31,9 @@ class Plan:
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
         """Return the steps and the phase that a window must have if it begins in `epoch`, after `steps_done` steps.
 
-        A window is shorter than `most_window_steps` if its epoch ends before. A run that only measures throughput has
-        the phases "warmup" and "measured" instead of epochs.
+        A window ends where its epoch ends. A run that only measures throughput has two phases instead of epochs,
+        "warmup" and "measured", and a window ends where its phase ends. Otherwise a window has `most_window_steps`; if
+        the log does not state this number, the window is not limited by it.
         """
         if not self.measured_end:
             phase = "train"
@@ -50,7 +51,8 @@ class Plan:
 def plan_of_run(run: LoggedRun) -> Plan:
     """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
 
-    Sizes that the log does not state are 0. The ends of the two phases are 0 unless MODE is "throughput".
+    If one of these events is missing or not above 0, the batch and the steps of an epoch are 0. The two phases end at 0
+    unless the setting MODE is "throughput".
     """
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))
     batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))

@@ -50,8 +50,11 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, all findings of rules
-        that do not apply to this run are dropped.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any.
+
+        Rules may hold for some benchmarks or one division only. At the end, the findings of rules that do not hold for
+        this run are dropped, also those of single events, and a note names each such rule. A rule for some benchmarks
+        holds for a run only if this project has the run's benchmark in this round.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -122,7 +125,8 @@ class Policy:
     def _check_caches(self) -> None:
         """Report each cache_clear event that says that the cache was not cleared, and a clearing that came too late.
 
-        Only the earliest clearing must be in time, because each node may log its clearing by its own clock.
+        The earliest clearing may come up to `late_ms`, a bound of the rule, after run_start. The others may be later,
+        because each node may log its clearing by its own clock. A log without any cache_clear breaks another rule.
         """
         cleared: list[Event] = []
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:
@@ -198,8 +202,10 @@ class Policy:
     def _check_resnet_evaluations(self, benchmark: Benchmark, *, is_closed_on_its_data: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run.
 
-        A run of this project that is not closed on the benchmark's data must have accuracies that fit its own
-        eval_samples.
+        - A closed run on the data set of the benchmark: their schedule, their number of samples, and
+          the curve of their accuracies.
+        - Another run of this project: the accuracies must fit the eval_samples that it states, if that is a count.
+        - Any other run: nothing is checked.
         """
         run = self.run
         if is_closed_on_its_data:
@@ -251,9 +257,13 @@ class Policy:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Report a success that did not reach the target, and a run that reached it without success or after run_stop.
+        """Report a status that contradicts the accuracies.
 
-        The target is that of the benchmark for the division, else that of the recipe in the log's header.
+        - An accuracy reached the target: the status must be success, and the target reached by run_stop.
+        - No accuracy reached the target: the status must not be success.
+
+        The target is that of the benchmark for the division, else that of the recipe in the log's header. If there is
+        no target, a note says that the rule was not applied. A run without evaluations or run_stop is skipped.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -274,7 +284,9 @@ class Policy:
     def _check_reached(self, reaching: Evaluation, division: str) -> None:
         """Check a run that reached the target at the evaluation `reaching`. The run must have a run_stop.
 
-        A closed run may go on after this evaluation, which is only noted.
+        - The run's status is not success: a breach.
+        - The evaluation came after run_stop by more than `after_stop_ms`, a bound of the rule: a breach.
+        - A closed run went on after this evaluation: a note, because it may.
         """
         run = self.run
         assert run.stop is not None
@@ -294,8 +306,10 @@ class Policy:
     def _written_findings(self) -> list[Finding]:
         """Return a finding for each check of written.yaml that the run does not pass.
 
-        A check looks at the first event of its key. It may use the first values of other keys and the number of epochs,
-        too.
+        The written rules of MLPerf demand these checks, and mlperf-logging's checker does not make them. A check looks
+        at the first event of its key. It may use the first values of other keys and the number of epochs, too.
+
+        A check is skipped if the log has no such event, or if it is for another optimizer than the run's.
         """
         state = State(self.run.first_values.items())  # `s` in a check has the first value of each key
         state["epochs_trained"] = self.order.epochs_counted
@@ -328,8 +342,8 @@ class Policy:
 def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    `state` has the values of other events. A value that is not a number is not checked here: the rules `log-form` and
-    `value-type` report it.
+    The rule's check looks at the event's value or its metadata, and at `state`, the values of other events. A value
+    that is not a number is not checked here: the rules `log-form` and `value-type` report it.
     """
     check = read_check("written.yaml", rule.key, rule.check)
     is_about_value = check.aspect == "value"
@@ -351,7 +365,8 @@ def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding |
 def _why_not_cleared(event: Event) -> str:
     """Return the part of a cache_clear event that says that the cache was not cleared; empty if nothing says so.
 
-    A value such as "no" or "failed" says so, and a `status` in the metadata other than "done".
+    If the value is false or a word such as "no", "none" or "failed", the value is returned. A value of null says
+    nothing. If the metadata has a `status` other than "done", the metadata is returned.
     """
     has_value = event.value is not None  # null is usual; str(None) would be the word "none"
     if has_value and str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE:

@@ -38,9 +38,10 @@ class ProjectLog:
     benchmark: Benchmark | None
 
     def faults(self) -> Iterator[Fault]:
-        """Yield each fault that shows that this is not the whole log of a run of this project.
+        """Yield each fault that shows that this is not the whole log of a run of this project, with the line to blame.
 
-        If a section of the header does not fit the schema, the values that rely on the header are not compared.
+        The log may lack something, state a value twice and differently, or state something impossible. If a section of
+        the header does not fit the schema, the values that rely on the header are not compared.
         """
         misfits = self._sections_unlike_schema()
         does_header_fit = not misfits
@@ -77,7 +78,10 @@ class ProjectLog:
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
         """Yield a fault for each kind of event that the log lacks, or has more often than a run of this project.
 
-        An unknown optimizer is a fault, too, unless Paddle chooses it (STRATEGY=auto).
+        - run_summary and seed must not be repeated.
+        - There must be an epoch_throughput for each epoch_stop.
+        - opt_name must name a known optimizer, unless Paddle chooses one (STRATEGY=auto).
+        - Every key that such a run needs must occur: see `_needed_keys`.
         """
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
@@ -129,10 +133,13 @@ class ProjectLog:
         yield from self._wrong_telemetry()
 
     def _wrong_telemetry(self) -> Iterator[Fault]:
-        """Yield the first fault of the event telemetry_summary.
+        """Yield the first fault of the event telemetry_summary:
 
-        A run that succeeded must have one if the setting TELEMETRY_S asked for telemetry. A run without run_stop was
-        cut off, and may have any number.
+        - There must be one if the setting TELEMETRY_S asked for telemetry and the run succeeded, and none otherwise. A
+          run without run_stop was cut off, and may have any number.
+        - It must fit the schema.
+        - It must come after run_stop.
+        - Its energy must agree with the energy of an image.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -255,9 +262,16 @@ class ProjectLog:
         return start_ms if init_start is None else min(start_ms, init_start.time_ms)
 
     def _missing_convolutions(self) -> Iterator[Fault]:
-        """Yield a fault if the program has less than half of the convolutions that the benchmark's model needs.
+        """Yield a fault if the program has fewer convolutions than the benchmark's model needs.
 
-        Passes of the compiler may fuse the others into operators of any name.
+        The header's section `program` has the number of its operators by their kind.
+
+        - An operator counts if its kind contains `conv2d`. So does `resnet_unit`, which is a convolution fused with
+          what follows it. Operators of the backward pass, `..._grad`, do not count.
+        - At least half of the model's convolutions must be there. Passes of the compiler may fuse the others into
+          operators of any name.
+
+        Nothing is yielded for a benchmark without a known number, and for STRATEGY=auto: Paddle makes that program.
         """
         wanted = self.benchmark.convolutions if self.benchmark else None
         if wanted is None or self.run.settings.get("STRATEGY") == "auto":  # then Paddle makes the program
@@ -274,9 +288,12 @@ class ProjectLog:
     # --- what is stated wrongly, or twice and differently ---
 
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault for each wrong statement in the header, the settings and the events.
+        """Yield a fault for each wrong statement in the header, the settings and the events, in this order:
 
-        If settings are missing, the checks that need them are left out.
+        1. malformed hashes in the header's section `source`, such as a commit that is not a hexadecimal number
+        2. missing settings; nothing more is then yielded, because the next checks need them
+        3. impossible numbers of nodes, devices and GPUs
+        4. values that contradict each other
         """
         for name, pattern in own_log_rules().source_patterns.items():
             text = self.run.header_section(schema.SOURCE)[name]
@@ -292,8 +309,9 @@ class ProjectLog:
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield numbers of nodes, devices and GPUs that cannot be those of one run.
 
-        The header may describe fewer nodes than the run has, but not more. On GPUs, each node that it describes must
-        have enough GPUs for its share of the devices.
+        - There must be at least one device, one image in its batch, and one node that the header describes.
+        - The header may describe fewer nodes than the run has, but not more.
+        - In a run on GPUs, each node that it describes must have enough GPUs for its share of the devices.
         """
         nodes = self._described_nodes()
         devices = summary.devices

@@ -53,12 +53,15 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
 
 
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
-    """Return the value that the log states under `name`, and its line. `name` may be one of these:
+    """Return the value that the log states under `name`, and its line. `name` is the first of these that fits:
 
-    a setting                           BATCHSIZE
-    a field of a section of the header  dataset.train_samples
-    an event                            seed
-    a field of an event's value         run_summary.devices
+        a setting                           BATCHSIZE
+        a field of a section of the header  dataset.train_samples
+        an event                            seed
+        a field of an event's value         run_summary.devices
+
+    Settings and the header have no line of their own, so they get the line of run_summary. If the event is missing,
+    value and line are None.
     """
     # Settings and the header have no line of their own, so they get the line of run_summary.
     line_of_summary = run.first_event(schema.RUN_SUMMARY).line
@@ -118,9 +121,13 @@ def _consequences_in_any_run(run: LoggedRun, summary: schema.RunSummary) -> list
 
 
 def _consequences_in_some_runs(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the values that follow from other values in some runs only: the precision, the seed and the learning rate.
+    """Return the values that follow from other values in some runs only.
 
-    SEED is -1 if any seed may be used. A resumed run keeps its first seed, whatever SEED is.
+    - On a CPU, PRECISION must be fp32.
+    - The event seed must equal the setting SEED, unless SEED is -1, which asks for any seed, or the run was resumed: a
+      resumed run keeps its first seed.
+    - The event of the base learning rate must equal the recipe's rate for the run's global batch. This follows only if
+      the optimizer is known and the recipe has such a rate.
     """
     settings = run.settings
     expectations = []

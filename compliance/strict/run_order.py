@@ -110,8 +110,15 @@ class RunOrder:
     def _check_clock(self, event: Event) -> None:
         """Report an event that goes back in time, or that decides the score and comes after run_stop.
 
-        Its time is compared with the latest time of the events that decide the score so far. These may go back a
-        little, because clocks are corrected during a run.
+        Its time is compared with the latest time of the events of KEYS_OF_THE_CLOCK so far.
+
+            key                  may go back by   more is a breach of   after run_stop
+            _KEYS_OF_EVERY_RANK  any time         -                     allowed
+            KEYS_OF_THE_CLOCK    0.1 s            time-order            a breach of event-order
+            any other key        0 s              event-order           allowed
+
+        Each rank logs its own _KEYS_OF_EVERY_RANK, by its own clock. The 0.1 s are for clocks that are corrected during
+        the run. A breach of event-order only warns.
         """
         if event.key in _KEYS_OF_EVERY_RANK:  # each rank logs these by its own clock
             return
@@ -145,7 +152,8 @@ class RunOrder:
     def _start_run(self, event: Event) -> None:
         """Begin the run at its first run_start. The time of any later run_start is only compared with the first.
 
-        Report a breach if a block, epoch or evaluation started on an earlier line of the log.
+        Report a breach if a block, epoch or evaluation started on an earlier line of the log. The time of the first
+        of these is checked, too: it could not be compared with run_start before.
         """
         first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
@@ -160,8 +168,11 @@ class RunOrder:
     def _stop_run(self, event: Event) -> None:
         """End the run at its first run_stop, and report what is wrong with its end.
 
-        Only a run that succeeded must have stopped all of its parts and have an accuracy for its last evaluation. A
-        later run_stop is another node's: it is compared with the first.
+        - run_stop must be later than run_start.
+        - A run that succeeded must not have an open block, epoch or evaluation, and its last evaluation must have an
+          accuracy. Its losses are checked, too, and its last step if it only measures throughput.
+
+        Any later run_stop is another node's: it is only compared with the first.
         """
         first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
         if event is not first:
@@ -200,9 +211,13 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_part(self, event: Event) -> None:
-        """Open a block, epoch or evaluation at its start event, and report what is wrong with the start.
+        """Open a block, epoch or evaluation at its start event. Whatever is wrong with the start, the part is opened.
 
-        The part is opened in any case.
+        Report a breach if
+
+        - it starts at a time before run_start; `_start_run` checks this if run_start comes later in the log,
+        - a block, epoch or evaluation is still open that must have stopped before it, or
+        - its epoch is not the expected one. For an evaluation, `_open_evaluation` checks the epoch.
         """
         kind = _kind_of_part(event)
         if self.run.start_ms is not None:
@@ -265,8 +280,12 @@ class RunOrder:
     def _stop_part(self, event: Event) -> None:
         """Close the block, epoch or evaluation that stops at `event`, and keep its duration.
 
-        A stop without a start is a breach. The duration of a block is not kept if the log has epoch events, because
-        these give the training time.
+        A stop without a start is a breach. A stop with another epoch number than its start is a warning.
+
+        - A block in a log that has epoch events: no duration is kept. Only the number of its last epoch is checked.
+        - Any other block: its duration is kept as training time.
+        - An epoch: its duration is kept as training time, and checked without the evaluations within the epoch.
+        - An evaluation: its duration is kept. It is also added up for the epoch that it lies in, if there is one.
         """
         kind = _kind_of_part(event)
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
@@ -331,7 +350,9 @@ class RunOrder:
     def _epoch_to_evaluate(self) -> int | None:
         """Return the number of the epoch that an evaluation must state if it starts now; None if it is not known.
 
-        In a log of blocks without epoch events, an evaluation in a block is of the block's last epoch.
+        - An epoch is open: this epoch.
+        - A block is open, and the log has no events of single epochs: the last epoch of the block.
+        - Otherwise: the last epoch that was trained.
         """
         if "epoch" in self._open_parts:
             return self._open_parts["epoch"].number
@@ -340,10 +361,14 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy with the number of its epoch, and check that number.
+        """Keep an accuracy with the number of its epoch, and check that number. The number is
 
-        Benchmarks that count samples or steps state no epoch. Their accuracies get the numbers 1, 2, ..., and these are
-        not checked.
+        - the count of the accuracies so far (1, 2, ...) if the event states no epoch. Benchmarks that count samples or
+          steps state none, and nothing is checked.
+        - the stated epoch, if it is a whole number.
+        - `epochs_counted` if the stated epoch is anything else, which is reported.
+
+        The number must be that of the evaluation that the accuracy is of, and not ahead of the training.
         """
         if "epoch_num" not in event.metadata:
             accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one

@@ -12,7 +12,12 @@ from runlog.reader import hints_of
 def fits(kind: Any, value: Any) -> bool:
     """Return whether a value that was read from JSON is of the type `kind`, a type of runlog/schema.py.
 
-    A bool is not an int, but an int may stand for a float. An int must have 63 bits at most.
+    - Any: always true.
+    - A union: the value must fit one of its types.
+    - list[X], dict[str, X]: it must be a list or a table, and each item or value must fit X.
+    - A dataclass: it must be a table with the dataclass's fields.
+    - A simple type: it must be of just that type, so a bool is not an int. An int may stand for a float. In either
+      place it must have 63 bits at most.
     """
     outer_type = typing.get_origin(kind)  # list, of list[int]
     inner_types = typing.get_args(kind)

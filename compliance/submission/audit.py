@@ -131,8 +131,13 @@ def _stated_organisation(logs: Sequence[Report]) -> str:
 def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen]) -> dict[str, Finding]:
     """Return a question about each run that is in an earlier submission of the tree, too, by the name of its log.
 
-    `first_seen` has where each mark of a run was seen first. The new marks of this submission are added to it, for the
-    next call.
+    Two logs are of the same run if they share one of these marks, which are compared in this order:
+
+    - start, end and accuracies together
+    - times
+    - accuracies
+
+    `first_seen` has where each mark was seen first. New marks of this submission are added to it, for the next call.
     """
     question_by_log: dict[str, Finding] = {}
     for report in folder.logs:
@@ -210,8 +215,9 @@ def _organisation_of_submitter(submitter: str) -> str:
 def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return a submission in the form in which it is screened for cherry-picked runs.
 
-    Only closed runs that pass the official checker are included; there may be none. The submission is compared with the
-    others of its `group`.
+    It has the epochs (or samples) that each run took to the target. Only closed runs that pass the official checker,
+    and that mlperf-logging's rcp_checker can read, are included; there may be none. The submission is compared with
+    those of its round, benchmark and global batch, which are its `group`.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -372,7 +378,10 @@ def _is_unknown_benchmark(report: Report) -> bool:
 def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
     """Repeat a convergence test against the true lower convex envelope of the reference points.
 
-    rcp_checker, and `test` like it, sometimes keeps points above this envelope (mlcommons/logging #368).
+    rcp_checker, and `test` like it, should use this envelope. But sometimes it keeps points above the envelope
+    (mlcommons/logging #368). The returned outcome of the repeated test shows if that matters for these runs. It has the
+    mean epochs of the reference point that the runs were held to: `held_to` in the repeated test, and `held_to_by_tool`
+    in `test`.
 
     None if `test` could not compare the runs, or if one of the two tests has no reference point for their batch.
     """
@@ -394,9 +403,10 @@ def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:
-    """Return a question for each rule that the logs of a submission break, errors before warnings.
+    """Return a question for each rule that the logs of a submission break.
 
     A question says how many logs break the rule, and shows the first breach. Notes (severity `info`) are left out.
+    Errors come before warnings; the questions of one severity are sorted by the name of the rule.
     """
     breaches_by_rule: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:

@@ -56,9 +56,11 @@ class Tree:
 def read_tree(path: Path, ruleset: str | None) -> Tree:
     """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
 
-    `ruleset` is for all logs. None: that of the round in a folder's name (`training_results_v4.0`), else NEWEST.
+    `ruleset` is the version of the rules for all logs. None: for each log, the ruleset of the round that a folder's
+    name gives (`training_results_v4.0`), or NEWEST if no name gives one.
 
-    Raises ValueError if an archive cannot be read, or if no folder names the round of another project's log.
+    Raises ValueError if an archive cannot be read, or if a log of another project is in no folder that names its round
+    and `ruleset` is None.
     """
     tree = Tree()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -90,8 +92,11 @@ def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
 def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool) -> None:
     """Check a log of the tree `root` by the ruleset of its folder, and add the report to `folder.logs`.
 
-    `is_round_known`: the user or a folder's name gave the round. Raises ValueError if it is not known and the log is of
-    another project.
+    If the log is of v0.5 or v0.6, its events have a form that is not read: its name is also added to
+    `folder.other_form`.
+
+    `is_round_known` is true if the user or a folder's name gave the round. Raises ValueError if neither did and the
+    log is of another project: its rules are then unknown. A log of this project belongs to no round and needs none.
     """
     report = _check_or_ask(file, folder.ruleset)
     has_events = report.run is not NOTHING
@@ -135,7 +140,14 @@ def _read_scaling(path: Path) -> float:
 def set_description_or_ask(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
     """Set `folder.description` to the description of the submission's system; return a question if there is none.
 
-    `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
+    The path of a submission's folder gives the path of its description:
+
+    - `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
+    - `results/node_A100/resnet` (the tree begins at Dell) -> `systems/node_A100.json`
+    - `node_A100/resnet` (the tree begins at results) -> none: the description lies outside the tree
+
+    A question asks for a description that is missing or cannot be read. Nothing is asked if it lies outside the tree,
+    or if the tree has no descriptions at all.
 
     `descriptions` has all descriptions of the tree by their paths. A text stands for one that cannot be read.
     """

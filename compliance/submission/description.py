@@ -55,7 +55,8 @@ def read_description(path: Path) -> Description:
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return the findings on a system description that a log contradicts, as breaches of `rule`.
 
-    A finding on a run that is too fast for the described accelerators comes first. Empty if nothing is contradicted.
+    The first finding is on a run that was faster than the described accelerators can be. After it comes one for each
+    field of the description that the log contradicts, always in the same order. Empty if nothing is contradicted.
     """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
@@ -77,7 +78,9 @@ class _LoggedField(NamedTuple):
 def _contradicted_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the fields of a system description that a log contradicts, each with the log's value and its key.
 
-    A fact that the log does not state contradicts nothing.
+    The facts of the submission and its size must be the same words in both, in upper or lower case. Framework and
+    hardware have rules of their own, because log and description may write their names differently. A fact that the
+    log does not state contradicts nothing.
     """
     nodes = hardware_nodes(run)
     contradicted = []
@@ -105,8 +108,10 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the number of nodes, and of accelerators per node, that the log's run_summary gives.
 
-    `nodes` are those of the log's header; they show if the job ran on CPUs. Empty if the log has no run_summary, or one
-    with impossible numbers.
+    `nodes` are those of the log's header. If it has nodes and none of them has a GPU, the job ran on CPUs, so there are
+    0 accelerators. Otherwise each device of the summary counts as an accelerator.
+
+    Empty if the log has no run_summary, or one with impossible numbers.
     """
     summary = run.summary
     if summary is None:
@@ -214,8 +219,8 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 def _is_other_core_count(node: Node, description: Description) -> bool:
     """Return whether a node's usable cores are too few or too many for the described processors.
 
-    Any number from half of the described cores to all threads agrees. False if the cores are missing in the log or
-    description.
+    A job may be allowed to use only a part of a node, and its log may count threads instead of cores. So any number
+    from half of the described cores to all threads agrees. False if the cores are missing in the log or description.
     """
     usable_cores: Any = node.get("cores")
     # These numbers are 0 if the description does not state them.

@@ -136,8 +136,14 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test the runs of a submission against the reference convergence points, as rcp_checker does.
 
-    A point says how many epochs (or samples) the reference took to the target at one global batch. A closed submission
-    fails if it needs fewer than chance explains.
+    A reference convergence point says how many epochs (or samples) the reference took to the target at one global
+    batch. A closed submission fails the test if it needs fewer than chance explains.
+
+    The status of the outcome is:
+
+    - NOT_APPLIED for an open submission, and for a benchmark not of MLPerf; its minutes are scaled by 1
+    - NOT_KNOWN if mlperf-logging has no points of the benchmark, or its rcp_checker cannot read a log
+    - otherwise PASSED or FAILED
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -156,7 +162,10 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Return the outcome of the convergence test of closed runs against `reference`.
 
-    NOT_KNOWN if rcp_checker cannot read a log. FAILED if the runs state no single global batch, or converge too fast.
+    - NOT_KNOWN if rcp_checker cannot read a log; the scaling is None.
+    - FAILED if the runs do not all state the same global batch, or it is not a number; the scaling is 1.
+    - FAILED if `convergence.against_reference` refuses the runs, such as for converging too fast; the scaling is 1.
+    - PASSED otherwise; the scaling is 1, or above 1 for runs that are faster than the reference's mean.
     """
     epochs_of_runs: list[float] = []
     for report in checked:

@@ -13,8 +13,11 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts of mlperf-logging's tools on the package in `folder`, whose submission.json is `manifest`.
 
-    The tools check a copy of the package, because they write into the folder. Three of the five tools take only MLPerf
-    benchmarks.
+    The tools check a copy of the package, because they write into the folder.
+
+    - For an MLPerf benchmark all five tools are asked.
+    - For another benchmark only system_desc_checker and repo_checker are asked, which take any package. Each log is
+      checked by itself instead. The verdicts of the other three tools say that they were not asked.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]

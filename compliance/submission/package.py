@@ -333,7 +333,11 @@ def _sha256_of_framework_log(log: Path) -> str | None:
 def _problems_of_origin(run: LoggedRun, org: str) -> list[str]:
     """Return why logs cannot be published as those of the organisation `org`; empty if they can.
 
-    `run` is the run of the first log. A blank in the name of its organisation stands for `_` in `org`.
+    `run` is the run of the first log. These are required:
+
+    - The logs are of this project, because a package holds this project's code.
+    - They name the organisation. A blank in its name stands for `_` in `org`.
+    - They name the commit of the code, and the code had no local changes: a package holds the code of that commit.
     """
     if not run.is_project_log:  # a package holds this project's code, and that of a commit
         return ["they are not logs of this project, whose code a package holds"]

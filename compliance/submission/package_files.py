@@ -19,8 +19,11 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 def strange_files(folder: Path) -> list[Verdict]:
     """Return a failed verdict for each file or folder that no package may have; empty for a sound package.
 
-    If the list is not empty, the caller must not read any file: a link may lead elsewhere, and a pipe may block the
-    reader.
+    Such a file or folder has a kind (a link), a name or a size that no package has. One more verdict fails if all files
+    together have over 4 GiB.
+
+    If the list is not empty, the caller must not read any file: a link may lead elsewhere, a pipe may block the reader,
+    and a large file may fill its memory.
     """
     answers = []
     total_bytes = 0
@@ -82,7 +85,8 @@ def judge_differences(
 ) -> list[Verdict]:
     """Return a failed verdict for each file that is not wanted, is missing, or has other content than wanted.
 
-    `wanted` and `present` have each file's content, or its hash, by its name. `check` is the name of the verdicts.
+    `wanted` and `present` have each file's content, or its hash, by its name. `check` is the name of the verdicts, and
+    `problems` has the words for the three cases. Empty if all files are as wanted.
     """
     answers = []
     for name in sorted({*wanted, *present}):

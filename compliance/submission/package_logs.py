@@ -31,8 +31,10 @@ class CopiedLogs(NamedTuple):
 def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> CopiedLogs:
     """Copy the logs into a new folder and check the copies, so that exactly what was checked is handed in.
 
-    A log that changed since an earlier `check --receipt` has a line in `changes_since_check`. Raises ValueError if a
-    log is a link or no file.
+    An earlier `check --receipt` may have left a receipt with a log's hash beside it. If a log no longer has this hash,
+    a line in `changes_since_check` says so.
+
+    Raises ValueError if a log is a link or no file.
     """
     folder.mkdir()
     original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
@@ -84,8 +86,11 @@ def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> P
 def _copy_framework_log(log: Path, copy: Path) -> None:
     """Copy the framework's log that lies beside `log` to the side of its `copy`; do nothing if there is none.
 
-    `result_3.txt` -> `result_3.stderr`, into which the launcher writes what the framework prints. A log over 50 MiB is
-    cut.
+    For `result_3.txt` it is `result_3.stderr`, into which the launcher writes what the framework prints. If it is over
+    50 MiB, which repo_checker refuses, it is cut, with a line at its end that says so.
+
+    A valid result must include this log (training_rules.adoc, section Result files, of 2026-08:
+    mlcommons/training_policies #588).
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():

@@ -14,8 +14,13 @@ from runlog.text import printable
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield the findings on the runs of one closed submission that come from the reference convergence points.
 
-    A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took. Nothing is
-    yielded for a benchmark without points.
+    A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took.
+
+    - Each run's hyperparameters are compared with those of the point at its batch.
+    - One test over all runs finds out whether they converged too fast. Its finding is yielded for each run.
+
+    Nothing is yielded for an open submission, or for a benchmark without reference points: the check of each log has
+    already noted that these rules were not applied.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
@@ -41,7 +46,8 @@ def _finding_of_test(
 ) -> Finding | None:
     """Return the finding of a convergence test of closed runs: a note, a breach, or None if the runs pass.
 
-    A note says why the test was not applied. A failed test is a breach.
+    A note says that the test was not applied: the runs have different global batches; there are more or fewer runs than
+    the benchmark takes; or mlperf-logging has no points, or cannot read a log. A failed test is a breach.
     """
     batches = {report.run.global_batch for report in members}
     if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
@@ -58,8 +64,9 @@ def _other_hyperparameters(
 ) -> list[Finding]:
     """Return a finding for each hyperparameter of a run that differs from the reference's at the same global batch.
 
-    If none of the reference's `points` fits the run, the only finding is a note. Hyperparameters that the log does not
-    state are skipped.
+    `points` are the reference's, at most one for each batch. If there is no point at the run's batch, or if that point
+    is of another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are
+    skipped.
     """
     batch = run.first_values.get("global_batch_size")
     optimizer = run.first_values.get("opt_name")

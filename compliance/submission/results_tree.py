@@ -146,8 +146,8 @@ def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
 def has_another_form(root: Path, file: TreeFile) -> bool:
     """Return whether a log without readable events is of round v0.5 or v0.6, whose events have another form.
 
-    The name of a folder above it (`training_results_v0.6`) or an event in its first 64 KiB shows that. False if the
-    file cannot be read.
+    It is if a folder above it is named after one of these rounds (such as `training_results_v0.6`), or if its first
+    64 KiB have an event in their form. False if the file cannot be read.
     """
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True
@@ -167,10 +167,12 @@ def _first_bytes(log: Path) -> bytes:
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
-    `v1.1/Dell/results/node_A100/resnet` -> `v1.1`, `Dell`, `node_A100`, `resnet`
+    MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
+    folders, so the names of `root` and `folder` are read together. If the tree has no folder of the round, it is the
+    version in a name above `results`, such as `v1.1` in `training_results_v1.1`; empty if no name has one.
 
-    `organisation`, which the logs state, is the submitter if the tree does not name it. In another layout only the
-    benchmark comes from the path.
+    `organisation` is the one that the logs state. It is the submitter if no name is surely the submitter's. In another
+    layout the benchmark is the last name, and round and system are empty.
     """
     names_of_root = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*names_of_root, *folder.parts)  # the tree may begin at any folder of the layout
@@ -190,9 +192,10 @@ def _round_and_submitter(
 ) -> tuple[str, str]:
     """Return the round and the submitter by the folders of the tree above `results`; the round may be empty.
 
-    `v1.1/Baidu/results` in the tree -> `v1.1`, `Baidu`
-
-    If no folder of the tree names the submitter, it is `organisation`.
+    - `results` lies in a folder of the tree, as in `v1.1/Baidu/results`: round `v1.1`, submitter `Baidu`.
+    - `results` lies in the root folder itself: the submitter is the root's name.
+    - Otherwise the submitter is `organisation`: `results` is the root, lies above it, or begins an archive. A folder
+      above the tree may have any name, so it is not read.
     """
     names_in_tree = names_above_results[len(names_of_root) :]  # between the root and `results`
     if names_in_tree:

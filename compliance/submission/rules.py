@@ -39,9 +39,13 @@ def read_demands() -> list[Demand]:
 def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
     """Return the demands as text, each below the section of the training rules that makes it.
 
-    System and framework
-      "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
-          same-configuration, system-description (others' logs name no system)
+    A section, a demand [versions of the training rules that make it], and its checks (what the checks do not see):
+
+        System and framework
+          "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
+              same-configuration, system-description (others' logs name no system)
+
+    The last line counts the demands with and without a check.
     """
     lines: list[str] = []
     section = ""

@@ -37,7 +37,9 @@ def logs_named_by(paths: Sequence[Path]) -> list[Path]:
 
     `[old.txt, runs/]` -> `[old.txt, runs/result_0.txt, runs/result_1.txt]`
 
-    Raises ValueError if a path does not exist, if a folder has no logs, or if a log is named twice.
+    A link that leads nowhere is returned, so that reading it gives the error.
+
+    Raises ValueError if a path does not exist, if a folder has no logs, or if a log is named twice, be it by a link.
     """
     logs: list[Path] = []
     resolved_logs: set[Path] = set()
@@ -129,8 +131,13 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    Logs of one submission state the same names; case and blanks do not count. A log with other names joins the first
-    log of its benchmark in its folder.
+    A log joins the first of these groups that there is:
+
+    - the group of an earlier log with the same benchmark, division, organisation and platform; case and blanks do not
+      count
+    - the group of the first log in the same folder with the same benchmark, so that one run of five with the
+      organisation `Dell Inc.` instead of `Dell` stays with the others
+    - a new group
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -153,9 +160,12 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a breach for each seed of a run that an earlier run of the submission also has, ten at most for a run.
+    """Yield a breach for each seed of a run that an earlier run of the submission also has.
 
-    A run may repeat its own seeds. Seeds that the rules of the round do not ask to differ are skipped.
+    - Only the first ten such seeds of a run are yielded.
+    - A run may repeat its own seeds.
+    - Open runs of other projects' benchmarks are skipped, because the rules expect no seed of them.
+    - Seeds that the rules of the round do not ask to differ are skipped.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
@@ -242,8 +252,8 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a finding for each run whose configuration differs from that of the submission's first run.
 
-    A hyperparameter that differs breaks `same-hyperparameters`, if that rule holds for both runs. Any other difference
-    breaks `same-configuration`, which only warns.
+    The finding shows up to three values that differ. If a hyperparameter differs, it breaks `same-hyperparameters`,
+    provided that this rule holds for both runs. Otherwise it breaks `same-configuration`, which only warns.
     """
     first = members[0]
     wanted = _configuration(first.run)
@@ -282,7 +292,10 @@ def _shown_setting(value: object) -> str:
 def _configuration(run: LoggedRun) -> JsonObject:
     """Return the values that must be the same in all runs of a submission, by name.
 
-    The names of nodes, and settings that differ from run to run, such as SEED, are left out.
+    Hyperparameters come first, because a message shows only the first differences. After them come sections of the
+    header, its settings, and events of the submission and the data set.
+
+    Left out are the names of the nodes, and the settings that differ from run to run, such as SEED.
     """
     hyperparameters: JsonObject = {}
     others: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
@@ -322,8 +335,13 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
     """Run mlperf-logging's checker on a report's log. Return the report with that tool's verdict and messages.
 
-    This project's checks predict the tool's verdict as `report.passes_official`. If they disagree, a breach of
-    `official-disagrees` is added.
+    This project predicts the tool's verdict: `report.passes_official` is false if a finding has `official` set. If the
+    prediction is wrong, a breach of the rule `official-disagrees` is added:
+
+    - The tool passes a log that was predicted to fail. The breach does not have `official` set, and `passes_official`
+      stays false by the earlier findings.
+    - The tool rejects a log that was predicted to pass. The breach has `official` set, so `passes_official` becomes
+      false.
     """
     passes_tool, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
     is_predicted_to_pass = report.passes_official

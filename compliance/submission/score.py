@@ -121,10 +121,13 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
+    """Return the runs that are scored, and a line that says how they were chosen.
 
-    If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs. The set with the median score is
-    scored.
+    - If there are no more runs than a result of the benchmark takes, all are scored and the line is empty.
+    - If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs, in the order of their start. The
+      set with the median score is scored. A set that has no score counts as infinitely slow.
+
+    `by` is the verdict that decides which runs count, as in `score_runs`.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -254,8 +257,10 @@ def _scored_run(report: Report, rules_dropping_run: set[str], *, is_official: bo
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the olympic mean, which leaves out the fastest and the slowest runs; the plain mean of too few runs.
 
-    Runs that failed count as the slowest. If one is left out at each end: `minutes` 10, 11, 12, 13 and one failed run
-    -> mean of 11, 12, 13.
+    `minutes` are those of the runs that count. The `failed_runs`, which do not count, take the place of the slowest. If
+    the olympic mean leaves out one run at each end, `minutes` 10, 11, 12, 13 and one failed run -> mean of 11, 12, 13.
+
+    The mean is None if more runs failed than may be left out at the slow end, or if no run counts.
     """
     cut_at_each_end = runs_of_result.dropped
     least_runs = 2 * cut_at_each_end + 1

@@ -30,8 +30,9 @@ class Candidate:
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return the candidates that converged so early that chance hardly explains it: their indices and their chances.
 
-    A candidate is compared with the runs of other organisations in its group. Each chance is corrected for the number
-    of candidates compared. Chances above 5 % are left out.
+    A candidate is compared with the runs of other organisations in its group. It is passed over if it has no runs, or
+    if the others have fewer than it. Each chance is multiplied by the number of candidates that are compared
+    (Bonferroni's correction), because each of them could be early by accident. Chances above 5 % are left out.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -65,8 +66,12 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
     """Return the chance that randomly chosen runs converge as early as `runs` did, or earlier.
 
-    Both arguments have the epochs (or samples) that each run took to the target. A Monte Carlo permutation test gives
-    the chance. It is never 0, and always the same for the same arguments.
+    Both arguments have the epochs (or samples) that each run took to the target. This is a Monte Carlo permutation
+    test. Each draw takes as many runs as `runs` has, from `runs` and `others` together. The chance is the share of the
+    draws whose sum is no larger than the sum of `runs`.
+
+    There are 5,000 draws, or 200 if the chance is clearly above 5 % by then. `runs` itself counts as one more draw, so
+    the chance is never 0. The random seed is fixed: the same arguments always give the same chance.
     """
     generator = random.Random(_SEED)
     pool = [*runs, *others]

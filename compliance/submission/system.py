@@ -38,8 +38,10 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance system`: write a system description, and print its fields.
 
-    A field given by --set replaces what was found. Raises ValueError if the file exists, if a field is neither found
-    nor given, or if a value is invalid.
+    The fields are found in the log and, if it was written on this machine, in the machine. A field given by --set
+    replaces what was found.
+
+    Raises ValueError if the file exists, if a field is neither found nor given, or if a value is invalid.
     """
     out: Path = options.out
     if out.exists() and not options.force:
@@ -88,7 +90,10 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
 def _refuse_invalid(fields: Mapping[str, str]) -> None:
     """Raise ValueError if a description lacks a field, or has a value that the official tools cannot take.
 
-    All missing fields are named in one message.
+    - All missing fields are named in one message.
+    - `status` and `division` must be one of a few words.
+    - Numbers of nodes, processors and accelerators must be whole numbers.
+    - Each text must be valid in UTF-8: one from bytes of another encoding may hold half of a surrogate pair.
     """
     missing = [name for name in FIELDS if name not in fields]
     if missing:
@@ -139,8 +144,11 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
     """Return the fields for the number of nodes and for the accelerators of a node. Unknown fields are left out.
 
-    Model and memory are those of the first GPU. An empty text means that a field does not apply, because there is no
-    GPU.
+    The run_summary gives the number of nodes. The accelerators are known by the log's list of the first node's GPUs:
+
+    - It has GPUs: model and memory are those of the first GPU. The run_summary gives the number of accelerators.
+    - It is empty: there are 0 accelerators, and the fields that describe them are empty texts.
+    - There is no such list: nothing is known of the accelerators.
     """
     fields: dict[str, str] = {}
     devices_per_node: int | None = None  # None: not known
@@ -234,7 +242,8 @@ def _caches(root: Path) -> list[str]:
 def _storage(root: Path) -> dict[str, str | None]:
     """Return the fields for the type and the capacity of the disks that are built in, from sys/block below `root`.
 
-    A field that is not known is None.
+    The type is known only if the names of all disks are those of NVMe disks: what a virtual disk says in `rotational`
+    means nothing. A field that is not known is None.
     """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):

@@ -9,7 +9,8 @@ from runlog.text import printable
 def rendered(name: str, **values: Any) -> str:
     """Return the text of the template `name` in this folder, filled in with `values`.
 
-    In an HTML template the values are escaped. `values` must have every name that the template uses.
+    In an HTML template the values are escaped. In a Markdown template a line that holds only a tag leaves no line,
+    because an empty line would end a table. `values` must have every name that the template uses.
     """
     import jinja2
 

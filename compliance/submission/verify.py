@@ -94,8 +94,10 @@ class _Stated(NamedTuple):
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     """Check the package at `folder` again. Return a verdict for each check that was made.
 
-    Nothing in `folder` is written, and nothing that it states is trusted. Checks that need a missing or unreadable file
-    are left out. `ask_official` also runs mlperf-logging's tools, on a copy.
+    Nothing in `folder` is written, and nothing that it states is trusted. The checks stop early if a file or folder is
+    one that no package may have, if the manifest cannot be read, or if a file is missing.
+
+    `ask_official` also runs mlperf-logging's tools, on a copy.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
@@ -118,8 +120,10 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
 def _read_manifest(folder: Path) -> _Stated:
     """Read the manifest of the package at `folder`. Return it with the system, benchmark and ruleset that it names.
 
-    The figures are left to other checks. Raises ValueError, KeyError or OSError if the manifest or one of the three is
-    missing or wrong.
+    Only these three are checked: the system's name must be allowed for a folder, and the round of the ruleset must have
+    the benchmark. The figures are left to other checks.
+
+    Raises ValueError, KeyError or OSError if the manifest cannot be read, or if one of the three is missing or wrong.
     """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
@@ -163,8 +167,8 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
     """Return verdicts on the logs of a package, and on whether its manifest and its report follow from the logs.
 
-    If the manifest and report cannot be computed again, the only verdict says why. `ask_official` adds the verdicts of
-    mlperf-logging's tools.
+    The logs are checked again. The manifest and the report are computed again and compared with those of the package;
+    if they cannot be computed, the only verdict says why. `ask_official` adds the verdicts of mlperf-logging's tools.
     """
     checked = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -203,8 +207,9 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Compare the package's code, in `folder`, with the files of the commit that its manifest names.
 
-    Returns a failed verdict for each file that differs. Otherwise a single verdict is good, or says why nothing was
-    compared.
+    - If the files of the commit cannot be had, the only verdict says why the code was not compared.
+    - Each file that differs, is missing or is not of the commit has a failed verdict.
+    - If all files are as in the commit, the only verdict is good.
     """
     try:
         files = committed_code.code_of(commit)
@@ -243,7 +248,9 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 def _check_hashes(folder: Path) -> list[Verdict]:
     """Compare the hashes of the package's files with those in its SHA256SUMS.
 
-    Returns a single good verdict, which shows the package's id, or a failed verdict for each file that differs.
+    - If SHA256SUMS is exactly what these files give, the only verdict is good. It shows the package's id.
+    - Each file that is not listed, is missing or was altered has a failed verdict.
+    - If all files are as listed, but SHA256SUMS has another order or form, the only verdict fails.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
@@ -347,7 +354,9 @@ class _Published:
 def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
     """Return the result of the package in `folder`, as the table and the page of the published folder `root` show it.
 
-    The page shows more than the row: the whole system description, and the lines of each log that give its figures.
+    The row of the table has figures of the package's `manifest`, and facts of the machine from its system
+    `description`. The page also shows the whole description, and each run with the lines of its log that say when it
+    started, how good it was and when it ended.
     """
     result = manifest["result"]
     runs = manifest["runs"]
@@ -400,7 +409,8 @@ def _scoring_lines(log: Path) -> list[tuple[int, str]]:
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
     """Check the signature of a published folder's SHA256SUMS. Return the verdict, which says who signed.
 
-    `signers` is a file of allowed signers. None: anyone may have signed, and a missing signature is not fatal.
+    `signers` is a file of allowed signers. With it, a missing signature is fatal, and so is that of anyone else.
+    Without it (None), the signature must only fit the file, and a missing one makes the verdict unknown.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():

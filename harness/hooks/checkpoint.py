@@ -53,8 +53,9 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
 
-        `run` has the facts that the state depends on. Each checkpoint stores them, and a run that resumes from it must
-        have equal ones.
+        `start` is the position from which the training begins. `run` has the facts that the state depends on, such as
+        workload, recipe and number of samples. They are stored in each checkpoint: a run that resumes from it must have
+        equal ones.
 
         Raises ValueError if the folder has checkpoints and the run does not go on from them.
         """
@@ -115,8 +116,12 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        One is due if CHECKPOINT_MINUTES have passed, or a signal asked a rank to end the run. Every rank must call this
-        after the same step.
+        One is due if CHECKPOINT_MINUTES have passed; a thread then writes it while the training goes on. One is also
+        due if a signal asked a rank to end the run; then this waits until it is written. Each rank contributes the
+        number of its signal, else DUE or NOT_DUE. The largest wins, and the numbers of signals are above both.
+
+        Every rank must call this after the same step. The first call also begins to catch the signals. If the run
+        writes no checkpoints, this does nothing. `window` is not used; other hooks want it.
 
         Raises RunError if a signal asked for the end, after the checkpoint was written or failed.
         """
@@ -195,10 +200,11 @@ class Keeper(Hook):
         return dict(self._copies)
 
     def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
-        """Write a checkpoint in a thread of its own, and remove the oldest ones beyond CHECKPOINT_KEEP.
+        """Write a checkpoint, and remove the oldest ones beyond CHECKPOINT_KEEP; runs in a thread of its own.
 
-        `blocked_s` is how long the training waited for the copy of its state. The thread must not write the log, so it
-        leaves the outcome in `self._outcome` for `_report`.
+        `blocked_s` is how long the training waited for the copy of its state. The thread must not write the log. So it
+        leaves the outcome in `self._outcome`, and `_report` logs it later: the event of the checkpoint, or an OSError
+        that says why it was not written. A state with an infinite value is not written either.
         """
         started_s = time.monotonic()
         step = metadata["position"]["step"]

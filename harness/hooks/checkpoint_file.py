@@ -33,7 +33,12 @@ def _canonical(header: dict[str, Any]) -> bytes:
 def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
     """Write arrays and metadata as a checkpoint file, complete under its name or not at all.
 
-    The metadata must be JSON, and the arrays contiguous. Raises OSError if the file cannot be written.
+    The file is in the form of safetensors: 8 bytes with the header's length, the header as JSON, and the bytes of the
+    arrays. The header has the metadata, to which a SHA-256 over the rest of the header and the arrays is added, and for
+    each array its type, its shape, and where it begins and ends. It is filled up with spaces, so that the arrays begin
+    at a multiple of 8 bytes. The file is written under another name, flushed to the disk, and renamed.
+
+    The metadata must be JSON, and the arrays contiguous. Raises OSError where the file cannot be written.
     """
     header = _header(arrays, metadata)
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
@@ -89,8 +94,10 @@ class Contents(NamedTuple):
 def read(path: Path) -> Contents:
     """Return the arrays and the metadata of a checkpoint file that `write` has written.
 
-    The arrays are read-only views of the file's bytes. Raises ValueError if the file is damaged or no checkpoint,
-    OSError if it cannot be read.
+    The SHA-256 in the header is compared with that of the rest of the header and of the arrays. The arrays are
+    read-only views of the file's bytes.
+
+    Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
     """
     data = path.read_bytes()
     length = int.from_bytes(data[:LENGTH_BYTES], "little")

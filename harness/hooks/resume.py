@@ -31,9 +31,12 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """Return where the run starts: at the newest good checkpoint of its folder, or at step 0.
 
-    The arrays stay with rank 0. `run` has what the run's state depends on. Every rank must call this.
+    - RESUME=no: step 0.
+    - RESUME=auto: the newest checkpoint that is not damaged, or step 0 if there is none. Rank 0 reads it and broadcasts
+      its position; the arrays stay with rank 0.
 
-    Raises ValueError on rank 0 if the checkpoint is of a run that this one cannot go on with.
+    `run` has what the run's state depends on, such as workload, recipe and number of samples. Every rank must call
+    this. Raises ValueError on rank 0 if the checkpoint's run had another one of these, or another global batch or seed.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
@@ -47,8 +50,9 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
     """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 if there is none.
 
-    Both skipping a damaged checkpoint and finding no good one print a warning. Raises ValueError if this run cannot go
-    on from the newest good checkpoint.
+    A warning is printed for each damaged checkpoint that is skipped, and if no good one is left. `run` has what this
+    run's state depends on, `ranks` is the number of its ranks. Raises ValueError if this run cannot go on from the
+    newest good checkpoint; older ones are not looked at then.
     """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in newest_first(folder):
@@ -95,6 +99,11 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
 
+    1. Rank 0 sets its program's tensors, and broadcasts them to the other ranks.
+    2. The statistics of batch normalization (BN) differ from rank to rank. If there are as many ranks as before, each
+       gets its own; else all get the mean.
+    3. The learning rate goes on at the checkpoint's step.
+
     Every rank must call this. Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program.
     """
     if not start.path:
@@ -124,8 +133,9 @@ def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Arra
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
     """Set every tensor of rank 0's program to the value that a checkpoint's arrays have for it.
 
-    The arrays have the BN `statistics` as `rank0/NAME`. A loss scale that was fixed then and is dynamic now, or the
-    reverse, begins anew, with a warning.
+    `statistics` are the names of the BN statistics. The arrays have these for each rank, as `rank0/NAME`. If the loss
+    scale was fixed in the checkpoint's run and is dynamic in this one, or the reverse, the program's loss scale stays
+    as the start-up program set it, and a warning is printed.
 
     Raises ValueError for a tensor that the checkpoint does not have in the program's shape.
     """
@@ -155,7 +165,8 @@ def _restore_statistics(
 ) -> None:
     """Set each rank's BN statistics to those of a checkpoint whose run had `ranks_then` ranks; all must call this.
 
-    With as many ranks as then each gets its own, else all get the mean. Only rank 0 has the `arrays`.
+    `statistics` are their names. If there are as many ranks as then, each rank gets the values of the rank with its
+    number; else all get the mean. Only rank 0 has the `arrays`, and it sends every rank its values.
     """
     for name, tensor in state.tensors(main):
         if name not in statistics:

@@ -105,7 +105,8 @@ class Sampler(Hook):
     def sample(self) -> dict[str, Any]:
         """Return the node's readings of now, by the names that a line of the telemetry file has.
 
-        Counters of disks and network are in bytes since the machine started. What cannot be read is None.
+        They are of the CPU, the memory, the disks, the network, this process and every GPU that CUDA shows. Counters of
+        the disks and the network are in bytes since the machine started. What cannot be read is None.
         """
         memory = psutil.virtual_memory()
         disk = psutil.disk_io_counters()
@@ -161,8 +162,11 @@ class Sampler(Hook):
     def summary(self) -> dict[str, Any]:
         """Return what this node has measured since the run began, as `summarize` takes it of each node.
 
-        `energy_j` is what the job's GPUs used since the first step; None if one of them does not tell it. `images` are
-        those of all ranks.
+        - `samples`: how many were taken
+        - `peak_gpu_memory_mib`, `peak_gpu_temperature_c`: of the job's GPUs
+        - `energy_j`: that these GPUs used since the first step; None where one of them does not tell it
+        - `images`: how many all ranks have trained on
+        - `sampler_cpu_s`, `elapsed_s`: the CPU time that sampling cost, and the time since it began
         """
         begin_j = self._energy_begin_j
         end_j = self._energy_j()
@@ -182,8 +186,10 @@ class Sampler(Hook):
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
 
-    The energy is that of all nodes, from the first step to the end of the run; None if a node did not measure it. The
-    sampler's share of a CPU core is that of the node where it is largest.
+    Peaks are the largest over the nodes that have one. Energy and samples are the nodes' sums; the energy is None where
+    a node did not measure it. `joules_per_image` is the energy from the first step to the end of the run, evaluations
+    included, divided by the images that were trained on. `sampler_cpu_share` is the share of a CPU core's time that
+    sampling took, on the node where it took most.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]  # each node counts those of all ranks
@@ -332,10 +338,10 @@ class Tracer(Hook):
 
 
 def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log: Path) -> list[Hook]:
-    """Return this rank's hooks: a Sampler on the first rank of each node, if TELEMETRY_S is not 0; a Tracer on rank 0,
-    if PROFILE names steps.
+    """Return the hooks by which this rank measures the run, so far as the job's settings ask for them.
 
-    Both write files beside `log`, the log of the run.
+    If TELEMETRY_S is not 0, the first rank of each node has a Sampler of the node's sensors. If PROFILE names steps,
+    rank 0 has a Tracer of these. Both write files beside `log`, the log of the run. Any other rank has none.
     """
     hooks: list[Hook] = []
     if course.telemetry_s and ranks.local_rank == 0:

@@ -87,8 +87,9 @@ class Clock:
     def _read_offset_s(self) -> float:
         """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
-        The wall clock is read between two readings of the steady one. If these lie far apart, the kernel stopped this
-        process in between, and all three are read again.
+        The wall clock is read between two readings of the steady one, and compared with their mean. If the kernel
+        stopped this process in between, as on a busy machine, these lie far apart, and the pause could look like a
+        clock that was set: then all three are read again, MOST_READINGS times at most. The last reading counts.
         """
         for _ in range(self.MOST_READINGS):
             before_s = self._steady()

@@ -162,8 +162,9 @@ def _coalesce(buffer: str, gradients: list[str], parameters: list[str], dtype: A
 def _group(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Group gradients into buckets of one type each (`_pack`) and return the names of the gradients in each bucket.
 
-    `completed_at` maps each gradient to the index of the last operator that computes it. This index sorts the gradients
-    in a bucket, and the buckets by their last gradient.
+    `completed_at` maps each gradient to the index of the last operator that computes it. Gradients in a bucket are
+    sorted by this index, so the last gradient completes the bucket. Buckets are sorted by the index of their last
+    gradient.
     """
     by_type: dict[Any, list[str]] = {}
     # One operator may compute several gradients. These are sorted by name.
@@ -178,7 +179,13 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
 
 
 def remove_redundant_depends(main: static.Program) -> None:
-    """Remove each `depend` on a gradient if the gradient's later readers wait for the same bucket anyway.
+    """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
+
+    A `depend` on a gradient makes all later readers of the gradient wait for the all-reduce of its bucket. It is
+    redundant if
+
+    - each of these readers also waits for the same bucket by a later `depend`, or
+    - the gradient has no later readers.
 
     For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
     """

@@ -66,9 +66,15 @@ class _Pattern(NamedTuple):
 
 
 def takes_convolution(op: Operator, block: Block) -> bool:
-    """Tell whether an operator is a convolution that Paddle's fused operator `resnet_unit` can compute.
+    """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
 
-    The conditions are those of NormConvolutionArgs in Paddle's sources.
+    The conditions are those of NormConvolutionArgs in Paddle's sources:
+
+    - NHWC, one group, a 1x1 or 3x3 kernel;
+    - padding with which a stride of 1 keeps the image's size, no dilation, equal strides in both directions;
+    - output and input channels that are multiples of OUT_CHANNELS_MULTIPLE and IN_CHANNELS_MULTIPLE.
+
+    Returns False for any other operator than a `conv2d`.
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
@@ -86,8 +92,9 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 def fuse(main: static.Program, startup: static.Program | None = None) -> None:
     """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
-    `main` is a forward program without gradients. `startup` is changed to initialize weights and statistics in the
-    operator's memory layout. Pass None for an evaluation, which initializes nothing.
+    `main` is a forward program without gradients; Paddle can add the gradient of a `resnet_unit` later. The operator
+    needs weights and statistics in its own memory layout. Therefore the shapes of these variables change, and `startup`
+    is changed to initialize them in this layout. Pass None for an evaluation, which initializes nothing.
     """
     block = main.global_block()
     matcher = _Matcher(block)
@@ -126,8 +133,12 @@ class _Matcher:
     def match(self, relu: Operator) -> _Pattern | None:
         """Return the pattern that ends with this relu; None if there is none.
 
-        A pattern is relu(bn(conv)), relu(bn(conv) + bn(conv)), or relu(bn(conv) + image). An image is any other addend,
-        also a bn(conv) that `resnet_unit` cannot compute.
+        - relu(bn(conv)): the pattern has no `add`.
+        - relu(bn(conv) + bn(conv)): it has an `add`, and the `second` bn(conv).
+        - relu(bn(conv) + image): it has an `add`, and `second` is None. An image is any other addend, also a bn(conv)
+          that `resnet_unit` cannot compute together with the first one.
+
+        `resnet_unit` must be able to compute the first bn(conv). Else there is no pattern.
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         if add is None:  # relu(bn(conv))
@@ -177,8 +188,12 @@ def _paddings(side: _Side) -> list[int]:
 def _insert_unit(block: Block, pattern: _Pattern) -> None:
     """Insert, before the relu of a matched pattern, the `resnet_unit` operator that computes the same.
 
+    - relu(bn(conv) + bn(conv)): `pattern.second` is the second convolution with its batch norm.
+    - relu(bn(conv) + image): `pattern.second` is None, and `pattern.add` adds the image.
+    - relu(bn(conv)): `pattern.second` and `pattern.add` are None.
+
     The operator reads and writes the variables of the pattern's operators, which the caller removes. It also writes a
-    bit mask of the relu, for the gradient of `resnet_unit`.
+    new variable: a bit mask of the relu, which the operator's gradient reads.
     """
     relu = pattern.relu
     relu_output = relu.output("Out")
@@ -239,8 +254,12 @@ def _declare_shapes(block: Block, weights: str, per_channel_variables: list[str]
 def _initialize_in_unit_layout(startup: Block, weights: str, per_channel_variables: list[str]) -> None:
     """Change a start-up program to initialize variables in the memory layout of the fused operator `resnet_unit`.
 
-    The values stay those of the network without `resnet_unit`. `per_channel_variables` are the scale, bias, mean and
-    variance of a batch norm.
+    The values stay those of the network without `resnet_unit`.
+
+    - `per_channel_variables`: the scale, bias, mean and variance of a batch norm. They are still filled with constants,
+      but in the shape [1, 1, 1, O] instead of [O].
+    - `weights`: they are still drawn at random as [O, I, H, W], but into a new variable. A new transpose then writes
+      them to `weights` as [O, H, W, I].
     """
     oihw_shape = list(startup.var(weights).shape)  # read before `_declare_shapes` changes it
     out_channels = oihw_shape[0]
@@ -267,7 +286,9 @@ def _initialize_in_unit_layout(startup: Block, weights: str, per_channel_variabl
 def names_in_unit_layout(main: static.Program) -> set[str]:
     """Return the names of the tensors whose memory layout differs from the same network built without `resnet_unit`.
 
-    These are the parameters and statistics that a `resnet_unit` operator reads, and the optimizer's state for them.
+    - Parameters and statistics that a `resnet_unit` operator reads. If it reads a cast copy of the weights (AMP O1),
+      the weights are returned and not the copy.
+    - The optimizer's state for these parameters.
     """
     block_ops = main.global_block().ops
     # With AMP O1 an operator reads a cast copy of the weights: the weights themselves are returned.

@@ -67,6 +67,10 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
     `ranks` is the number of ranks over which the statistics are computed.
+
+    The running statistics are updated by `lerp`: running += weight * (batch - running), with weight = 1 - momentum.
+    `lerp` reads its weight from a variable. So the program starts by filling such a variable for each weight that
+    occurs.
     """
     block = main.global_block()
     # `lerp` updates the running statistics: running += weight * (batch - running). It reads the weight from a variable.
@@ -113,9 +117,11 @@ class _CpuEquivalent:
     def forward(self, weight_name: str) -> list[Step]:
         """Return the steps of a forward batch normalization over all ranks.
 
-        The steps also update the running statistics. The variable called `weight_name` holds the weight:
-
-            running += weight * (batch - running)
+        1. Each rank computes the mean and the variance of its own images, in `self.mean` and `self.variance`.
+        2. They are replaced by the mean and the variance of all ranks' images.
+        3. The image is normalized by them.
+        4. The running statistics move towards them: running += weight * (batch - running). The variable called
+           `weight_name` holds the weight.
         """
         scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -136,7 +142,8 @@ class _CpuEquivalent:
     def _join_statistics(self) -> None:
         """Append operators that turn mean and variance of each rank's images into those of all ranks' images.
 
-        The variables `self.mean` and `self.variance` are changed in place.
+        The ranks' variances cannot be averaged, but mean and E[x^2] = variance + mean^2 can. The variance of all images
+        is then E[x^2] - mean^2. The variables `self.mean` and `self.variance` are changed in place.
         """
         # The ranks' variances cannot be averaged, but mean and E[x^2] = variance + mean^2 can.
         squared_mean = self._var("square", self.channels)
@@ -238,8 +245,11 @@ class _CpuEquivalent:
     ) -> None:
         """Append Paddle's own `batch_norm` of the image `self.x`, which does not change the running statistics.
 
-        The arguments are names of variables. `saved` has the outputs other than `out`, by slot. `attrs` says by which
-        statistics the image is normalized.
+        - `running`, `scale` and `bias` name the variables that it reads.
+        - `out` names the variable for its result. `saved` names, by slot, those for the batch's mean, the batch's
+          1 / sqrt(variance + epsilon) and its workspace.
+        - `attrs` are attributes of the operator: `epsilon`, and whether it normalizes by the `running` statistics or by
+          the batch's. The image's layout and the momentum are added to them.
         """
         # running = momentum * running + (1 - momentum) * batch, so a momentum of 1 leaves it as it is
         attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}

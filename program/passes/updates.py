@@ -35,8 +35,11 @@ _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision"
 def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
 
-    Updates with equal attributes, of parameters of one data type, are split evenly: 118 updates become 2 operators of
-    59 parameters. The updated values stay the same.
+    Updates with equal attributes, of parameters of one data type, are split evenly among as few operators as possible:
+    118 updates become 2 operators of 59 parameters. A single update is left alone.
+
+    A merged operator stands at the place of the last update that it replaces, because only then all its gradients are
+    computed. The values stay the same, because Paddle's kernel computes each parameter by itself.
     """
     substitutes: dict[Operator, list[Step]] = {}  # replaced operator: what takes its place
     for group in _mergeable_lars(main.global_block()):
@@ -86,12 +89,16 @@ def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
 
 
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
-    """Split an update into `steps` micro-steps (gradient accumulation), each on a part of the batch.
+    """Set up gradient accumulation: split an update into `steps` micro-steps, each on a part of the batch.
+
+    Changes `main` into the last micro-step. Returns the program of the other micro-steps, to be run `steps` - 1 times
+    before `main`.
 
         returned program:  compute gradients, accumulator += gradient
         main:              compute gradients, gradient += accumulator, accumulator = 0, all-reduce, update
 
-    Run the returned program `steps` - 1 times, then `main`. Call this before gradients are put into buckets.
+    The gradient of the loss is divided by `steps` in both programs, so that the sum of the parts is a mean. `startup`
+    is changed to create the accumulators as zeros. Run this before gradients are put into buckets.
     """
     block = main.global_block()
     start_of_backward = ops.loss_gradient_index(block)
@@ -108,8 +115,11 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
 def _add_and_clear_accumulators(block: Block, startup: Block) -> None:
     """Change a training program into the last micro-step of gradient accumulation.
 
-    The program adds to each complete gradient NAME its accumulator, and then clears the accumulator. The accumulator is
-    called NAME + `ops.MERGED`. `startup` fills it with zeros.
+    The programs of the micro-steps before it sum their gradients in accumulators. After the operator that completes a
+    parameter's gradient, this program adds the accumulator to the gradient and sets the accumulator to zero.
+
+    The accumulator of the gradient NAME is called NAME + `ops.MERGED` and has the gradient's type. It is declared in
+    both programs, and `startup` fills it with zeros.
     """
     parameters = ops.parameters_by_gradient(block)
     completed_at = ops.completed_at(block, parameters)

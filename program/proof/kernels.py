@@ -57,8 +57,13 @@ def check_sizes(main: static.Program) -> None:
 def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
-    Paddle must have a kernel for the declared types of the operator's tensors. Raises Refused for the first operator
-    without such a kernel, or tensor of another type or size.
+    - On a GPU, the images of convolutions are small enough for cuDNN (`check_sizes`).
+    - Paddle has a kernel of each operator. It selects the kernel by the type of one of the operator's tensors.
+    - Every tensor is declared in the type that this kernel reads or writes. Else Paddle would cast the tensor at each
+      step, or stop in the middle of a step.
+
+    Operators that need no kernel (NO_KERNEL) are skipped. Raises Refused for the first tensor or operator that breaks a
+    rule.
     """
     block = main.global_block()
     if device == "gpu":  # cuDNN limits the size of a tensor
@@ -124,7 +129,10 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selected_type(op: Operator, declared: SlotTypes) -> str:
     """Return the type, as `float16`, of the kernel that Paddle selects; empty for an operator without tensors.
 
-    `declared` maps each slot to its tensors and their types. The kernel has the type of one of these tensors.
+    `declared` maps each slot to its tensors and their types. The kernel has the type of the first tensor in
+
+    - operators of _TYPED_BY_OUTPUT: the output slots.
+    - other operators: the slots of _SELECTORS, in this order. If these hold no tensor: any slot.
     """
     if op.type in _TYPED_BY_OUTPUT:
         slots = list(op.output_names)
@@ -154,8 +162,14 @@ def _check_declared_types(op: Operator, types_by_slot: SlotTypes, kernel_type: s
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    `declared` is the type in which the tensor is declared, and `kernel_type` that of the selected kernel. The result is
-    `declared` if any type will do.
+    `declared` is the type in which the tensor is declared. `kernel_type` is the type of the selected kernel, which is
+    that of one of the operator's tensors.
+
+    - parameters and statistics of normalizations, optimizer state, loss scale: float32 in every kernel.
+    - `cast` and `fill_constant`: the type in an attribute of the operator.
+    - inputs of `coalesce_tensor`: `declared`, because the kernel reads only their sizes and accepts any type.
+    - one of the two types is of integers or bools: `declared`. Indices, masks and counts may have any type.
+    - both types are of floating-point numbers: `kernel_type`.
     """
     # `ScaleX`, `VarZ`, `VarianceOut` and `Bias@GRAD` -> `Scale`, `Var`, `Variance` and `Bias`
     base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")
@@ -201,7 +215,9 @@ def check_evaluation(main: static.Program, training: static.Program, device: str
 def check_feed(main: static.Program, feed: dict[str, Any]) -> None:
     """Prove that the arrays of a batch have the names, shapes and types of the program's inputs.
 
-    `feed` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with a list of all differences.
+    `feed` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with a list of all inputs that
+    differ, that are missing, and that the program does not have. Without this check Paddle would stop with a C++ error
+    in an operator.
     """
     # Without this check Paddle would stop with a C++ error in an operator.
     inputs = [variable for variable in main.list_vars() if variable.is_data]

@@ -37,8 +37,16 @@ _FUSIONS = (
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """Prove that the knobs of STRATEGY changed a built program as they should.
 
-    `asked` has the knobs as the user set them, with None for an open one. In `decided` each is on or off. Returns what
-    was proved in words. Raises Refused for the first knob that fails.
+    `asked` has the knobs as the user set them, with None for an open one. In `decided` each of these is on or off.
+
+    - fusions and merged updates: see `_check_fusions`.
+    - cuDNN's flags: Paddle has the values that the user gave.
+    - `perturb_input`: if it is on, an input is moved.
+    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. With one rank there are no
+      buckets, so any value except the default is refused.
+
+    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
+    rule that does not hold.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
@@ -112,7 +120,13 @@ def _check_fusion_that_is_on(fusion: _Fusion, made_count: int, *, left_count: in
 def _count_made(block: Block) -> dict[str, int]:
     """Count what each pass made in a program, by the knob that turns on the pass.
 
-    Most passes make operators of a type that nothing else makes. The other passes are counted one by one.
+    Most passes make operators of a type that nothing else makes. These operators are counted. There are three
+    exceptions:
+
+    - `enable_addto`: the gradients to which a convolution's gradient operator adds its result.
+    - `enable_inplace`: the `share_buffer` operators, except those on a gradient that is added to. The pass of
+      `enable_addto` makes such operators too.
+    - `merged_lars`: the `lars_momentum` operators that update several parameters.
     """
     count_by_type = Counter(op.type for op in block.ops)
     made = {fusion.knob: count_by_type[fusion.made_noun] for fusion in _FUSIONS}
@@ -139,7 +153,8 @@ def _count_made(block: Block) -> dict[str, int]:
 def _count_left(block: Block) -> Counter[str]:
     """Count the places of a program that each pass would still change, by the knob that turns on the pass.
 
-    A place is an operator in the pattern that the pass replaces. One operator may be a place for several passes.
+    A place is an operator that is part of the pattern that the pass replaces. One operator may be a place for several
+    passes. The comments in the body name the patterns.
     """
     reads = _Reads(block)
     places: Counter[str] = Counter()
@@ -167,6 +182,9 @@ def _count_left(block: Block) -> Counter[str]:
 
 def _could_be_added_by_convolution(op: Operator, last_writer: dict[str, Operator]) -> bool:
     """Tell whether `op` sums gradients that a convolution's gradient operator could have added itself.
+
+    The last writer of one of the inputs of `op` must be a convolution's gradient operator. This writer must not add its
+    result to another gradient already.
 
     `last_writer` maps each variable to the last operator before `op` that wrote it.
     """
@@ -284,8 +302,12 @@ def _bucket_sizes_by_type(coalescing: list[Operator], block: Block, limit_mib: f
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
     """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one data type, in order. Each is a list of the MiB of its gradients. Raises Refused for the
-    first bucket that is not full.
+    `buckets` are those of one data type, in order. Each is a list of the MiB of its gradients. `limit_mib` is the most
+    that a bucket may hold.
+
+    Not checked are the first bucket, which `passes/buckets.py` closes early so that the network has work soon, and the
+    last two: the last one is small on purpose, so the one before it may have room. Raises Refused for the first other
+    bucket that is not full.
     """
     # `passes/buckets.py` closes the first bucket early, so that the network has work soon. The last one is small on
     # purpose, so the one before it may have room.

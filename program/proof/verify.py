@@ -59,9 +59,10 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
 
 
 def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micro_steps: int) -> None:
-    """Prove that a parameter's gradient is the mean over all ranks and micro-steps when the optimizer reads it.
+    """Prove that the gradient of a parameter is the mean over all ranks and micro-steps when the optimizer reads it.
 
-    `history` says what was done to the gradient until then. Raises Refused at the first difference.
+    `history` says what was done to the gradient until then. Raises Refused if the gradients of another number of
+    micro-steps are added up in it, or if it was summed or scaled in another way.
     """
     subject = f"the gradient of {parameter}"
     merged = history.micro_steps
@@ -98,6 +99,9 @@ class _Follower:
     def follow_to_optimizer(self) -> dict[str, GradientHistory]:
         """Return, by parameter, the history of the gradient that the optimizer reads; to be called once.
 
+        A program that an update runs several times is followed once. Each of its gradients then counts as the sum of as
+        many micro-steps.
+
         Raises Refused if `_note` refuses an operator, or if an accumulator still holds a gradient after the update.
         """
         for program in dict.fromkeys(self._update):  # each program once
@@ -118,7 +122,13 @@ class _Follower:
     def _note(self, op: Operator) -> None:
         """Update the histories of gradients by what one operator does; to be called in the order of the program.
 
-        Raises Refused if the operator cannot be part of data-parallel training.
+        `self._histories` maps each variable that holds a gradient to the history of this gradient.
+
+        - Operators that start, merge, sum, unscale or use gradients have a case of their own.
+        - Any other operator of the backward pass or the optimizer hands the history on (`_propagate`).
+        - Any other operator of the forward pass changes nothing.
+
+        Raises Refused if an operator cannot be part of data-parallel training.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
@@ -154,9 +164,11 @@ class _Follower:
         self._histories[op.output_arg_names[0]] = GradientHistory(factor=value, micro_steps=self._runs)
 
     def _note_all_reduce(self, name: str) -> None:
-        """Record that an all-reduce sums each gradient in the variable `name` over the ranks.
+        """Record an all-reduce of the variable `name`: the `sums` in the history of each gradient in it rises by 1.
 
-        Raises Refused if the variable is a buffer and one of its gradients is not computed yet.
+        - buffer: it holds several gradients. Raises Refused if one of them is not computed yet.
+        - variable of a single gradient: it holds this one.
+        - any other variable: it holds none, and nothing changes.
         """
         if name in self._gradients_by_buffer:
             gradients = self._gradients_by_buffer[name]  # all that lie in the buffer
@@ -201,8 +213,14 @@ class _Follower:
     def _propagate(self, op: Operator) -> None:
         """Give each output of an operator the history of the gradient that the operator reads.
 
-        Every operator that comes here is linear in the gradient. Raises Refused if the operator joins gradients of
-        different histories, or overwrites a gradient that was already summed over the ranks.
+        Every operator that comes here is linear in the gradient. So its outputs have the same history, except for a
+        factor or a loss scale (`_after_scaling_by`). An operator that reads no gradient changes nothing.
+
+        Raises Refused if the operator
+
+        - joins gradients of different histories, or
+        - writes to a variable whose gradient was already summed over the ranks. Only `depend`, `scale` and operators of
+          the optimizer may do so.
         """
         # The other input of a `depend` is the buffer that it waits for.
         inputs = op.input("X") if op.type == "depend" else op.input_arg_names
@@ -227,8 +245,12 @@ class _Follower:
     def _after_scaling_by(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
         """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
 
-        `gradient` is the name for the message. Raises Refused if a `scale` operator does more than multiply by a
-        constant.
+        `history` is the history before the operator, and `gradient` the name for the message.
+
+        - `scale`: `factor` is multiplied by the operator's constant. Raises Refused if the operator adds a bias or
+          scales by a variable.
+        - gradient of AMP's multiplication of the loss by the loss scale: `scale_power` rises by 1.
+        - any other operator: the history stays the same.
         """
         if op.type == "scale":
             bias = op.attr("bias")
@@ -243,6 +265,10 @@ class _Follower:
 
     def _note_merge(self, op: Operator) -> None:
         """Record that an operator adds a gradient and its accumulator (gradient accumulation).
+
+        The history of a gradient says how it was summed and scaled, and how many micro-steps are added up in it. The
+        result has the history of the gradient, with the micro-steps of both added. An accumulator without a history
+        holds zeros and adds no micro-step.
 
         Raises Refused if the gradient is not computed yet or was already summed over the ranks, or if gradient and
         accumulator were scaled differently.
@@ -368,7 +394,14 @@ def _check_lars_states(op: Operator) -> None:
 
 
 def _decay(op: Operator, index: int) -> float:
-    """Return the L2 weight decay that an update operator applies to its parameter number `index`; 0 for none."""
+    """Return the L2 weight decay that an update operator applies to its parameter number `index`; 0 for none.
+
+    The attributes depend on the operator:
+
+    - `lars_momentum`: a list of weight decays.
+    - `merged_momentum`: a list of methods and one of coefficients. Both are empty if no parameter decays.
+    - `momentum`: one method and one coefficient.
+    """
     if op.type == "lars_momentum":
         return float(op.attr("lars_weight_decay")[index])
     if op.type == "merged_momentum":

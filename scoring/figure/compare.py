@@ -92,10 +92,12 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
-    `named_scores` are pairs of a system's name and its score. `given_spread` is the spread between single runs; None
-    computes it from the scores.
+    `named_scores` are pairs of a system's name and its score. `given_spread` is the spread between repeated runs; it is
+    used for systems with a single run. None takes it from those of the scores that are repeats of the same system.
 
-    Raises InputError if the scores cannot be compared, or if two systems share a run.
+    A system with another number of devices than the base has no efficiency if it would be above MAX_PLAUSIBLE_RATIO: a
+    warning says so instead. Raises InputError for fewer than two systems, for scores of different units or protocols,
+    and if two systems share a run.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -130,9 +132,12 @@ def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) ->
 
 
 def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None) -> Row:
-    """Return a system's row beside the base. The base's own row has no interval.
+    """Return a system's row beside the base.
 
-    `between_runs` is the spread of single runs of the system; None if not known.
+    `between_runs` is the spread of single runs of the system; None if not known. The speedup is above 1 if the system
+    is faster than the base: it is the ratio of two throughputs, or 1 / the ratio of two times to train.
+
+    The base's own row has no interval.
     """
     ratio = result.value / base.value
     interval = RatioInterval(None, "the base itself")
@@ -166,10 +171,12 @@ def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | 
 
 
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
-    """Return the scaling efficiency: 6 times as fast on 8 times as many devices is 0.75.
+    """Return the scaling efficiency: speedup / (devices / devices of the base).
 
-    Returns None if a log does not say its devices, or if the systems differ in more than devices: the speedup then has
-    other causes too.
+    For example, 6 times as fast on 8 times as many devices is 0.75.
+
+    Returns None if a log does not say its devices, or if the two systems are known to differ in more than devices. The
+    speedup then has other causes too.
     """
     base_devices = base.records[0].devices
     devices = other.records[0].devices
@@ -239,10 +246,13 @@ class RatioInterval(NamedTuple):
 
 
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base; if there is none, `basis` says why.
+    """Return the 95 % interval of the ratio other / base, by the method for the protocol's average of runs.
 
     `between_runs` is the spread of single runs. It is needed if one side is a single run, because the windows of one
-    run do not show it.
+    run do not show it. There is no interval, and `basis` says why, if
+
+    - the method has too few runs, or a single run has no usable spread,
+    - the interval would have no width, because the runs' figures have too few digits.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):

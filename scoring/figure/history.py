@@ -31,7 +31,9 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def ratio_interval(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high).
 
-    Returns None for fewer than LEAST_RUNS past values.
+    - Fewer than LEAST_RUNS past values: None.
+    - Two new values or more: by the spread of both sets.
+    - A single new value: by the spread of the past values, because a single value has no spread.
     """
     past_mean = spread.mean_of(past)
     if past_mean is None or len(past) < LEAST_RUNS:
@@ -45,10 +47,13 @@ def ratio_interval(past: Sequence[float], new: Sequence[float]) -> tuple[float, 
 
 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
-    """Return the `last` rows of the trend that a new result belongs to, oldest first, without the new runs themselves.
+    """Return the `last` rows of the trend that a new result belongs to, oldest first.
 
-    `rows` are all rows of the history, oldest first. `system` names the machine of the new runs; None takes it from
-    their logs. Raises InputError if the runs are of two trends.
+    A trend is the rows of one `Series`: same system, workload, precision and protocol. `rows` are all rows of the
+    history, oldest first. If the new runs are among them, they are left out. `system` names the machine of the new
+    runs; None takes it from their logs.
+
+    Raises InputError if the new runs are of two trends, or if nothing names their machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series
@@ -199,6 +204,7 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
 def _score_of_runs(args: argparse.Namespace) -> Score:
     """Return the score of the logs that the command line names, with the throughput of each run.
 
+    One run is enough, and runs are averaged by their mean, whatever the protocol says: a history keeps single runs.
     Raises InputError if no logs are given, or if the protocol does not measure throughput.
     """
     if not args.logs:

@@ -73,6 +73,9 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
 
     `system` names the machine; None takes it from the log. Raises InputError if neither names one, because runs of two
     machines must never share a trend.
+
+    Anything else that the log does not say is written in words, such as `batch unsaid`. Only an unknown revision is
+    None.
     """
     record = result.records[index]
     started = start_of(record)
@@ -118,8 +121,10 @@ def _storable(text: str) -> str:
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the history's file, and close it at the end of the block.
 
-    Only with `new` can the block write; the file is made if it does not exist. Raises InputError if the file does not
-    exist, is not a history, or is locked by another process.
+    With `new`, the file is made if it does not exist, and may be written to. What the block writes is committed at its
+    end, or rolled back on an error. Without `new`, the file can only be read.
+
+    Raises InputError if the file does not exist, is not a history, or is locked by another process.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -202,8 +207,13 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    A row of the same log and protocol is replaced if anything but its path and date differs. `system` names the
-    machine; None takes it from the logs.
+    `system` names the machine; None takes it from the logs. An old row is of the same run if it has the same digest of
+    the log and the same protocol.
+
+    - There is no old row: the run is written.
+    - The old row differs only in the log's path or in the date, or not at all: it stays. A copied log has another path
+      and may have another date.
+    - Otherwise: the old row is replaced.
     """
     old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = 0
@@ -231,8 +241,8 @@ def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None
 def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
     """Return the host of each row's run, such as `node1`, or `node1, node2` for a run on several hosts.
 
-    Returns None if the record of a run does not name all of its hosts. Raises InputError for a record that cannot be
-    read.
+    The hosts are read from the record that the history keeps of the run. Returns None if a record does not name all of
+    its hosts. Raises InputError for a record that cannot be read.
     """
     hosts = []
     for row in rows:

@@ -30,8 +30,15 @@ class Intervals:
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    Without intervals, the result's `method` says why. They need a figure that is made of windows, because their widths
-    were calibrated for such figures.
+    The intervals need a figure that is made of windows, because their widths were calibrated for such figures. There
+    are none, and `method` says why, if:
+
+    - the figure is the log's own closing figure, or the time between two time stamps,
+    - the windows are running averages,
+    - the windows are printed summaries of epochs,
+    - the windows are too few or too uneven.
+
+    The first case has no standard deviation either; in the others it is that of the windows' rates.
     """
     if protocol.over_steps == "own_summary":
         return Intervals(deviation=None, method="none: the log says one figure")
@@ -129,6 +136,12 @@ def _interval_by_protocol(
     values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None, protocol: Protocol
 ) -> _IntervalOfRuns:
     """Return the interval of several runs, by the method for the protocol's figure.
+
+    - A median: order statistics.
+    - An olympic mean: Yuen's t.
+    - A mean, if the runs are of several hosts and some host has several runs: Student's t over the means of the hosts,
+      because runs on one host lie closer together than hosts do.
+    - Any other mean: Student's t over the runs.
 
     `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """

@@ -63,8 +63,12 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 def _level_of_sets(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
     """Return one level of repetition: the number of its values, and their relative deviation within their sets.
 
-    Each set holds values that are compared with each other, such as the images/s of the runs of one host. `unknown`
-    is the reason for no deviation if no set has two values.
+    `name` is window, run or host. Each set holds values that are compared with each other, such as the images/s of the
+    runs of one host. The deviation is pooled over all sets. A value of NaN is counted, but has no part in the
+    deviation.
+
+    If no set has two values, there is no deviation, and the level carries the text `unknown` as the reason.
+    `not_converged` is the number of runs that are in no set because they did not converge.
     """
     count = sum(len(values) for values in sets)
     measured_sets = []  # without NaN: a run without a figure only counts
@@ -146,7 +150,10 @@ def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, l
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> Sequence[float]:
-    """Return the values that count as independent repeats of a system: the means of several hosts, or else the runs.
+    """Return the values that count as independent repeats of a system.
+
+    - The means of the hosts, if `hosts` names two or more: runs on one host lie closer together than hosts do.
+    - Otherwise the runs' own `values`.
 
     `hosts` names the host of each run; None if not known.
     """

@@ -23,8 +23,10 @@ def add_score_options(
 ) -> None:
     """Add the options that choose a protocol, and those for what logs do not say.
 
-    `convert` turns the texts of --devices and --batch into their values. `protocol` is the default of --protocol. If
-    that default depends on the logs, `default_in_words` says so in the help.
+    `convert` turns the texts of --devices and --batch into their values. `protocol` is the default of --protocol.
+
+    If the default depends on the logs, `protocol` is None, and `default_in_words` says in the help what is done. If
+    neither is given, the user must give --protocol.
     """
     shown_default = protocol or default_in_words
     text = "a name, or a YAML file of your own"

@@ -109,9 +109,13 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 
 
 def find(name: str) -> Protocol:
-    """Return the protocol that `--protocol` names: `window` is built in, `own.yaml:fast` is of a user's file.
+    """Return the protocol that `--protocol` names: a built-in one, or one of a user's YAML file.
 
-    A file alone names its only protocol. Raises InputError if there is no such protocol, and for an invalid file.
+    - `window`: the built-in protocol of that name.
+    - `own.yaml:fast`: the protocol `fast` of own.yaml.
+    - `own.yaml`: the only protocol of own.yaml.
+
+    Raises InputError if there is no such protocol, with the names of those there are, and for an invalid file.
     """
     file, _, name_in_file = name.partition(":")
     if not file.endswith((".yaml", ".yml")):
@@ -216,7 +220,15 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 
 
 def _first_conflict(protocol: Protocol) -> str:
-    """Return a message about the first rule that the protocol's settings break; empty if they break none."""
+    """Return a message about the first rule that the protocol's settings break; empty if they break none.
+
+    - `runs: by_benchmark` needs an olympic mean of whole runs' times.
+    - An olympic mean needs three runs.
+    - `figure: run_time` and `over_steps: run_time` need each other.
+    - `over_steps: own_summary` neither skips nor takes steps.
+    - `over_steps: between_stamps` skips steps, not windows or epochs.
+    - `over_steps: epoch_rates` and skipping epochs need each other.
+    """
     is_olympic = protocol.over_runs == "olympic_mean"
     is_run_time = protocol.figure == "run_time"
     if protocol.by_benchmark and not (is_olympic and is_run_time):

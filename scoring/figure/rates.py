@@ -8,9 +8,10 @@ from scoring.record import InputError, Record, Window
 
 
 def devices_in_rate(record: Record) -> int | None:
-    """Return the factor from a printed rate to the rate of all devices; None if the number of devices is not known.
+    """Return the factor from a printed rate to the rate of all devices; None if the log does not say it.
 
-    If the log does not say whose rates it prints, they count as the rates of one device.
+    - The log prints the rate of all devices: 1.
+    - It prints the rate of one device, or does not say which: the number of devices, None if not known.
     """
     return 1 if record.rate_scope == "global" else record.devices
 
@@ -18,8 +19,14 @@ def devices_in_rate(record: Record) -> int | None:
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """Return the images/s of all devices in a window or an epoch; None if its row says too little.
 
-    `printed` takes the rate that the row prints before the measured one, images over seconds. If the number of devices
-    is not known, the result is that of one device.
+    The first of these rates that the row has is taken:
+
+    - its images over its seconds,
+    - the rate that it prints,
+    - the batch over the step time that it prints.
+
+    With `printed`, the printed rate comes before the others. If the log prints rates of one device, and does not say
+    the number of devices, the result is the rate of one device.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -48,7 +55,10 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 
 
 def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
-    """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError if its row says too little."""
+    """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError if its row says too little.
+
+    If the row prints a step time, it lacks only the batch or the number of devices. The error then asks for that one.
+    """
     rate = rate_of(record, item, printed=printed)
     if rate is None and item.printed_step_time_s is not None:
         images_per_step(record)  # raises the error that asks for the missing batch or number of devices
@@ -58,10 +68,10 @@ def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
 
 
 def images_per_step(record: Record) -> int:
-    """Return the images of one step on all devices, or on one device if the number of devices is not known.
+    """Return the images of one step on all devices; of one device if the number of devices is not known.
 
-    Raises InputError if the batch of one device is not known, or if the log prints rates of all devices without their
-    number.
+    In the second case the unit of the figure says `per device`. Raises InputError if the batch of one device is not
+    known, or if the log prints rates of all devices without their number.
     """
     if record.devices is None and record.rate_scope == "global":
         raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
@@ -112,9 +122,13 @@ def _weighted_by_steps(work: Work, chosen: Sequence[Window]) -> Work:
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
-    """Return the images and seconds that the windows' rows measured; None if not all rows give both.
+    """Return the images and seconds that the windows' rows measured; None if they do not give both.
 
-    Without images, the steps and the batch stand in for them. Raises InputError if that batch is not known.
+    - All rows give seconds and images: these.
+    - All give seconds and steps, but not all give images: the seconds, and steps * batch of all devices.
+    - Otherwise: None.
+
+    Raises InputError in the second case if that batch is not known.
     """
     seconds = _values_if_in_all(chosen, "seconds")
     if not seconds:

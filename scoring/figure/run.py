@@ -79,7 +79,8 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: str
     """Return the figure of the chosen windows of a run, in images/s.
 
     `over_steps` is how the protocol averages them. For `epoch_rates` the windows are summaries of epochs. Raises
-    InputError if a row's speed is not known.
+    InputError if a row does not give its speed, or if the batch or the number of devices is needed for it and not
+    known.
     """
     if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
         average = _mean_of_rates(record, chosen, prefers_printed=over_steps == "mean_of_printed_rates")
@@ -178,7 +179,8 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_row: int | 
 def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     """Return the rows of the log that have a time stamp and a known number of steps done.
 
-    Raises InputError, which names the protocol, if there are none.
+    Raises InputError if there are none. The error names the protocol, and says whether the stamps or the steps are
+    missing.
     """
     rows = []
     for window, position in zip(record.windows, positions(record), strict=True):
@@ -280,9 +282,11 @@ TRAINING_ON_AFTER_STOP = ("minigo",)
 
 
 def _run_time_figure(record: Record) -> RunFigure:
-    """Return the minutes from a run's start to its stop; infinite if the run did not reach the target.
+    """Return the minutes from a run's start to its stop.
 
-    Raises InputError if the log has no start, or if the clock was set during the run.
+    The figure is infinite if the run has no stop, or if its status is not `success`: it did not reach the target. Its
+    last line is that of the stop, or the last of the log without a stop. Raises InputError if the log has no start, or
+    if the clock was set during the run.
     """
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")

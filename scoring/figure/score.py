@@ -100,6 +100,7 @@ class Score:
         """How many runs to add for a 95 % interval of +-1 %, by the spread of these; None without such a spread.
 
         The number must be settled before the further runs are seen (Stein, Annals of Mathematical Statistics 16, 1945).
+        If one stops as soon as the interval looks narrow, it holds the true figure too seldom.
         """
         if self.interval_95 is None or len(self.runs) < 2:
             return None
@@ -291,7 +292,11 @@ def _warnings(result: Score, missing_runs_message: str | None) -> Iterator[Verdi
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
+    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together.
+
+    A mean of rates is higher than the total rate, all images / all time, unless all rates are equal. So there are
+    further warnings if the protocol takes the mean of the windows' rates, or the mean of the runs' rates.
+    """
     protocol = result.protocol
     # Means of rates have a warning of their own: they lie above all images / all time, unless all rates are equal.
     averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")

@@ -86,7 +86,12 @@ def _score_without_figure(rule: str, error: Exception, protocol: Protocol, recor
 
 
 def _interval_rows(result: Score) -> list[tuple[str, str]]:
-    """Return the rows of `score` that show the 95 % intervals, or why there is none, as (name, text)."""
+    """Return the rows of `score` that show the 95 % intervals, as (name, text).
+
+    - No interval: one row that says why.
+    - An interval only for the figure itself, of one or several runs: one row.
+    - A single run with two intervals: one row for its own mean, and one for another run of the system.
+    """
     if result.interval_95 is None:
         return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"
     low, high = result.interval_95

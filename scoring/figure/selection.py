@@ -9,7 +9,10 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Return the windows or epoch summaries of a run that the protocol measures, without the warm-up.
+    """Return the part of a run's log that the protocol measures, without the warm-up.
+
+    - A protocol that skips epochs measures epoch summaries: those that have a printed rate.
+    - Any other protocol measures windows, which are the rows that a log prints every few steps.
 
     `skip` is how many windows or epochs to drop at the start; None takes the protocol's own number. Raises InputError
     if nothing is left, or fewer steps than the protocol takes.
@@ -58,6 +61,8 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     """Return the windows that begin after the steps that the protocol skips.
+
+    Windows without a number of steps are left out, because it is not known where they begin.
 
     Raises InputError if no window is left, or if the log does not say how many steps were done at the end of a window.
     """

@@ -38,9 +38,12 @@ class PooledSd(NamedTuple):
 
 
 def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
-    """Return one relative standard deviation of values within their sets; None if no set has two values.
+    """Return one relative standard deviation of values within their sets, pooled over all sets.
 
-    It is the root of the mean of the sets' squared relative deviations, weighted by their degrees of freedom.
+    It is the root of the weighted mean of the sets' squared relative deviations. A set of n values has the weight
+    n - 1, which is its degrees of freedom. So a set with a single value does not count.
+
+    Returns None if no set has two values.
     """
     squares = 0.0
     freedom = 0
@@ -357,8 +360,8 @@ def single_run_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
-    `relative_sd`, with `freedom` degrees of freedom, is that of other runs: a single run shows none. `counts` are the
-    numbers of runs of the two means.
+    A single run does not show how far repeats lie apart. So `relative_sd`, with its degrees of freedom `freedom`, is
+    the relative standard deviation of other runs. `counts` are the numbers of runs of the two means.
     """
     runs, other_runs = counts
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
@@ -368,8 +371,12 @@ def single_run_interval(
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    For distributions of the same shape, it holds every ratio that the Mann-Whitney test does not reject (Hodges and
-    Lehmann, Annals of Mathematical Statistics 34, 1963).
+    Each value of `other` is divided by each value of `base`. The interval runs from the k-th least to the k-th greatest
+    of these quotients, where k is the result of `_rank_of_bounds`. It is widened if the ratio of the medians lies
+    outside.
+
+    If both sets have distributions of the same shape, the interval holds every ratio that the Mann-Whitney test does
+    not reject (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963).
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:

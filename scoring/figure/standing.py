@@ -16,7 +16,13 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 
 
 def _facts(record: Record) -> ResultFacts:
-    """Return the facts that decide whether a log's result is an MLPerf result. A fact that it does not say is None."""
+    """Return the facts that decide whether a log's result is an MLPerf result. A fact that it does not say is None.
+
+    Only this project's own logs have a header, which describes the data set. They follow OWN_RULESET, the rules of one
+    MLPerf round. Any other log has no ruleset, because it does not say its round.
+
+    The numbers of samples are those of the header, or else those of the log's MLPerf events.
+    """
     dataset = section(record, "dataset")  # of the header; its numbers of samples go before those of MLPerf events
     is_project_log = bool(record.header)  # other logs have no header
     train_samples = real(dataset.get("train_samples"))

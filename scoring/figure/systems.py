@@ -18,8 +18,10 @@ from scoring.record import InputError, Record
 def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[str, list[Record]]]:
     """Return each system that `paths` name, as pairs of its own path and the records of its runs.
 
-    `args` has the options of `add_log_options`. Raises InputError if a folder holds no logs, or if --devices or --batch
-    has neither one number nor one for each system.
+    A path is a log, a folder of one system's logs, or a folder of such folders. `args` has the options of
+    `add_log_options`. --devices and --batch give one number for all systems, or one for each.
+
+    Raises InputError if they give another count of numbers, or if a folder holds no logs.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices = _number_of_each(systems, args.devices, "--devices")
@@ -49,10 +51,13 @@ def _logs_of(path: str, pattern: str = "*") -> list[Path]:
 
 
 def _systems_of(path: str) -> list[str]:
-    """Return the paths of the systems at `path`, each a log or a folder of logs, sorted.
+    """Return the paths of the systems at `path`, each a log or a folder of logs.
 
-    In a folder such as `results` of a submission, these are the SYSTEM and SYSTEM/BENCHMARK folders that hold logs.
-    Raises InputError if there are none.
+    - `path` is a log, or a folder with logs directly in it: `path` itself.
+    - It is any other folder, such as `results` of a submission: the SYSTEM and SYSTEM/BENCHMARK folders in it that hold
+      logs, sorted.
+
+    Raises InputError if there are no logs in these either.
     """
     if _logs_of(path):
         return [path]
@@ -65,8 +70,11 @@ def _systems_of(path: str) -> list[str]:
 def _number_of_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
     """Return the number that an option such as --devices gives for each system, in the order of `systems`.
 
-    One value is for all systems. Raises InputError, which names the `option`, if there are several, but not one for
-    each system.
+    - `values` is None, because the user did not give the option: None for each system.
+    - One value: that number for each system.
+    - One value for each system: the values.
+
+    Raises InputError, which names the `option`, for any other count of values.
     """
     if values is None:  # the user did not give the option
         return [None] * len(systems)
@@ -89,7 +97,10 @@ class SystemDescription(NamedTuple):
 def read_described(log: str | Path, **options: Any) -> Record:
     """Return the record of a log. If the log does not say its devices, they come from the description of its system.
 
-    A system of an MLPerf submission has such a description, a JSON file. `options` are those of `read_record`.
+    An MLPerf submission describes each of its systems in a JSON file, with its nodes, devices and accelerator. If the
+    log says the batch of all devices, and it can be divided evenly among them, the batch of one device follows too.
+
+    A log that says its devices, or has no such file, is returned as it was read. `options` are those of `read_record`.
     """
     record = read_record(log, **options)
     if record.devices is not None:

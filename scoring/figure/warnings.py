@@ -42,7 +42,12 @@ def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
 def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's figure.
 
-    `value` is the figure in images/s. `lines` are the first and last line of the log that the figure comes from.
+    `value` is the figure in images/s. `lines` are the first and last line of the log that the figure comes from. The
+    other rates are, in this order:
+
+    - the rate by the times of the same rows,
+    - the rate of the whole run,
+    - the rate that the log closes with.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -73,7 +78,11 @@ def _warn_if_rows_disagree(
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
-    """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains."""
+    """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains.
+
+    The limit is MOST_WARM_UP_GAP. There is no warning if the log does not give the time of the whole run, or if the
+    importer has already reported that this time and the epochs disagree.
+    """
     whole_run = run_rate(record)  # None: the log does not give the time of the whole run
     is_reported_by_importer = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
     if whole_run is None or is_reported_by_importer:
@@ -89,7 +98,8 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
     """Yield a warning if a figure differs by more than MOST_SUMMARY_GAP from the images/s that the log closes with.
 
-    `message_start` is such as "the figure, of lines 12 to 480, is".
+    `message_start` is such as "the figure, of lines 12 to 480, is". There is no warning if the log closes with no
+    images/s, or with those of one device.
     """
     if record.summary_rate is None or record.rate_scope != "global":
         return
@@ -145,7 +155,8 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
     """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than clocks differ.
 
-    Each of its devices would then do more work than a device of the base.
+    Above 1, one device of many would do more than one device of few. Above MAX_PLAUSIBLE_RATIO the message adds
+    that the caller shows no efficiency.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return

@@ -80,9 +80,14 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 
 
 def comparable_times(windows: Iterable[Window]) -> list[float]:
-    """Return a time for each window, to be compared with those of the other windows. Windows without one are left out.
+    """Return a time for each window that can be compared with the times of the other windows.
 
-    Only the ratios of these times have a meaning: the unit depends on what the log prints.
+    - A row with its seconds and images, but without a number of steps: the seconds of one image.
+    - A row that gives the time of a step: the seconds of one step.
+    - A row with only a printed rate: 1 / rate.
+    - Any other window is left out of the result.
+
+    Use only ratios of these times, because their unit depends on what the log prints.
     """
     times = []
     # All rows of a log print the same things, so they take the same branch and have the same unit.
@@ -99,10 +104,14 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 def _warn_of_uneven_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
-    """Yield the warnings about uneven times of a run's windows, in the order in which they are shown.
+    """Yield the warnings about uneven times of a run's windows, in this order:
 
-    `times` has one value for each window, as `comparable_times` returns them. `averages_rates` is True if the run's
-    figure is the mean of its windows' rates.
+    - The times look like running averages, and the log's format is not known to print such averages.
+    - The times change to another level, or else a few of them are outliers. This needs LEAST_FOR_LEVELS windows.
+    - The slow windows take much longer than the fast ones.
+    - The figure is a mean of rates (`averages_rates`), and this mean is too high.
+
+    `times` has one value for each window, as `comparable_times` returns them.
     """
     # `cumulative`: the format is known to print running averages
     if not record.cumulative and _look_like_running_averages(times):
@@ -132,9 +141,10 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
 def _warn_if_mean_of_rates_is_high(
     record: Record, windows: Sequence[Window], times: Sequence[float]
 ) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.
+    """Yield a warning if the mean of the windows' rates is too far above all images over all time.
 
-    The two are equal if all windows have the same speed.
+    The two are equal if all windows have the same speed. Otherwise the mean of rates is the higher one. The warning
+    comes if it is higher by more than MOST_RATE_GAP.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
     mean_time = weighted_mean(times, steps_as_weights(windows))
@@ -207,10 +217,13 @@ class LevelChange(NamedTuple):
 
 
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
-    """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
+    """Return where a series changes its level, at an index from `first_index` to `last_index`.
 
-    The strength of a change is the difference of the means before and after it, in standard errors. The strongest
-    change is returned, if its strength is above LEAST_CHANGE_STRENGTH.
+    An index splits the series into the values before it and the values from it on. The strength of a split is the
+    difference of the two means, in standard errors of that difference. The split with the greatest strength is
+    returned. Returns None if that strength is not above LEAST_CHANGE_STRENGTH.
+
+    Values far from the median are first clipped to a limit, so that a single spike does not count as a level.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -242,9 +255,10 @@ def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
 
 
 def _noise_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a series around its level. The result is always above 0.
+    """Return the standard deviation of a series around its level, estimated from the differences of neighbours.
 
-    It comes from the median difference of neighbours, which a level change or a slow drift hardly affects.
+    A level change or a slow drift hardly affects the median difference. The difference of two values has sqrt(2) times
+    the deviation of one value. The result is always above 0, even if all values are equal or 0.
     """
     differences = [abs(after - before) for before, after in itertools.pairwise(values)]
     # The difference of two values has sqrt(2) times the deviation of one value.
@@ -342,7 +356,8 @@ def _absolute_drift(values: Sequence[float]) -> float:
 def _has_trend(values: Sequence[float]) -> bool:
     """Tell whether values rise or fall through a series, by the Mann-Kendall test at a significance of 1 %.
 
-    See Kendall, Rank Correlation Methods, 1955.
+    The test compares each value with each later one. Without a trend, about as many of these pairs rise as fall. The
+    difference of the two counts then has a known standard deviation (Kendall, Rank Correlation Methods, 1955).
     """
     stride = max(1, len(values) // MOST_FOR_TREND)  # a long series is thinned out: it has too many pairs
     chosen = values[::stride]
@@ -363,7 +378,12 @@ def _has_trend(values: Sequence[float]) -> bool:
 def _look_like_running_averages(times: Sequence[float]) -> bool:
     """Tell whether times look like running averages, rather than like the times of separate windows.
 
-    Running averages are smooth, and their changes die out. Too few times to show that are none.
+    Running averages have two marks, and both are required:
+
+    - They are smooth: the von Neumann ratio, mean squared change / variance, is below MOST_SMOOTH_RATIO.
+    - Their changes die out: the first quarter's are over LEAST_DECAY_RATIO times the last quarter's.
+
+    Returns False for fewer than LEAST_FOR_RUNNING_AVERAGES times, which are too few to show the marks.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False

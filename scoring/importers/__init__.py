@@ -61,7 +61,8 @@ class Fingerprint(NamedTuple):
 def recognise(path: str | os.PathLike[str]) -> str:
     """Return the name in FORMATS of the format of the log at `path`.
 
-    A log has a format if it holds a row of that format. Raises InputError if the log holds rows of no known format, or
+    A log has a format if it holds a row of that format: a line that a program prints of its training steps. All lines
+    are read, because rows of a second format may follow. Raises InputError if the log holds rows of no known format, or
     of more than one.
     """
     first_rows: dict[str, int] = {}  # the line of the first row, by the format's name
@@ -90,8 +91,8 @@ def recognise(path: str | os.PathLike[str]) -> str:
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open the log at `path` and yield a stream of its bytes. A gzip file is unpacked while the stream is read.
 
-    Raises InputError if the log cannot be opened. A broken gzip file raises it later: while the body of the `with`
-    reads.
+    gzip is recognised by the first two bytes, not by the name. Raises InputError if the log cannot be opened. A broken
+    gzip file is noticed only while it is read, so InputError may also come out of the body of the `with`.
     """
     try:
         raw = open_log(path)
@@ -212,8 +213,9 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
     """Return the first and the last line of the run that `segment` picks, counted from 1, or of the only run.
 
-    `lines` is the length of the log, for messages. Raises InputError if there is no such run, or if there are several
-    and `segment` is None.
+    `runs` are the spans of all runs. The last line of the last run is None, which means the end of the log. Messages
+    then show `lines`, the number of lines in the log. Raises InputError if there is no such run, or if there are
+    several and `segment` is None.
     """
     in_words = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     shown = "; ".join(in_words[:MOST_RUNS_SHOWN])
@@ -233,8 +235,12 @@ def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: 
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
     """Replace facts of the log by the values of command-line options, and return the names of the changed fields.
 
-    The value None is an option that is not given. If the log states another value, a problem is added to the reader's
-    list.
+    `options` maps a field of the record to its value:
+
+    - None: the option is not given, and nothing changes.
+    - The value that the log states: nothing changes.
+    - Another value than the log states: it replaces that value, and a problem is added to the reader's list.
+    - A value of which the log says nothing: it is set.
     """
     changed = []
     for field, value in options.items():
@@ -253,7 +259,13 @@ def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -
 def _derive_devices_or_batch(reader: FormatReader) -> None:
     """Derive the number of devices, or the batch of one device, from the batch over all devices.
 
-    If the log states all three, a check of them is added instead. A division that leaves a remainder sets nothing.
+    What happens depends on what the log states beside the batch over all devices:
+
+    - both: nothing is derived, and a check is added that records whether the three agree;
+    - devices only: batch_per_device = batch_of_all / devices;
+    - batch_per_device only: devices = batch_of_all / batch_per_device.
+
+    A division that leaves a remainder sets nothing.
     """
     batch_of_all = reader.value("batch_of_all")
     if not batch_of_all:
@@ -290,10 +302,12 @@ def _complete_windows(record: Record) -> None:
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set the steps of the first row if it covers all steps since the run began. Also set its seconds, if known.
+    """Set the number of steps of the first row if the row covers all steps since the run began.
 
-    Rows at steps 10 and 20, counted from 1, have 10 steps each. With rows at 510 and 520, nothing is set: earlier rows
-    may be missing.
+    It does if as many steps lead to the first row as lie between it and the second row. Example: rows at steps 10 and
+    20, counted from 1, have 10 steps each. With rows at steps 510 and 520, nothing is set, because rows before the
+    first one may be missing. The seconds are also set, to step time x steps, if the printed step time stands for all
+    steps of a row.
     """
     first, second = record.windows[:2]
     if first.steps is not None or first.step is None:
@@ -356,7 +370,8 @@ def main(args: argparse.Namespace) -> int:
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
     """Yield the records as one JSON list, in many pieces of text.
 
-    A log may have a million windows, so the text of a whole record is never held in memory: each window is a piece.
+    A log may have a million windows, so the text of a whole record is never held in memory. Each record is put together
+    by hand: first its other fields without the closing brace, then the list `windows` with one piece per window.
     """
     yield "["
     for record_index, record in enumerate(records):

@@ -50,8 +50,14 @@ def _check_of_ratio(
 ) -> Check:
     """Return the check `name` of two figures, given `ratio`, the one figure divided by the other.
 
-    A `refusable` check is refused if no pause explains the ratio. Any other check only informs. `rounding` is the error
-    of the ratio from rounded digits in the log.
+    `first_way` and `second_way` say in words what the two figures are. The check has one of three results:
+
+    - agree: |ratio - 1| <= tolerance, which is CLOCKS_AGREE_WITHIN for CLOCK_CHECKS and AGREES_WITHIN for others;
+    - refused: the ratio is above MAX_PLAUSIBLE_RATIO or below its inverse, so the log supports no figure of speed;
+    - neither: the figures differ, but not that far.
+
+    Both limits are widened by `rounding`, the error of the ratio from rounded digits in the log. A check that is not
+    `refusable` only informs: it is never refused.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -136,8 +142,9 @@ def _last_digit_s(gaps: Sequence[Gap]) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses: time between rows, by the stamps, that the rows' own times do not account for.
 
-    Returns None unless the stamps' time is clearly longer. The check never refuses a figure, because figures of speed
-    leave pauses out.
+    Returns None unless the stamps' time is clearly longer than the rows' time: by more than CLOCKS_AGREE_WITHIN of the
+    rows' time plus TWO_STAMPS_ERROR_S. Also returns None if there are fewer than two gaps between rows. Gaps between
+    epochs do not count. The check only informs and never refuses a figure, because figures of speed leave pauses out.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -160,6 +167,11 @@ def _check_pauses(record: Record) -> Check | None:
 
 def _check_run_time(record: Record) -> Check | None:
     """Compare the images/s by the epochs' printed durations with the images/s by the log's clock, without evaluations.
+
+    The clock's time runs from the first epoch to the last one, or over the whole run (see `training_rate_by_clock`).
+
+    A printed duration is too short if the program stamps an epoch when its work is launched on the devices, not when
+    the work is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
 
     Returns None if the rows are not whole epochs, or if the clock was set so that no time is left.
     """
@@ -236,7 +248,12 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that our own program counts over all windows with steps x batch of all devices.
 
-    Returns None for another program's log, for an unknown batch, or if the images of a window cannot be read.
+    Returns None in these cases:
+
+    - The images of a window could not be read. The log then has a check that says so.
+    - The log is another program's: its windows have no phase such as "train". Its images were computed from the steps,
+      so a comparison would say nothing.
+    - The batch of all devices is unknown.
     """
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
     if has_unreadable_images:  # the log then has a check that says so
@@ -260,8 +277,12 @@ def _check_counted_images(record: Record) -> Check | None:
 def _check_printed_rates(record: Record) -> Check | None:
     """Compare the rates that rows print with the rows' images over their seconds.
 
-    Only rows with all three figures count: the epochs of MLPerf logs. Returns None if there are none, or if the rates
-    are those of one device.
+    Only rows with images, seconds and a printed rate count: the epochs of MLPerf logs. The two rates over all of them:
+
+    - printed: sum of images / sum of (images / printed rate), which is the mean weighted by time;
+    - measured: sum of images / sum of seconds.
+
+    Returns None if no row has all three figures, or if the rates are those of one device.
     """
     rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if record.rate_scope != "global" or not rows:
@@ -285,8 +306,11 @@ def _check_printed_rates(record: Record) -> Check | None:
 def _check_batch(record: Record) -> Check | None:
     """Compare the batch of one device with the median of rate x step time over the rows.
 
-    Returns None if the log does not state these figures for one device, or if its own batch agrees. A batch from the
-    command line is always reported.
+    Returns None in these cases:
+
+    - The rates are those of all devices.
+    - No row prints both a rate and a step time, or the batch is unknown.
+    - The log states the batch and the rows agree. A batch from the command line is always reported.
     """
     rows: list[Window] = []
     batches: list[float] = []
@@ -316,8 +340,8 @@ def _check_batch(record: Record) -> Check | None:
 def _check_summary_rate(record: Record) -> Check | None:
     """Compare the rate that the log closes with and the average of the rates that its rows print.
 
-    Logs do not say how they average, so the nearest average counts. Returns None without a closing rate, or with fewer
-    than two rates of rows.
+    Logs do not say how they average. So the closing rate is compared with the nearest of mean, harmonic mean and
+    median. Returns None if the log has no closing rate, or fewer than two rows with a rate.
     """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary_rate = record.summary_rate

@@ -128,8 +128,8 @@ class PyTorch(EpochFormatReader):
     def precision(self) -> Fact | None:
         """Return the precision that the program's parameters state, with its line, or None if none states it.
 
-        A program may print `fp16 : True` beside `amp : False`. So FP32 counts only if no parameter turns half precision
-        on.
+        A program with two switches prints `fp16 : True` beside `amp : False`, which alone would mean FP32. So the
+        parameters that turn half precision on are searched first. Those that state FP32 count only if none is on.
         """
         for (name, value), precision in _HALF_SWITCHES.items():
             if self._parameter_is(name, value):
@@ -145,13 +145,15 @@ class PyTorch(EpochFormatReader):
 
 
 def _as_text(text: str) -> str:
-    """Return a JSON line of DLLogger as the text that DLLogger prints for people, or any other line as it is.
+    """Return a JSON line of DLLogger as the text that DLLogger prints for people, so that one reader suits both forms.
 
-    The beginning depends on `step`:
+    The beginning depends on the line's `step`:
 
-        "step": "PARAMETER", "data": {"amp": true}          -> PARAMETER amp : True
-        "step": [3], "data": {"val.top1": 70.1}             -> Epoch: 3  val.top1 : 70.1
-        "step": [], "data": {"train.total_ips": 2600.0}     -> Summary: train.total_ips : 2600.0
+        DLLL {.., "step": "PARAMETER", "data": {"amp": true}}          -> PARAMETER amp : True
+        DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
+        DLLL {.., "step": [], "data": {"train.total_ips": 2600.0}}     -> Summary: train.total_ips : 2600.0
+
+    Any other line, and a line with broken JSON, is returned as it is.
     """
     if "DLLL {" not in text:
         return text
@@ -232,8 +234,10 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return a dict from each place in the log that states the number of devices to that number and its line.
 
-        Besides the parameters, these are the closing table of benchmark.py and mpirun, which starts one rank per
-        device.
+        Besides the parameters, two places may state it:
+
+        - the table that benchmark.py prints last, if all its rows have the same number;
+        - mpirun, which starts one rank per device and puts the rank's number before each line.
         """
         counts = super().device_counts()
         table = self._closing_table()

@@ -48,8 +48,9 @@ class Evidence:
     def search(self, line: int, text: str, *, may_configure: bool) -> None:
         """Search line number `line` for evidence, and keep the first line of each kind.
 
-        Only lines with `may_configure` are searched for other samples and half precision: the lines before training and
-        its first rows.
+        - Every line is searched for words that show images.
+        - Lines with `may_configure` are also searched for words that show other samples, and for switches of half
+          precision. These are the lines before training and its first rows.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):

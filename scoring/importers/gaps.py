@@ -26,7 +26,9 @@ class Gap(NamedTuple):
 def seconds_of_row(record: Record, window: Window) -> float | None:
     """Return how many seconds the steps of a row took by its own figures, or None if a figure is missing.
 
-    If a row does not state its seconds, they are images / printed rate, both of all devices or both of one.
+    - A row that states its seconds: these.
+    - A row that prints the images/s of all devices: its images / that rate.
+    - A row that prints the images/s of one device: its steps x the batch of one device / that rate.
     """
     if window.seconds:
         return window.seconds
@@ -44,8 +46,13 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 def gaps_of_training(record: Record) -> list[Gap]:
     """Return a Gap for each two successive rows between which only training happened.
 
-    Two rows are left out if a figure is missing, if the clock was set back, or if an evaluation is printed between
-    them. Rows of two epochs are also left out.
+    A Gap holds the time between the two rows by the clock and by the later row's own figures. The two times should
+    agree, so these pairs are left out:
+
+    - A time stamp or the later row's own time is missing.
+    - The clock was set back between the rows.
+    - The rows are of two epochs: between epochs, programs evaluate and save the model.
+    - An evaluation is printed between the rows.
     """
     evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []
@@ -70,13 +77,14 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 
 
 def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
-    """Return the gaps that are not pauses: evaluations, checkpoints or stalls between two rows.
+    """Return the gaps between rows that are not pauses.
 
-    A gap is a pause if
+    A pause is an evaluation, a checkpoint or a stall. A gap is a pause if
 
         clock_s > PAUSE_RATIO * usual_ratio * row_s + 2 * last_digit_s
 
-    The last digit of the time stamps stands for `last_digit_s` seconds.
+    `usual_ratio` is the usual clock_s / row_s, but at least 1: a gap no longer than its row is no pause. The last term
+    is the error of the two time stamps. The last digit of each stands for `last_digit_s` seconds.
     """
     usual_ratio = max(1.0, _usual_ratio(gaps, last_digit_s))  # at least 1: a gap no longer than its row is no pause
     kept = []
@@ -91,6 +99,10 @@ def _usual_ratio(gaps: Sequence[Gap], last_digit_s: float) -> float:
     """Return the usual ratio of a gap's time by the clock to its time by the row.
 
     The last digit of the time stamps stands for `last_digit_s` seconds.
+
+    - If the median row takes at least 2 x `last_digit_s`: the median of the ratios of all gaps.
+    - If rows are shorter: sum of clock times / sum of row times, because a single ratio is mostly rounding. The tenth
+      of the gaps with the largest excess over their rows is left out of the sums. It may hold pauses.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     if median_row_s >= 2 * last_digit_s:

@@ -65,8 +65,9 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number` if its text is one that a tool prints as it starts.
 
-        The run begins at the first of several such texts. If a text that is printed once per start comes again before
-        any row, the earlier start failed.
+        A tool prints several such texts as it starts, and the first of them is where the run begins. Some are printed
+        exactly once per start. If one of these comes again before any row, the earlier start failed, and the run begins
+        on line `number`.
         """
         word = _start_word(text)
         if word is None:
@@ -129,13 +130,18 @@ class Lines:
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line, without the rows that higher ranks repeat.
+        """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
 
-        A row is a line with the text `marker`. Example for the marker `loss`:
+        mpirun can put before each line the rank that wrote it. If all ranks print the same rows, only those of the
+        lowest rank that prints any are yielded:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
+
+        A row is a line that holds the text `marker`, such as `loss`. Lines that a tool prints as it starts are also
+        left out for the other ranks. Any other line is yielded, whatever its rank. All lines are yielded before the
+        first block of lines with a row, because only that shows which ranks print rows.
         """
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
         for block in self._blocks_of_lines():
@@ -157,10 +163,14 @@ class Lines:
             yield [self._untagged(number, text) for number, text in block]
 
     def _untagged(self, number: int, text: str) -> TaggedLine:
-        """Return a line without mpirun's tags, and note the first line of each rank in `ranks`.
+        """Return a line without mpirun's tags, which say which rank wrote it, and the rank of its first tag.
 
-        Example: `[1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. A short text before the tag, such as a time, is
-        dropped. A line without a tag at its start has the rank None.
+        - `[1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. A short text before the tag, such as a time, is dropped.
+        - A line without a tag has the rank None.
+        - A first tag behind more than _PREFIX_CHARS characters is no prefix: another process wrote into the line. The
+          text before the tag is kept, and the rank is None.
+
+        The first line with a tag of a rank is noted in `ranks`.
         """
         may_have_tag = "]<std" in text  # faster than the pattern
         match = _RANK_TAG.search(text) if may_have_tag else None

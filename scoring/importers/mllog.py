@@ -53,7 +53,11 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        The windows are the `step_window` events of our own logs, or else the epochs, or else the blocks of epochs.
+        A window is a stretch of training. The windows are the first of these that the log has:
+
+        - the `step_window` events of our own logs;
+        - the epochs with a time or a rate;
+        - the blocks of epochs.
         """
         first, last = self.lines.span
         for entry in read_stream(self.lines.stream):
@@ -95,8 +99,11 @@ class MLLog(FormatReader):
     def _take_entry(self, entry: Entry) -> None:
         """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
 
-        A `step_window` event becomes a window at once. Other events and sections are kept in `self.events`.
-        `self.lines` is notified of where a run begins.
+        - A Problem is noted as a problem of the record.
+        - A `step_window` event becomes a window and is not kept, so that a long run is in memory only once.
+        - Any other event or section is kept in `self.events`.
+
+        `self.lines` is notified of entries that show where a run begins.
         """
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
@@ -139,8 +146,8 @@ class MLLog(FormatReader):
     def _read_run_summary(self) -> None:
         """Set devices, batch, precision, framework, model and the like from `run_summary`, an event of our own logs.
 
-        Its table of values also becomes a section of the header. An event without a table becomes a problem of the
-        record.
+        Its table of values also becomes a section of the header. A log without the event is another program's, and
+        nothing is set. An event without a table becomes a problem of the record.
         """
         summary = self.events.first.get(schema.RUN_SUMMARY.key)
         if summary is None:
@@ -159,7 +166,8 @@ class MLLog(FormatReader):
     def _read_single_events(self) -> None:
         """Set the facts that a log states in one event each, such as the run's start and stop.
 
-        A repeated start or stop becomes a problem of the record. A log without run_stop is truncated.
+        If an event is logged more than once, the first counts; for train_samples and eval_samples, the last. A repeated
+        start or stop becomes a problem of the record. A log without run_stop is truncated.
         """
         events = self.events
         self._set_from_first_mark("run_start", events.starts)
@@ -293,8 +301,12 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield a window for each block of epochs, from the block's start to the end of its training.
 
-        A block is left out if its epochs are not logged or its time is not positive. The windows lack images and steps
-        if the images of an epoch are not known.
+        The windows have neither images nor steps if the images of an epoch are not known. A block is left out in these
+        cases:
+
+        - The end of its training is not logged (see `_training_of_blocks`).
+        - Its first epoch or its number of epochs is not logged.
+        - Its time is not positive, because the clock was set back.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")

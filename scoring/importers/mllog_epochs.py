@@ -93,7 +93,14 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged."""
+    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged.
+
+    An epoch gets three things from the log:
+
+    - The interval from its start to its stop. If several intervals have its number, the last one counts.
+    - Its own throughput: the last `epoch_throughput`, an event of our own logs.
+    - Its foreign rate: the first positive rate that another submitter prints.
+    """
     epochs: dict[Any, Epoch] = {}
     stops: list[Mark] = []
     for interval in events.epochs:

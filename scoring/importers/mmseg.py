@@ -50,10 +50,14 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Take a fact that a line before the first row states. A fact that is set already keeps its value.
+        """Take a fact that a line before the first row states. What happens depends on its `name`:
 
-        The name `loader` begins the section of a data loader. `batch_of_loader` counts only in the section of the
-        training loader.
+        - `loader`: the section of the data loader `value` begins. No fact is set.
+        - `batch_of_loader`: sets `batch_per_device`, but only in the section of the training loader.
+        - `precision`: sets the precision to `amp`, whatever `value` is. The line switches half precision on.
+        - Any other name: sets the fact `name` to `value`.
+
+        A fact that is set already keeps its value.
         """
         if name == "loader":
             self._loader = str(value)
@@ -78,8 +82,9 @@ class MMSeg(FormatReader):
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices by the list of GPUs in the printed configuration, if it has one.
 
-        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. If both forms are printed, the earlier
-        line counts.
+        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. If both forms are printed, the one on
+        the earlier line counts. A list of one device under a launcher (`Distributed training: True`) sets nothing: each
+        process may list only its own device.
         """
         printed_forms = [form for form in ("range", "ids") if form in self.facts_by_name]
         if not printed_forms:

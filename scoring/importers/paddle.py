@@ -49,7 +49,9 @@ class Launch(FormatReader):
     def _device_counts(self) -> dict[str, Fact]:
         """Return a dict from each place in the log that states the number of devices to that number and its line.
 
-        The launcher's `replicas` are the processes of one node, each with a device. The number None states nothing.
+        - `replicas x nnodes`: the launcher's `replicas` are the processes of one node, each with a device. A product of
+          0 is kept, and contradicts any other place.
+        - The other places state the number itself. A 0 becomes None, which states nothing.
         """
         counts: dict[str, Fact] = {}
         replicas = self.facts_by_name.get("replicas")
@@ -162,8 +164,9 @@ class PaddleSeg(Launch):
     def finish_facts(self) -> None:
         """Set the precision, the model and the batch, and convert the facts.
 
-        The model is the network and its backbone, such as `FCN HRNet_W48`. A batch on the command line overrides the
-        configuration.
+        - The precision is that of the command line. `fp16` means AMP, with its level if one is stated.
+        - The model is the network and its backbone: a network `FCN` with the backbone `HRNet_W48` is `FCN HRNet_W48`.
+        - The batch is that of the command line, or else that of the configuration.
         """
         level = self.value("level")
         name_of_fp16 = f"amp_{level.lower()}" if level else "amp"

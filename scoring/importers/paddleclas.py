@@ -109,9 +109,9 @@ class Dygraph(Launch):
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, also as a line of the configuration.
 
-        The configuration is printed as an indented tree with a key on each line. With `_config_path`, the line
-        `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. Switches of precision are kept for
-        `_precision`.
+        The configuration is printed as an indented tree with a key on each line. `_config_path` holds the keys from the
+        root to this line, so the line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. The batch,
+        the model and the epochs wanted become facts; switches of precision are kept for `_precision`.
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -145,9 +145,15 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision as a record names it, or None if the configuration does not state it.
+        """Return the precision as a record names it, by the first of these switches that the configuration states:
 
-        The result `amp` leaves the level open.
+        - `use_pure_fp16 : True` -> amp_o2
+        - `use_fp16 : True` -> fp16
+        - `use_amp : False` -> fp32
+        - neither `use_amp` nor a section `AMP` -> None
+        - AMP with `level` O1 or O2 -> amp_o1 or amp_o2
+        - AMP with `use_pure_fp16 : False` -> amp_o1
+        - any other AMP -> amp, which leaves the level open
         """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
@@ -183,10 +189,16 @@ class Dygraph(Launch):
         return False
 
     def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return how many steps a row covers, or None if rows before the log's first row may be missing.
+        """Return how many steps the printed averages of a row cover, up to the row's own step.
 
-        The program resets its averages at `reset_step`. If that is 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps
-        (5 to 10) and 10 steps.
+        They cover the steps from the latest of these on:
+
+        - the first step of the epoch;
+        - the step after the row before, if that row is of the same epoch;
+        - `reset_step`, if the row has reached it: the program resets its averages there.
+
+        Example: with `reset_step` 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns
+        None for the log's first row unless it is at an epoch's first step: rows before it may be missing.
         """
         last = self.last_position
         if last is None and position.step > self.meters.first_step:
@@ -261,7 +273,8 @@ class Static(Dygraph):
     def _mean_step_s(self, row: Columns) -> float:
         """Return the mean step time of a row's averages, as exactly as the row's digits allow.
 
-        Old releases print the time with few digits. For their rows, batch / rate is more exact.
+        Old releases print the time with few digits. For their rows, batch / rate is returned because it is more exact,
+        if the row has a rate and the rows so far imply the batch.
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column

@@ -28,9 +28,11 @@ class RowBatch:
         return lowest if lowest == highest else None
 
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
-        """Narrow the range of the batch by the rate and the step time of one row, as printed on `line`.
+        """Narrow the range of possible batches by the rate and the step time of one row, as printed on `line`.
 
-        The batch is rate x time, as exactly as the printed digits say: a time of `0.25` may be 0.245 to 0.255.
+        The batch is rate x time, as exactly as the printed digits say: a time of `0.25` may be 0.245 to 0.255. A batch
+        that one row excludes stays excluded. A row changes nothing if it lacks the rate or the time, or if one of them
+        is printed with an exponent: its last digit then says nothing of its rounding.
         """
         if printed_rate is None or printed_time is None:
             return
@@ -50,10 +52,10 @@ class RowBatch:
         self._first_line = self._first_line or line
 
     def set_batch(self, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the fact `batch_per_device` to the batch that the rows imply. Nothing changes if they imply no single
-        batch.
+        """Set the fact `batch_per_device` in `facts_by_name` to the batch that the rows imply.
 
-        If the log's configuration states a batch too, a check of the two is added to `checks`.
+        The log's configuration may state a batch too. Then a check of whether the two agree is added to `checks`. If
+        they differ, the rows' batch replaces the configured one. Nothing changes if the rows imply no single batch.
         """
         batch_by_rows = self.batch
         if batch_by_rows is None:

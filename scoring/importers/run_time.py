@@ -26,8 +26,12 @@ class RunRate(NamedTuple):
 def rows_of_epochs(record: Record) -> list[Window]:
     """Return the rows of a log in which each row is a whole epoch, or an empty list for any other log.
 
-    Every row must have images, seconds and a time stamp, and the epochs must ascend. The log must state how many images
-    an epoch has.
+    Such a log meets all of these conditions:
+
+    - It states how many images an epoch has.
+    - It has at least two rows.
+    - Every row has an epoch and no step, and has images, seconds and a time stamp.
+    - The epochs are in ascending order, each of them once.
     """
     rows = []
     for window in record.windows:
@@ -46,8 +50,8 @@ def rows_of_epochs(record: Record) -> list[Window]:
 def run_rate(record: Record) -> RunRate | None:
     """Return the images/s over the time of the whole run, evaluations included.
 
-    The time runs from run_start to run_stop, or else from the first epoch to the last one. Returns None if the rows are
-    not whole epochs, or if the clock was set.
+    The time is that from run_start to run_stop. If the log lacks one of the two, it is that from the first epoch to the
+    last one. Returns None if the rows are not whole epochs, or if the time is not positive because the clock was set.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -59,10 +63,14 @@ def run_rate(record: Record) -> RunRate | None:
 
 
 def training_rate_by_clock(record: Record, rows: Sequence[Window], rate_by_durations: float) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` by the log's clock, without evaluations. None: the clock was set.
+    """Return the images/s of the epochs in `rows` by the log's clock, without evaluations.
 
-    The time runs from the first epoch to the last one. If the epochs' stamps are wrong, it runs from run_start to
-    run_stop.
+    - Normally, the time runs from the first epoch to the last one.
+    - If the epochs' stamps are wrong, it runs from run_start to run_stop. They are taken to be wrong if
+      `rate_by_durations`, the images/s by the epochs' own durations, is above MAX_RATIO_BY_STARTUP x the images/s over
+      the run. The start and the end of a run do not explain so large a ratio.
+
+    Returns None if no positive time is left, because the clock was set.
     """
     run = record.run_span
     if run is not None:
@@ -77,10 +85,16 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window], rate_by_durat
 
 
 def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` over the time of `span`, less its evaluations.
+    """Return the images/s of the epochs in `rows` over the time of `span` less its evaluations.
 
-    Evaluations stay in if the log does not state their number of images. The result's text says so. Returns None if no
-    positive time is left, because the clock was set.
+    `span_name` is the name of the span in the text of the result. The text also says whether evaluations are left out:
+
+    - The log marks evaluations, but does not state their number of images: they stay in, and the text says what to log.
+      Part of their time may be a wait for training to end. Without their images we cannot tell how much.
+    - The span has evaluations: their time is left out.
+    - The span has no evaluations: the text does not speak of them.
+
+    Returns None if no positive time is left, because the clock was set.
     """
     if record.evaluations and not record.eval_samples:
         # Part of their time may be a wait for training to end. Without their images we cannot tell how much.
@@ -96,9 +110,11 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
 
 def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
-    """Return how many seconds of a span are evaluations, or 0 if the log does not state their number of images.
+    """Return how many seconds of a span are evaluations, by the evaluations that the log marks.
 
-    An evaluation counts if it begins in the span and outside of the rows' own times.
+    An evaluation counts if it begins in the span and outside of the rows' own times. Its marked time may include a wait
+    for training to end. So it counts for at most MAX_EVALUATION_RATIO x the time in which its images would be trained.
+    If the log does not state the images of an evaluation, 0 is returned.
     """
     images_evaluated = record.eval_samples or 0  # 0 if not stated: no evaluation counts for any time
     # An evaluation's marked time may include a wait for training to end. So it counts for at most `longest_s`.
@@ -125,7 +141,12 @@ def _is_within_a_row(moment_s: float, rows: Sequence[Window], ends_s: Sequence[f
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:
     """Return the images/s of the epochs from the first row to the last one over `seconds`.
 
-    `time_name` says in the text what the seconds are. Returns None if the seconds are not positive, because the clock
+    `time_name` says in the text what the seconds are. The images are
+
+        images of the first row + (epoch of the last row - epoch of the first row) * images of an epoch
+
+    A row may cover several epochs; its `epoch` is the last of them. So the first row counts by its own images, and all
+    later epochs by their numbers: some may have no row. Returns None if `seconds` are not positive, because the clock
     was set.
     """
     if seconds <= 0:

@@ -7,8 +7,8 @@ from scoring.record import FACTS, Check, Record
 def record_lines(record: Record) -> list[str]:
     """Return a record as lines of text, each with a name and a fact: `  devices          8  (line 12)`.
 
-    The facts of FACTS, the status and the windows always have a line. Control characters that come from the log are
-    escaped.
+    The facts of FACTS and the status always have a line, with `not said` if the log does not state them. Anything else
+    has a line only if the record holds it. Control characters that come from the log are escaped.
     """
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
 

@@ -121,10 +121,11 @@ class FormatReader:
             self.set_if_unset(field, source.value if value is None else value, source.line)
 
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
-        """Set the fact `name` if all places of the log that state it agree. Remove the fact if they differ.
+        """Set the fact `name` if all places of the log that state it agree; remove the fact if they differ.
 
         `places` maps a place in words, such as `NCCL's nranks`, to what it states. A place with the value None states
-        nothing. Two or more places also give a check.
+        nothing. If no place states a value, the fact stays as it is. If two or more do, a check is added that records
+        whether they agree.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
@@ -144,10 +145,11 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append the window of a row to `windows`, unless it is a copy of the last window.
+        """Append the window of one printed row to `windows`, unless it is a copy of the last window.
 
-        If the epoch or the step goes back, another run may begin: the lines of both rows are added to `restarts`.
-        Raises InputError if the run has more than MAX_ROWS rows.
+        Copies occur if two programs write the same log. If the epoch goes back, or the step within an epoch, another
+        run may begin here: the lines of the last row and this one are added to `restarts`. Raises InputError if the run
+        has more than MAX_ROWS rows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
@@ -190,8 +192,10 @@ class FormatReader:
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row that is not a row itself.
 
-        The line may print an evaluation, the summary of an epoch or of the run, or the words that close a complete log.
-        Formats extend this to read more.
+        - A result that `evaluation_pattern` finds is added to `qualities`.
+        - An epoch's summary that `epoch_end_pattern` finds is added to `epochs`.
+        - A closing figure that `summary_pattern` finds becomes the fact `summary_rate`.
+        - A line with one of the `closing_words` shows that the log is complete: `truncated` becomes False.
         """
         self._read_evaluation(line, text)
 
@@ -212,10 +216,13 @@ class FormatReader:
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:
-        """Add an evaluation result to `qualities` if the line prints one. A result before the first row is ignored.
+        """Add an evaluation result to `qualities` if the line prints one, with its epoch or its step.
 
-        A missing epoch is that of the last row. In a format that prints no epochs, a missing step is that of the last
-        row.
+        - A format that prints results by epoch (`evaluation_pattern` has a group `epoch`): a missing epoch is taken
+          from the last row. The step may be missing: the epoch says enough.
+        - Any other format: a missing step is taken from the last row.
+
+        A result before the first row is ignored.
         """
         if self.evaluation_pattern is None or self.last_position is None:
             return
@@ -238,8 +245,11 @@ class FormatReader:
     def finish_facts(self) -> None:
         """Convert the facts from the log's words into the values of a record. Call this after the last line.
 
-        Counts become whole numbers, and the precision becomes the record's name for it. A fact that cannot be converted
-        is removed. Formats extend this to set further facts.
+        - Devices, nodes and batches become whole numbers above 0.
+        - The precision becomes the record's name for it, by the format's `precision_names`.
+        - The framework becomes the format's own, unless the log states one.
+
+        A count or a precision that cannot be converted is removed. Formats extend this to set further facts.
         """
         for field in _COUNT_FIELDS:
             fact = self.facts_by_name.pop(field, None)
@@ -263,10 +273,15 @@ class FormatReader:
         return position.step - self.last_position.step
 
     def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
-        """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
+        """Return how many steps a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The seconds are steps x printed time. They are None if the printed time is that of the last step alone. A copied
-        row covers 0 steps.
+        `row` holds the printed columns. The steps come from `steps_of_row`: None if unknown, 0 for a copy of the last
+        row. The seconds are steps x printed time if that time stands for all steps of the row:
+
+        - It does if the format prints the mean time of the steps (`prints_mean_times`).
+        - Otherwise it is the time of the last step, which is enough only if the row covers a single step.
+
+        Seconds and wait are None if they are not known.
         """
         steps = self.steps_of_row(position)
         step_s = self.step_time_of_row(row)
@@ -289,6 +304,7 @@ class FormatReader:
     def read(self) -> None:
         """Read the whole log into the lists and facts of this reader. Call this once.
 
+        All lines are read first. Then the facts are converted, and the batch is set from the rows if they imply one.
         Raises InputError if the samples are not images, or if no line shows that they are.
         """
         self._read_lines()
@@ -312,10 +328,10 @@ class FormatReader:
         self._set_truncated()
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Read a printed row: add its window, and remember it as the last row.
+        """Read a printed row with these values of its columns: add its window, and remember it as the last row.
 
-        A row that lacks its `required_column`, or repeats the epoch and step of the last row, is skipped. Raises
-        InputError if the row prints a rate of anything but images.
+        The row is skipped in two cases: it has no positive figure in the format's `required_column`, or it repeats the
+        epoch and step of the last row. Raises InputError if the row prints a rate of anything but images.
         """
         row = self._values_by_column(values)
         position = RowPosition(integer(row.get("epoch")), int(row["step"] or 0))
@@ -418,8 +434,11 @@ class EpochFormatReader(FormatReader):
     def steps_of_row(self, position: RowPosition) -> int | None:
         """Return the steps since the last row, in a format whose step counter starts anew in each epoch.
 
-        The first row of an epoch covers all steps since the epoch began. For the log's first row, this is None if
-        earlier rows may be missing. That row may lower `first_step`.
+        - The first row of the log, at `first_step`: 1.
+        - The first row of the log, at a lower step: 1. The program counts from that step, which becomes `first_step`.
+        - The first row of the log, at a higher step: None, because the rows before it may be missing.
+        - A row of the same epoch: the steps since the last row.
+        - The first row of a later epoch, or a step that goes back: the steps since the epoch began.
         """
         last = self.last_position
         if last is None:

@@ -39,8 +39,8 @@ class RowPattern:
     def search(self, text: str) -> Values | None:
         """Return the values of the row in `text`, or None if `text` holds no row.
 
-        The values are the groups of the head, then one for each needed field and each other field. A missing other
-        field has the value None.
+        A row has the head, and behind it all of the needed fields, in any order. The values are the groups of the head,
+        then one value for each needed field and each other field. A missing other field has the value None.
         """
         head = self.head.search(text)
         if head is None:
@@ -119,10 +119,14 @@ def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return a line in pieces of at most MAX_ROW_CHARS, one for each row in it.
+    """Return a line in pieces, one for each row in it. No piece is longer than MAX_ROW_CHARS.
 
-    `marker` is a fixed text in every row, such as `train step:`. `head` matches the beginning of a row. Text before the
-    first head is dropped, unless the line is a single short row.
+    `marker` is a fixed text in every row, such as `train step:`. `head` matches the beginning of a row with its figures
+    and any time stamp before the marker, such as `12:30:00 INFO: epoch:0 train step:10`.
+
+    - A line with one marker that is no longer than MAX_ROW_CHARS: the whole line.
+    - Any other line with a head: a piece from each head to the next. The text before the first head is dropped.
+    - Any other line without a head: one piece, from the start of the line.
     """
     is_short = len(line) <= MAX_ROW_CHARS
     if is_short and line.count(marker) == 1:
@@ -175,8 +179,13 @@ def wait_within(wait_s: float | None, seconds: float | None) -> float | None:
 def moment_s(text: str | None) -> float | None:
     """Return a printed moment in seconds, or None if `text` is None or garbled.
 
-    `text` is a Unix time, or a local time such as `2024-05-01 12:30:00,25` (also with `/` and `.`). Only moments of the
-    same form can be compared.
+    Two forms are read:
+
+    - a Unix time: seconds since 1970;
+    - a local time `2024-05-01 12:30:00,25`: seconds since a fixed origin in its time zone. The date may have `/` for
+      `-`, and the fraction of a second `.` for `,`.
+
+    Differences of moments have a meaning only within one form.
     """
     if text is None or " " not in text:
         return number(text)

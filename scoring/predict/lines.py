@@ -34,7 +34,8 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
 def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
     """Return the cells of a prediction's line, in the order of the table's head.
 
-    The efficiency compares the throughput per node with that of the prediction `first`.
+    The efficiency is the throughput per node as a share of the throughput per node in the prediction `first`. An
+    interval or a time to train of None becomes `not known`. A measured throughput of None becomes a dash.
     """
     images_per_s_per_node = row["images_per_s"] / row["nodes"]
     efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])

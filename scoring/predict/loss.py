@@ -33,8 +33,13 @@ class ScalingLoss:
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it. Both
-        factors are 1 if there is no error at all.
+        The error is that of log(throughput), and Student's t makes an interval of it. Its variance is the sum of three:
+
+        - scatter of single figures from the model: spread² for each doubling from `base_nodes` to `nodes`
+        - error of the fitted loss: spread² / tables for each doubling, assumed to grow in the same way
+        - `relative_error`²: the standard error of the throughput measured on `base_nodes`, as a share of it
+
+        If all three are 0, both factors are 1.
         """
         doublings = abs(math.log2(nodes / base_nodes))
         # 1: scatter of single figures; 1 / tables: error of the fitted loss, assumed to grow in the same way.
@@ -56,8 +61,9 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return a table for each published system that was measured on at least two numbers of nodes.
 
-    All figures of a table have the same number of devices on each node: that of the system's largest measurement. Rows
-    that do not say their nodes are left out.
+    All figures of a table have the same number of devices on each node: that of the system's largest measurement. So
+    only the number of nodes differs. The system's other figures are left out, and so are rows that do not say their
+    nodes.
     """
     rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
@@ -97,7 +103,11 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
         log(linear scaling / figure on M nodes) = loss * (1 / M0 - 1 / M)
 
-    M0 is the fewest nodes of the figure's table. The tables must hold two figures on more than their fewest nodes.
+    M0 is the fewest nodes of the figure's table, and linear scaling is M / M0 times the figure there. The result has
+    the mean of the `loss` of each figure on more than M0 nodes.
+
+    `spread` is the standard deviation of log(figure) from the model after one doubling of the nodes. The variance is
+    assumed to grow in proportion to the doublings. The tables must hold two figures on more than their fewest nodes.
     """
     figures = []
     for table in tables:
@@ -122,7 +132,14 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
     """Predict each published throughput from that on its table's fewest nodes, and return how far off it is.
 
-    The result has a row of plain values for each figure on more nodes. Throughputs are in images/s.
+    The result has a row of plain values for each figure, except those on the fewest nodes. The scaling loss is fitted
+    to the other reports only, so that no report takes part in its own prediction.
+
+    - `published`, `predicted`: images/s
+    - `low`, `high`: ends of the 95 % interval of the prediction, in images/s
+    - `linear`: images/s by linear scaling, as a baseline
+    - `error`: error of the prediction as a share of the published figure
+    - `covered`: whether the interval contains the published figure
     """
     results = []
     for table in tables:
@@ -172,8 +189,11 @@ def _median_error(results: Sequence[Mapping[str, Any]], column: str, factor: flo
 def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
     """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors.
 
-    `tested` has what the functions `back_test` and `median_errors` returned, as `results` and `median_errors`.
-    `covered` is how many figures are inside their intervals.
+    The heading says how each figure is predicted: from the fewest nodes of its table, with a scaling loss that is
+    fitted to the other reports. A figure outside the 95 % interval of its prediction is marked.
+
+    `tested` has the keys `results` and `median_errors`, which hold what the functions `back_test` and `median_errors`
+    returned, and `covered`: how many of the figures are inside their intervals.
     """
     results = tested["results"]
     yield "From the fewest nodes of each published table to more, by what the other reports lost"

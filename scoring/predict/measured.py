@@ -49,8 +49,11 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured and return the throughput of each shape: a number of nodes and of devices per node.
 
-    Logs of one shape are repeats, and are scored together. Raises InputError if logs do not suit the protocol or each
-    other, and the errors of `score`.
+    Logs of one shape are repeats of one run. They are scored together under the protocol. The result has warnings for
+    logs that differ in math mode or software, and for each shape with a single log or without a 95 % interval.
+
+    Raises InputError for a protocol that does not measure throughput, for logs without devices or batch, and for logs
+    of different work. The errors of `score` are raised too, such as TooFewRunsError.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -96,8 +99,10 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
 def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int) -> Shape:
     """Return the number of nodes of a run and of devices on each.
 
-    If `nodes` is None, the fewest possible nodes are assumed: 12 devices, at most 8 a node -> 2 nodes with 6 each.
-    Raises InputError if the devices do not divide equally among the nodes.
+    If `nodes` is None, because the log does not say it, the run is assumed to have the fewest nodes with at most
+    `most_devices_per_node` devices each: 12 devices at 8 a node -> 2 nodes with 6 each.
+
+    Raises InputError, which names the `log`, if the devices do not divide equally among the nodes.
     """
     if not nodes:
         nodes = math.ceil(devices / most_devices_per_node)

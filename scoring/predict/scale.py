@@ -63,8 +63,14 @@ def predict(
 ) -> JsonObject:
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
-    The prediction starts from the measured point `base`. `input_limit` is the images/s that the input pipeline of one
-    node can deliver. Intervals are None if they are not known.
+    The throughput of the measured point `base` is scaled to `nodes` with `scaling_loss`, the throughput lost between
+    nodes. `input_limit` is the images/s that the input pipeline of one node can deliver. It caps the throughput, and
+    the step then waits for its input: `input_wait_s`.
+
+    - `interval_95`: around the capped throughput, but not capped itself. None if `nodes` equals the base's nodes and
+      the base has no error.
+    - `time_to_train_95_min`: only if `nodes` equals the base's nodes, else None. Published times on other numbers of
+      nodes were outside such intervals.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -95,7 +101,10 @@ def predict(
 def _time_to_train_columns(training: Training, global_batch: int, devices: int, step_s: float) -> JsonObject:
     """Return the time to train as columns of a prediction: epochs, minutes, their 95 % interval, and a note.
 
-    If the epochs are not known, epochs and minutes are None and the note says why.
+    - The epochs are known: the note is empty.
+    - They are not known: the epochs and minutes are None, and the note says why.
+
+    The interval is always None here: `predict` sets it if it is known.
     """
     epochs: float | None = None
     minutes: float | None = None
@@ -127,7 +136,11 @@ def _minutes_to_train(training: Training, epochs: float, global_batch: int, devi
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
     """Return how many epochs training takes to reach the target at a global batch, or a text why this is not known.
 
-    For ResNet-50 on ImageNet this comes from the reference convergence points of MLPerf: the epochs to 75.9 % top-1.
+    - The user gave the epochs: they are returned.
+    - Another model or data set than ResNet-50 on ImageNet: not known.
+    - Else the MLPerf reference convergence points of ruleset 4.0.0 decide. They are the epochs that the reference took
+      to 75.9 % top-1 at some batches. Between two batches the epochs are interpolated, as the checker does.
+    - A batch larger than that of every point: not known.
     """
     if training.epochs is not None:
         return training.epochs
@@ -198,8 +211,12 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Predict throughput and time to train at each node count of --nodes, from the logs of --measured.
 
-    Every node has --devices-per-node devices, or the most that a measured node has. Returns plain values. Raises
-    InputError like `measure`, or if no node with that many devices was measured.
+    Each prediction is scaled from the largest measured node count that is not larger. If all are larger, it is scaled
+    from the smallest one. Every node has the same number of devices: --devices-per-node, or the most that a measured
+    node has.
+
+    Returns plain values: the model, the measured points, the predictions, and the assumptions and warnings as texts.
+    Raises InputError for the same reasons as `measure`, or if no node with that number of devices was measured.
     """
     records, measured, warnings = measure(args)
     batch = records[0].batch_per_device
@@ -271,8 +288,11 @@ class Assumed(NamedTuple):
 def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
     """Return the inputs of the time to train, and a text for each that is assumed.
 
-    The epochs are None without --epochs: `epochs_to_target` finds them. `base` is the measured point that gives the
-    rate of evaluation.
+    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes the reference points of MLPerf. They hold only
+      for ResNet-50 on ImageNet, and then have a text.
+    - Images to train on and to evaluate: the size of the logs' data set. They do not have a text.
+    - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`. It
+      is always assumed, and has a text.
     """
     assumptions = []
     size = _dataset_size(records)
@@ -304,8 +324,11 @@ def _is_resnet(record: Record) -> bool:
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     """Return how many images the runs train on and evaluate.
 
-    The first log that describes its data set decides. A number that it does not give is that of the benchmark's data
-    set.
+    The first log that describes its data set decides. The numbers of the benchmark's data set are returned instead:
+
+    - for both, if no log describes a data set
+    - for both, if the described data set is synthetic: its size says nothing of the real one
+    - for a single number that the description lacks or that is impossible
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]

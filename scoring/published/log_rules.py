@@ -39,8 +39,9 @@ class Rule:
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """Return the rule by which a log's publisher scored it; None if no rule knows the log.
 
-    A rule that lists the log's SHA-256 comes first. Otherwise the matching name with the most folders wins:
-    `8gpu/log.txt` before `log.txt`.
+    1. A rule that lists the log's SHA-256 is taken.
+    2. Else a rule is taken if the log's path ends in one of its names. If several match, the name with the most folders
+       wins: `8gpu/log.txt` before `log.txt`.
     """
     for rule in rules:
         if sha256 in rule.sha256:

@@ -120,8 +120,9 @@ class Job:
 def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, repeats: int | None = None) -> Campaign:
     """Read the campaign `name` from `<folder>/<name>.yaml`.
 
-    With `shrink` each run becomes a tiny one on CPU ranks. `repeats` is the number of trials of each run; None stands
-    for the protocol's number. Raises InputError if the name is unknown or the file is wrong.
+    With `shrink` each of its runs becomes a tiny one on CPU ranks. `repeats` is the number of trials of each run; None
+    stands for the protocol's number. Raises InputError if the name is unknown, with the known names, or if the file is
+    not a campaign, with what is wrong in it.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
@@ -203,8 +204,14 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
 
-    `gpus` are the names of this machine's GPUs, assumed to be alike. `capabilities` are their compute capabilities;
-    empty means unknown. `hosts` are those that the user named; empty means this machine alone.
+    The reasons are, in this order:
+
+    - a shrunk run: only the automatic strategy, which a CPU cannot run. No other reason applies to shrunk runs.
+    - the automatic strategy on other than AUTO_RANKS devices
+    - too few GPUs on a node, by the names in `gpus`
+    - too few nodes: `hosts` are those that the user named. Without any there is this machine.
+    - a compute capability too low for the precision. All GPUs are assumed to be alike. If `capabilities` is empty, any
+      precision is assumed to work.
     """
     if shrink:
         if run.strategy == "auto":
@@ -224,10 +231,15 @@ def reason_to_skip(
 
 
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
-    """Return the environment variables of the job of `run`, except LOGDIR.
+    """Return the environment variables of the job of `run`, except LOGDIR. Others, such as DATADIR, are the user's.
 
-    Later sources replace earlier ones: the conditions of `run`, the campaign's file, the user's DGXSYSTEM, and the
-    run's strategy.
+    The later of these sources replaces the earlier ones:
+
+    1. the conditions of `run`
+    2. the environment in the campaign's file, or that of a shrunk campaign
+    3. DGXSYSTEM, if the user set it and the campaign is not shrunk. It names the file `config_<DGXSYSTEM>.sh`. For
+       `DGX1` or `4xDGX1`, a run of 2 nodes takes `2xDGX1` if that file exists, else `DGX1`.
+    4. STRATEGY, if the run has one: each cell may have another
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -270,8 +282,11 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
-    `runner` is the command of one trial; empty means this project's own. Reads the logs in `results`, asks nvidia-smi
-    for the GPUs, and takes the hosts from the variable HOSTS.
+    A cell is a published throughput. Several cells may need the same run, which then has one job. The logs lie in the
+    campaign's own folder in `results`. Shrunk runs are the same for all campaigns of a workload, so they share a
+    folder. `runner` is the command of one trial; empty stands for this project's own.
+
+    Reads the logs, asks nvidia-smi for this machine's GPUs, and takes the hosts from the variable HOSTS.
     """
     folder = results / campaign.name
     if campaign.shrunk:
@@ -325,8 +340,12 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
 def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
     """Return the record of the trial in `folder`, or a text that says why the trial does not count.
 
-    The text is empty if the trial was not run yet. `exports` are the variables that the job sets now; the log must have
-    the same values.
+    A trial counts if all of this is true:
+
+    - The folder exists. If not, the trial was not run yet and the text is empty.
+    - There is exactly one log, and it can be read.
+    - The run ended with success.
+    - Its configuration has the values of `exports`, which the job sets now. NEXP may differ.
     """
     if not folder.is_dir():
         return ""

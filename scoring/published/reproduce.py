@@ -72,8 +72,12 @@ class Reproduction(NamedTuple):
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
-    `difference` is a share of the published figure. `as_recorded` says that published.csv already notes another figure
-    of the logs.
+    - `verdict`: BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored
+    - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
+    - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
+    - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
+    - `as_recorded`: whether published.csv has a note that the logs give another figure; False for NOT_RECOMPUTED
+    - `footnotes`: what the rules of MLPerf demand beside an MLPerf figure
     """
     notes: list[str] = []
     if rule.is_assumed:
@@ -107,7 +111,11 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
     """Score logs by their publisher's rule, and return their figure with the verdict on the published one.
 
-    If the logs cannot be scored, the verdict is NOT_RECOMPUTED, and the only note says why.
+    - `notes` say how the figure was made and where it differs from the published one.
+    - `footnotes` are what the rules of MLPerf demand beside an MLPerf figure. They say more if the figure stands
+      next to one that MLCommons verified.
+
+    If the logs cannot be scored, there is no figure, the verdict is NOT_RECOMPUTED, and the only note says why.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
@@ -123,7 +131,13 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
     """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
 
-    `result` is the score of the logs by the publisher's rule.
+    `result` is the score of the logs by the publisher's rule. `_figure_of_logs` says which figure is compared.
+
+    - The logs ran under other conditions than the report states: NOT_BORNE_OUT.
+    - The figures are equal at the printed digits, or within TOLERANCE of each other: BORNE_OUT.
+    - They are not, and the rule is an assumption: NOT_DECIDED. With a stated rule: NOT_BORNE_OUT.
+
+    No other rule is tried: among many rules, one would match almost any wrong figure.
     """
     logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
@@ -244,7 +258,11 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _conditions_to_compare(record: Record, published: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    Precision is compared loosely: two half precisions count as equal.
+    These are the devices, the batch per device, and one more by the precisions of the two:
+
+    - Both say FP32 or TF32: `math_mode`, which distinguishes the two.
+    - Only one is half precision: `precision`.
+    - Else nothing more. Two half precisions count as equal, because reports say AMP for each of its levels.
     """
     names = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")
@@ -264,7 +282,10 @@ def _is_half_precision(precision: str | None) -> bool:
 def speedups(rows: Sequence[Published]) -> list[JsonObject]:
     """Check each published speedup against the throughputs in the same report, and return rows of plain values.
 
-    `follows` says whether the printed speedup is the recomputed one, rounded to two decimals.
+    - `printed`: the speedup as the report prints it
+    - `recomputed`: images/s on that number of devices divided by the images/s on one device
+    - `follows`: whether the printed speedup is the recomputed one, rounded to two decimals
+    - `note`: what published.csv says of a speedup that does not follow; empty for one that does
     """
     judged = []
     for row in select(rows, metric="speedup"):
@@ -300,8 +321,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print each published figure beside that of its logs, with the verdict; then the speedups and unknown files.
 
-    Returns 1 if a figure fails and published.csv has no note on it, else 0. Raises InputError if the folder has no
-    files.
+    Returns 1 if logs could not be scored, or if they do not bear their figure out and published.csv has no note on it.
+    Returns 0 otherwise, even if some files belong to no published figure. Raises InputError if the folder has no files.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -323,7 +344,8 @@ def _is_unrecorded_fault(figure: JsonObject) -> bool:
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
     """Recompute the published figures whose logs are in a folder or below it, and list the files that no rule knows.
 
-    A rule says which published figure a log belongs to.
+    A rule says which published figure a log belongs to. If its protocol takes several runs, all its logs make one
+    figure. Otherwise each log makes a figure of its own.
     """
     paths_by_rule: dict[Rule, list[Path]] = {}
     unknown = []

@@ -22,7 +22,9 @@ UNSHOWN = ("table", "precision", "strategy", "unit", "interval_method", "logs") 
 def our_figure(job: Job, protocol: Protocol) -> Score | str:
     """Return the score of a job's finished trials, or a text that says why there is none.
 
-    With fewer trials than the protocol asks for, the score is that of the trials that there are.
+    - No finished trial: the text says that the job is skipped, else why a trial does not count, else "not run yet".
+    - Fewer trials than the protocol asks for: their score if they make one, else the error's text.
+    - Trials that cannot be scored: the error's text.
     """
     if not job.done:
         if job.skipped:
@@ -80,7 +82,10 @@ def published_figure_by_framework(campaign: Campaign, cell: Published, metric: s
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
-    `_row_of_cell` makes the columns. Their speedup compares our figure with our figure on one device.
+    `_row_of_cell` says what the columns hold. A speedup compares our figure with our figure on one device.
+
+    In a shrunk campaign several cells share one tiny run. So the figure on one device is looked up by the run that the
+    report asks for, which differs from cell to cell.
     """
     ours_by_scored_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     our_value_by_reported_run: dict[Run, float] = {}
@@ -102,10 +107,17 @@ def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
 def _row_of_cell(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the row of one cell of the report's tables, as plain values by the names of the columns.
+    """Return the row of one cell of the report's tables, as plain values by these names of columns.
 
-    `ours` is our score, or a text that says why there is none. Speedup and memory have columns only if the report has
-    such figures.
+    - `table`: accelerator, precision and strategy in words
+    - `nodes`, `devices`, `batch_per_device`, `precision`, `strategy`: of the run that the report asks for
+    - the columns of our throughput and its ratios: see `_our_columns` and `_ratio_columns`
+    - `published`: {framework: published throughput}, and `log_value`: {framework: what its own log gives instead}
+    - `speedup`, `speedup_published`, only if the report has speedups
+    - `gpu_memory_mib`, `gpu_memory_mib_published`, only if the report has them; of the first framework alone
+    - `ran_as`: the run that was scored, a tiny one in a shrunk campaign; `notes` on all figures; `logs`: our log files
+
+    `ours` is our score, or a text that says why there is none.
     """
     reported_run = run_of_cell(cell, shrink=False)
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)
@@ -195,10 +207,13 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return notes on the published figures of a cell that their publisher's own log does not confirm.
+    """Return notes on the published figures that belong to a cell but are not confirmed by their publisher's own log.
 
-    Example: "published speedup 7.59: its own log gives 7.5: ...". A cell also has the figures of other frameworks and
-    metrics under the same conditions.
+    A cell is one throughput of the first framework. To it belong the figures of all frameworks and metrics, such as
+    speedup, under the same conditions. The throughput of the cell itself is one of them.
+
+    - For each such figure: "published speedup 7.59: its own log gives 7.5: ...".
+    - Last, if the log of the cell's own throughput gives another value: a note that our ratio is to that value.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
@@ -262,8 +277,10 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
 def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:
     """Return a row of `table_rows` as the texts of a page, by the heads of their columns.
 
-    Published figures become a column for each framework. Notes become their numbers: `note_numbers` is {text of a note:
-    its number}.
+    - Published figures become a column for each framework, such as `published PaddlePaddle`.
+    - Notes become their numbers in `note_numbers`, which is {text of a note: its number}.
+    - `log_value` has no column of its own, because `_published_cell` adds it to the published figure.
+    - The columns of UNSHOWN are left out.
     """
     cells = {}
     for name, value in row.items():
@@ -287,7 +304,10 @@ def _published_cell(
 ) -> str:
     """Return the text of the published throughput of `framework` in a row of `table_rows`.
 
-    The fullest form is `2450 (log: 2390.5) [3]`: with what the publisher's log gives, and the number of the note.
+    - No published figure: `not published`.
+    - No note of the row is about the figure: `2450`.
+    - A note is about it, and the publisher's log does not give a value: `2450 [3]`, with the note's number.
+    - A note is about it, and the publisher's log gives another value: `2450 (log: 2390.5) [3]`.
     """
     if figure is None:
         return "not published"

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the report in each requested form: CSV, JSON, HTML, Markdown. By default Markdown is printed.
 
-    Returns the exit status: 1 if a group of runs lacks the figure that the protocol asks for. The reason goes to
-    stderr.
+    Returns the exit status. It is 1 if a group of runs has no figure, or not the one that the protocol asks for, and
+    the reason is printed to stderr. Otherwise it is 0.
     """
     report = _build_report(args)
     if args.csv:
@@ -108,9 +108,13 @@ def command_words(args: argparse.Namespace) -> list[str]:
 
 
 def _write(file: str, text: str) -> None:
-    """Write the text of a report to a file, or to standard output if `file` is `-`.
+    """Write the text of a report to a file.
 
-    An interrupted write never leaves half a file. Raises InputError if the file's folder does not exist.
+    - `-`: to standard output.
+    - A pipe or a device: directly, because it cannot be replaced.
+    - Any other file: under another name first, so that an interrupted write never leaves half a file.
+
+    Raises InputError if the file's folder does not exist.
     """
     if file == "-":
         sys.stdout.write(text)
@@ -182,7 +186,8 @@ def _group_values(group: Group) -> JsonObject:
 def _run_values(run: ReportedRun) -> JsonObject:
     """Return a run as JSON values; null stands for what is not known.
 
-    The figure and the quality come with the lines of the log that say them.
+    They are the facts of its record, its figure, how it ended, its final quality, memory and power, its seed, and the
+    verdict of the compliance check. The figure and the quality come with the lines of the log that say them.
     """
     record = run.record
     values: JsonObject = {"run": run.number}

@@ -66,7 +66,8 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     """Return what ran, when and where, as the (name, value) pairs on top of the page.
 
     Organisation, commit and framework are those of the first run of the headline: the group whose figure the page shows
-    first.
+    first. If its logs are in the form of MLPerf, the list begins with the name that the rules of MLPerf allow for the
+    result, and its data set.
     """
     run = report.headline.runs[0]
     mlperf_facts: list[tuple[str, Inline]] = []
@@ -99,7 +100,8 @@ def _systems(groups: Sequence[Group]) -> Inline:
 def _dates(runs: Sequence[ReportedRun]) -> Inline:
     """Return the day on which the runs began, or the first and last day: "2024-05-01 to 2024-05-03".
 
-    Days are in UTC. Each links to the log of the run that began last on that day.
+    Days are in UTC. Each is a link to the line that says it, in the log of the run that began last on that day. The
+    text is "not said" if no log says when its run began.
     """
     starts = []
     for run in runs:
@@ -192,7 +194,9 @@ class Tile(NamedTuple):
 def tiles(report: Report) -> list[Tile]:
     """Return the tiles of the page: the few values that it shows large, all of the headline group.
 
-    Without a figure, a tile says why there is none.
+    - Without a figure: one tile that says why.
+    - With a figure: a tile for the figure and one for the number of runs.
+    - Then a tile for the time to train and one for the final quality, if the logs say them.
     """
     group = report.headline
     name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
@@ -211,7 +215,9 @@ def tiles(report: Report) -> list[Tile]:
 def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
     """Return the tile of a group's figure: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
 
-    Without an interval the text says why. `name_prefix` is the group's name with a colon and a space, or empty.
+    Without an interval the text says why: "95 % interval none: fewer than 8 windows of one run." The text warns if a
+    throughput rests on one clock alone. `name_prefix` begins the text: the group's name with a colon and a space, or
+    empty.
     """
     if score.interval_95:
         interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
@@ -234,7 +240,10 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
 
 def _time_tile(group: Group) -> Tile | None:
-    """Return the tile of the median time to train of a group, from run_start to run_stop.
+    """Return the tile of the time to train of a group: the median time from run_start to run_stop.
+
+    Runs that ended without success do not count, but the tile's text says how many runs there are in all. A run counts
+    if its log does not say how it ended.
 
     None if the runs measured throughput alone, if the group's figure is that time already, or if no run counts.
     """
@@ -263,8 +272,10 @@ def _time_tile(group: Group) -> Tile | None:
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
     """Return which runs a time to train is of, to be added to its text.
 
+    - 1 run counts, none failed -> ""
     - 3 runs count, none failed -> ", median of 3 runs"
     - 1 run counts, 1 failed -> " that ended with success, of 2"
+    - 3 runs count, 2 failed -> ", median of 3 runs that ended with success, of 5"
     """
     median_of = f", median of {counted_runs} runs" if counted_runs > 1 else ""
     if failed_runs == 0:

@@ -176,7 +176,13 @@ def _repeat_key(record: Record, folder: str | None) -> _RepeatKey:
 
 
 def _system_of(record: Record) -> _System:
-    """Return what a run shares with runs of the same system on other numbers of devices."""
+    """Return what a run shares with runs of the same system on other numbers of devices, such as framework and model.
+
+    A submission to MLPerf by others is an MLPerf log without this project's header. Two properties differ for it:
+
+    - The batch is left out, because it changes with the number of devices.
+    - The accelerator stands for the kind of devices, because the platform's name contains the number of devices.
+    """
     is_submission = record.format == "mllog" and not record.header  # to MLPerf, by others
     framework_name = None
     if record.framework:
@@ -197,7 +203,7 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
     """Return the name of a group of repeated runs, from the record of one of them.
 
     For example "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp". What the record does not say is left
-    out.
+    out. The machine is added if `name_machine` is set. If nothing is left, the name is that of the log's format.
     """
     parts = []
     if record.model:
@@ -220,7 +226,11 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
     """Score the runs of a group, and return it with its figure or with a sentence on the problem.
 
-    If there are too few runs for the protocol, it may have both. `name_machine` adds the machine to the group's name.
+    - The runs make the figure that the protocol asks for: no problem.
+    - There are too few runs for the protocol: a problem, and the figure of the runs that there are, if they make one.
+    - The runs cannot be scored: a problem and no figure.
+
+    `name_machine` adds the machine to the group's name.
     """
     protocol = options.protocol_for(runs)
     result: Score | None = None
@@ -313,7 +323,12 @@ def _reported_run(
 ) -> ReportedRun:
     """Return a run of the report: its number, its record, the check's `findings`, and what its log says at the start.
 
-    An MLPerf log is read from `path` up to the event run_start. If something is logged twice, the first one counts.
+    An MLPerf log is read from `path` up to the event run_start for:
+
+    - `header_lines`: {section of the header: number of its line}
+    - `preamble`: {"start_s": time of the first event}, and the values of EVENTS_SHOWN by their keys
+
+    If something is logged twice, the first one counts. For a log of another format both are empty.
     """
     header_lines: dict[str, int] = {}
     preamble: dict[str, Logged] = {}
@@ -343,7 +358,8 @@ def _first_entries(record: Record, path: str | os.PathLike[str]) -> Iterator[obj
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
     """Read a file that `compliance check --json` printed, and return what it found in each run, by the run's file.
 
-    A run that was not checked is left out. Raises InputError for a file of another form, or if a log in it is not in
+    Files are compared by their real paths, because the check may have been given the same logs by other names. A run
+    that was not checked is left out. Raises InputError for a file of another form, or for one with a log that is not in
     this report.
     """
     try:

@@ -326,7 +326,15 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return the start and end of each window on the best axis that its log allows: seconds, steps or rows."""
+    """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
+
+    The first of these is taken:
+
+    - seconds, if all windows say the time at their end, and these times neither go back nor are all equal
+    - seconds, if all windows say how long they took: they are laid end to end
+    - steps, if all windows say the step at their end, and these steps rise
+    - rows: the windows are counted
+    """
     ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)
     time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1

@@ -30,8 +30,11 @@ QUANTILES = (0.05, 0.5, 0.95)  # of the step times
 def training(report: Report) -> Section:
     """Return the section on loss, quality and the time from run_start to run_stop.
 
-    A training run with an MLPerf log is in the table of times even without a time: the row then says that it is
-    missing.
+    The table of times has these runs:
+
+    - A run that measured throughput alone: never.
+    - A run with an MLPerf log: always. The log should have the time, so the row says if it is missing.
+    - Any other run: if its log has the time.
     """
     parts: list[Block] = [_loss(report), quality.figure(report)]
     runs_in_table = []
@@ -302,10 +305,11 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 
 
 def _energy_of_an_image(run: ReportedRun) -> Inline:
-    """Return the energy per image in J over the measured windows, as a link to the first of them.
+    """Return the energy per image in J, as a link to the line of the first measured window.
 
-    It is "not measured" unless all these windows have power, time and images. An MLPerf result gets a sentence on why
-    there is none.
+    - An MLPerf result: a sentence that says why there is no energy. The guidelines for MLPerf results do not allow it.
+    - A measured window lacks power, time or images, or there are no measured windows: "not measured".
+    - Else: the sum of power x time over the measured windows, divided by their images.
     """
     standing = standing_of([run.record])  # None if the log is not an MLPerf log
     if standing is not None and standing.uses_the_name:  # the guidelines for MLPerf results do not allow it
@@ -329,7 +333,10 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 def variance(report: Report) -> Section:
     """Return the section on how far windows, runs and hosts differ: two tables with a row for each group of runs.
 
-    Groups without a figure have no row.
+    Groups without a figure have no row. If no group has a figure, the section has a sentence that says so.
+
+    The gist, which is the words beside the section's title, is the standard deviation of the headline: the group whose
+    figure the page shows first.
     """
     rows = []
     level_rows = []

@@ -50,7 +50,8 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
     """Return a list of one plot, of the measured windows only; an empty list if no window was measured.
 
-    The vertical axis spans the measured rates only, so that small differences are seen.
+    The vertical axis spans their rates from the lowest to the highest. An axis that starts at 0 or includes the warm-up
+    would hide small differences. Runs without a measured window are left out.
     """
     measured_runs = []
     for drawn in runs:
@@ -100,7 +101,8 @@ def _draw_function(
 ) -> Callable[[plots.Plot], None]:
     """Return the function that draws a plot of the runs' throughput. It is called only if the page is written as HTML.
 
-    The vertical axis spans the rates and the score, unless `starts_at_zero` is set.
+    The vertical axis starts at 0 if `starts_at_zero` is set. Otherwise it spans the rates and the score. The score is
+    drawn as a horizontal line, if the report has a single group of runs and its score is a throughput.
     """
     first = drawn_runs[0]  # the axis unit is the same for all; the unit of the rates is taken from the first
     return functools.partial(

@@ -39,7 +39,8 @@ class _Straggler(NamedTuple):
 def performance(report: Report) -> Table:
     """Return the table of where time and memory go in the measured windows, with a row for each group of runs.
 
-    The column of efficiency is left out if no system was run on two numbers of devices.
+    A group is the repeated runs of a system on one number of devices. The last column is the scaling efficiency. It is
+    left out if no system was run on two numbers of devices.
     """
     efficiency_by_group: dict[str, float] = {}  # by the group's name
     for scaling_rows in report.scaling:
@@ -138,7 +139,9 @@ def _memory(group: Group) -> Inline:
 def _slowest_rank_in_words(group: Group) -> Inline:
     """Return which rank is the slowest and by how much: "rank 3 on node07 computes 12.4% longer".
 
-    The text is "not measured" if the logs do not say the ranks' times.
+    There are two candidates: the rank that most often computes longest, and the rank that most often waits longest for
+    its input. The one that lags further behind the median rank is returned. The text is "not measured" if the logs do
+    not say the ranks' times.
     """
     candidates = []  # the rank that most often computes longest, and the one that most often waits longest
     for kind, verb in KINDS_OF_TIME:
@@ -158,8 +161,9 @@ def _lag_of(straggler: _Straggler) -> float:
 def _find_straggler(group: Group, kind: str, verb: str) -> _Straggler | None:
     """Return the rank that is most often the slowest in a group's measured windows; None if no window has ranks' times.
 
-    `kind` is the time to compare, "compute" or "data_wait", and `verb` names it in the text. A lag is relative to the
-    window's median rank.
+    `kind` is the time to compare, "compute" or "data_wait", and `verb` names it in the text. In each window the lag of
+    the slowest rank is how much longer it takes than the window's median rank. The result has the median of the rank's
+    lags. If two ranks are the slowest equally often, it is the one that was the slowest first.
     """
     lags_by_rank: dict[Rank, list[float]] = {}  # one for each window in which the rank is the slowest
     for slowest in slowest_ranks(_measured_windows(group), kind):

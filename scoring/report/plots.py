@@ -97,8 +97,12 @@ class Plot:
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend, which has equal entries only once.
 
-        `style_index` counts the lines of a plot from 0 and chooses a colour and a marker. `style` replaces options of
+        `style_index` counts the lines of a plot from 0 and chooses a colour and a marker. After the last colour the
+        colours begin again, with hollow markers and another dash. `style` replaces any of this, by the names of
         matplotlib's `plot`.
+
+        A long line has markers at some of its points only. Later lines have fewer of them than the first line, so that
+        lines do not hide each other.
         """
         round_number = style_index // len(SERIES_COLORS)
         is_hollow = round_number % 2 == 1
@@ -195,11 +199,14 @@ def drawn(figure: Figure) -> Plot:
 
 
 def _for_page(svg: str, figure: Figure) -> str:
-    """Adapt matplotlib's SVG to the page: its ids, colours, fonts and head.
+    """Adapt matplotlib's SVG to the page. These parts are replaced, in this order:
 
-    - `url(#clip)` -> `url(#loss-clip)` in the figure `loss`
-    - `#010101` -> `var(--ink)`
-    - `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
+    - The metadata is removed.
+    - Ids, and the references to them, begin with the figure's name, so that two plots of a page share no id:
+      `url(#clip)` -> `url(#loss-clip)`
+    - Colours become variables of the page: `#010101` -> `var(--ink)`
+    - Fonts keep only their size: `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
+    - All text up to the end of the tag `<svg ...>` becomes a tag with a title and a description for screen readers.
     """
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     # Two plots of a page must not share an id. `\g<1>` is the start itself.
@@ -303,7 +310,9 @@ def _draw_run(
 ) -> None:
     """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    `shown_unit_size` is the unit of the axis in that of the points: 60 for an axis in minutes and points in seconds.
+    A point is drawn at the middle between its start and end. `shown_unit_size` is the unit of the axis, in the unit of
+    the points: 60 for an axis in minutes and points in seconds. `style_index` chooses the line's colour and marker.
+    With `shaded` the background of each measured part is shaded.
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
         middles = [((point.start + point.end) / 2 / shown_unit_size, point.images_per_s) for point in stretch]
@@ -326,7 +335,8 @@ def lines(
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
-    `x` and `y` name the axes. `target` is a value to reach, drawn as a dashed level; None: no target.
+    `x` and `y` name the axes. `target` is a value to reach. It is drawn as a dashed level, unless it is None or beyond
+    GREATEST_DRAWN. The vertical axis starts at 0 if `starts_at_zero` is set.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -354,8 +364,11 @@ def scaling(
 ) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis. Pass the same `first_published_style` to both plots, so that a published curve looks
-    the same in both.
+    `y` names the vertical axis. With `is_logarithmic` that axis is logarithmic, for throughput. Otherwise it starts at
+    0 and has a level at 100 %, for efficiency.
+
+    `first_published_style` chooses the colour and marker of the first published curve; the next curves have the next
+    numbers. Pass the same number for both plots, so that a published curve looks the same in both.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):

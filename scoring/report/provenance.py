@@ -144,7 +144,9 @@ def provenance(report: Report) -> Section:
 def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
     """Return the section `name` of a log's header as blocks of the page.
 
-    `first_run` is the number of the first run with an equal section. Any later run only refers to it.
+    - An earlier run, `first_run`, has an equal section: a sentence that refers to that run.
+    - The section `hardware`: tables of how the GPUs of the nodes are linked, then the section as a folded table.
+    - Any other section: a folded table.
     """
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
@@ -159,7 +161,8 @@ def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> 
 def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return what is known of a run as (name, value) pairs: its log, settings, seed, code and data.
 
-    A value that a line of the log says is a link to that line.
+    A value that a line of the log says is a link to that line. The last pairs say what could not be read in the log:
+    they are named "problem in the text".
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -201,7 +204,12 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return (name, value) pairs that identify the data that a run read: number of files, bytes and SHA-256.
 
-    These three are the passport of one part of the data set. A part without a passport is left out.
+    The log's header has these three as a passport for each part of the data set: the data for training, the data for
+    evaluation, and the files that each was packed from. A part without a passport is left out. Each value is a link to
+    the header's line.
+
+    The bytes are those of the images alone, unless the images are packed into records with labels and other data. Then
+    the records are counted, and the text says so.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -338,7 +346,9 @@ def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> P
 def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]:
     """Return the options with which `python -m scoring score` makes a group's figure as this report made it.
 
-    `command` has the words of the report's own command line. `record` is that of the group.
+    - The options of SCORE_OPTIONS in the report's own `command`, each with its value.
+    - `--devices`, if the devices of the group's `record` come from the command line or a description of the system.
+    - `--batch`, if the batch of the `record` comes from the command line.
     """
     options: list[str] = []
     for index, word in enumerate(command):

@@ -15,7 +15,8 @@ from scoring.report.text import four_digits
 def figure(report: Report) -> Figure | Paragraph:
     """Return the plot of the quality after each evaluation, with a table of all evaluations.
 
-    The target is drawn if all runs have the same one. Without evaluations a sentence is returned.
+    It has a line for each run and each measure, such as accuracy. The target is drawn if all runs have the same one. If
+    the logs have no evaluations, a sentence is returned that says so.
     """
     evaluated = [run for run in report.runs if run.record.quality]
     if not evaluated:
@@ -60,7 +61,8 @@ def _measures(runs: Sequence[ReportedRun]) -> list[str]:
 def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
     """Return a line to draw for each run and each measure, such as accuracy: its label and its points.
 
-    A point is the epoch and the value of an evaluation.
+    A point is the epoch and the value of an evaluation. The label is "run 1", or "run 1 accuracy" if there are several
+    measures. There is no line if a run was never evaluated by a measure.
     """
     series: list[plots.NamedPoints] = []
     for run in runs:

@@ -109,7 +109,10 @@ def _code(value: object) -> Markup:
 def _templates(folder: str) -> jinja2.Environment:
     """Return the jinja2 environment for the templates of a folder: `html` or `markdown`.
 
-    It escapes each value that a template shows. The templates draw plots with the function `drawn`.
+    It escapes each value that a template shows. In HTML `_as_html` makes the value printable and jinja2 escapes it. In
+    Markdown `_as_markdown` escapes it, and returns Markup that jinja2 leaves alone.
+
+    The templates draw plots with the function `drawn`. It is None if matplotlib is not installed.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
@@ -129,7 +132,10 @@ def _templates(folder: str) -> jinja2.Environment:
 def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     """Return the page as the text of one self-contained HTML file, which needs no scripts and no other files.
 
-    `template` is a file to use instead of the report's own page.html; it may include the same blocks.html and page.css.
+    `template` is a file to use instead of the report's own page.html. It may include the same blocks.html and page.css.
+
+    A page is made to be passed on, so it does not show where the logs are on this machine: the path `folder` of the
+    page is removed wherever it is in the text. `Report.folder` says what it is: empty, or a path that ends in `/`.
     """
     templates = _templates("html")
     if template is None:

@@ -35,7 +35,8 @@ class _AllReduce(NamedTuple):
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of one system, each with the parts of its mean step as its `step_time`.
 
-    A group is returned unchanged if its logs do not say how long a step takes.
+    A group is returned unchanged if its logs do not say how long a step takes. The all-reduce, which sums the gradients
+    over all devices, is estimated by comparison with the runs on one device: see `_estimated_all_reduce`.
     """
     mean_steps = [_mean_step(group) for group in groups]
     single_device_step_s = _step_on_single_device(groups, mean_steps)
@@ -64,7 +65,8 @@ def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanSt
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
     """Return the parts of a mean step: its wait for data, its all-reduce, and in words what the rest is.
 
-    The rest includes each part whose time is not known: "computation and all-reduce".
+    The all-reduce is an estimate. It is limited to the time that remains after the wait for data. The rest is
+    "computation", plus each part whose time is not known: "computation and all-reduce".
     """
     all_reduce_s = all_reduce.exposed_s
     if all_reduce_s is not None:
@@ -89,8 +91,13 @@ def _estimated_all_reduce(
 ) -> _AllReduce:
     """Estimate how long a step waits for the all-reduce: the time it takes longer than a step on a single device.
 
-    `step_s` is the mean step of the runs of `record`. The time is None if it cannot be estimated, and the note says
-    why.
+    `step_s` is the mean step of the runs of `record`. `single_device_step_s` is that on a single device; None if it is
+    not known. `is_only_group` says that the system was run on no other number of devices.
+
+    - On a single device the time is 0.
+    - It is None if it cannot be estimated: the ranks share a CPU, there are no other runs to compare with, or the step
+      on a single device or the number of devices is not known. The note says why.
+    - Else it is the difference of the two steps, at least 0.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
@@ -108,7 +115,11 @@ def _estimated_all_reduce(
 def _mean_step(group: Group) -> _MeanStep | None:
     """Return the mean step over the measured windows of all runs of a group; None if it is not known.
 
-    The wait for data is known only if each window has its time and steps.
+    The first of these that the logs have is taken:
+
+    - the time and the steps of each window. Only these come with the wait for data.
+    - the step time that each window prints
+    - the group's throughput and its global batch
     """
     windows: list[Window] = []
     for run in group.runs:
@@ -157,10 +168,11 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
     """Return a row for each number of devices that one system was run on, compared with the smallest number.
 
+    A group is the repeated runs on one number of devices. The groups come by ascending number of devices. A group has
+    no row if it has no throughput in images/s, or if its number of devices is not known.
+
         speedup = images/s / images/s on the smallest number
         efficiency = speedup / (devices / smallest number)
-
-    The groups must come by ascending number of devices.
     """
     rows: list[ScalingRow] = []
     base: Score | None = None
@@ -210,7 +222,9 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
 def published_curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
     """Return the published tables to show as curves beside a run: those of its model and kind of precision.
 
-    The note says what was chosen, or why there are no curves.
+    `published` has a row for each published figure. There are no curves for a run on a CPU, of a model that this
+    project lacks, or of an unknown precision, and the note says why. Otherwise the note names the model and the
+    precision, even if no published table fits them.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
@@ -229,7 +243,8 @@ def published_curves(record: Record, published: Sequence[Published]) -> Publishe
 def _curves_from_one_device(published: Sequence[Published], family: str, precision: str) -> list[Curve]:
     """Return the published tables of a family of models at a kind of precision, as curves.
 
-    A table becomes a curve if it has a row of one device and at least one other row.
+    A table is the rows that differ only in the number of devices. It makes a curve if it has a row of one device, which
+    the efficiency is relative to, and at least one other row.
     """
     suitable = []
     for row in published:
@@ -248,7 +263,12 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
 def _warning_of_other_data(record: Record) -> str:
     """Return a sentence, after a space, that warns that the runs read other data than the published figures are of.
 
-    It is empty if the images are real and 224 px large, or if the log does not describe its data set.
+    The published figures were measured on full-size images. The sentence calls them "They", because it follows one that
+    names the published tables.
+
+    - The log does not describe its data set: empty.
+    - The log says that the images are real and 224 px large: empty.
+    - Else, also if the log does not say the size: the warning.
     """
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
@@ -264,6 +284,8 @@ def _label_of_table(rows: Sequence[Published]) -> str:
     """Return the label of a published table in a legend: framework, accelerator, batch and strategy.
 
     "Paddle (FleetX)" on V100 at batch 256, strategy "auto" -> "FleetX Paddle V100 bs256 auto"
+
+    "mixed" after the framework means that the rows are of several versions of it. What is not known is left out.
     """
     first_row = rows[0]  # the rows agree in all that the label says, except the version
     frameworks_with_version = {row.framework for row in rows}  # `framework_name` below is without it
@@ -280,9 +302,11 @@ def _label_of_table(rows: Sequence[Published]) -> str:
 def _short_framework(name: str) -> str:
     """Return a published framework's name in the short form of a legend.
 
-    - "Paddle 1.8.3.post107" -> "Paddle 1.8.3"
-    - "NGC PyTorch (mmsegmentation)" -> "mmsegmentation"
-    - "Paddle (NVIDIA)" -> "NVIDIA Paddle"
+    "NGC", which is NVIDIA's catalogue, and the number of a build are left out: "Paddle 1.8.3.post107" -> "Paddle 1.8.3"
+
+    - No brackets: the rest of the name.
+    - LONG_WORD letters or more in brackets: these alone. "NGC PyTorch (mmsegmentation)" -> "mmsegmentation"
+    - Fewer letters in brackets: they go to the front. "Paddle (NVIDIA)" -> "NVIDIA Paddle"
     """
     without_catalogue = name.removeprefix("NGC ")  # NVIDIA's catalogue
     without_build = without_catalogue.split(".post")[0]

@@ -125,7 +125,8 @@ def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int
 def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -> list[Cell]:
     """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
-    `axis_unit` is the unit of the point's start and end: "s", "step" or "row". `unit` is that of its rate.
+    `axis_unit` is the unit of the point's start and end: "s" for seconds, "step" or "row". `unit` is the unit of its
+    rate, such as "images/s". The cell of the last step is empty if the log does not print it.
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -163,7 +164,8 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    The gist, shown beside the section's title, is the step of the last group in the table.
+    If no group has a step time, there is a sentence instead. The gist, which is the words beside the section's title,
+    is the step of the last group in the table.
     """
     title = "Where a step's time goes"
     rows = []
@@ -210,7 +212,16 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 
 
 def scaling(report: Report) -> Section:
-    """Return the section on how throughput grows with the number of devices, in these runs and in published tables."""
+    """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
+
+    It has, in this order:
+
+    - a sentence on which published tables were chosen, or why none was
+    - a sentence if no system was run on at least two numbers of devices
+    - plots of throughput and efficiency, if there is anything to draw
+    - a table for each system that was run on at least two numbers of devices
+    - the published figures, folded
+    """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
         text = "Efficiency of these runs: not measured. It takes runs of one system at two device counts or more."
@@ -246,7 +257,8 @@ def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
     """Return the row of one number of devices in a system's scaling table.
 
-    Speedup and efficiency compare it with the smallest number of devices that the system was run on.
+    Speedup and efficiency compare it with the smallest number of devices that the system was run on. A figure is a link
+    to the lines of its run, or to the table of runs if there are several.
     """
     group = row.group
     return [
@@ -289,7 +301,9 @@ class _PlotByDevices(NamedTuple):
 def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
 
-    A published curve has the same colour and marker in both plots.
+    The styles of curves, which are colours and markers, have numbers. Our curves have the first ones, from 0. Published
+    curves have the numbers after ours in the plot of throughput. They have the same numbers in the plot of efficiency,
+    even if it has fewer of our curves.
     """
     our_rates = [_rates_of_rows(rows) for rows in report.scaling]
     if not our_rates:
@@ -376,7 +390,8 @@ def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float
 def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:
     """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
 
-    `first_published_style` chooses the colour and marker of the first published curve.
+    Its title is the caption up to the first colon. `first_published_style` chooses the colour and marker of the first
+    published curve. The next curves have the next numbers.
     """
     words = []
     for label, points in (*plot.ours, *plot.published):
@@ -406,7 +421,8 @@ def _published(curves: Sequence[Curve]) -> Table:
 def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
     """Return the row of one published figure, with the line of published.csv that it comes from.
 
-    The efficiency compares the figure with that of one device in the same published table, `curve`.
+    The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. The
+    efficiency compares the figure with that of one device in the same published table, `curve`.
     """
     memory = row.accelerator_memory_gib or "? "
     note = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"

@@ -21,7 +21,8 @@ _LinksOfDevice = tuple[str, ...]
 def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
     """Return tables of how the GPUs of a run's nodes are linked. Nodes with equal links share a table.
 
-    A cell is the link between two devices as nvidia-smi names it, such as "NV12", "PIX" or "SYS".
+    A cell is the link between two devices as nvidia-smi names it, such as "NV12", "PIX" or "SYS". A sentence at the end
+    says what the names mean. If no links are known, there is only a sentence that says so.
     """
     hosts_by_links: dict[tuple[_LinksOfDevice, ...], list[str]] = {}
     for node in nodes_of(run.record):

@@ -26,7 +26,10 @@ def applies(check: Verdict) -> bool:
 def overall(checks: Sequence[Verdict]) -> Overall:
     """Return the worst status of the checks that apply, with a sentence on the whole report.
 
-    The sentence may name the checks that warn.
+    - Fatal: the result does not stand.
+    - Else unknown: not yet shown to be publishable, with the names of the checks that warn.
+    - Else a warning that a figure is not steady: measure again.
+    - Else another warning, or ok: the result stands, with the names of the checks that warn.
     """
     statuses = {check.status for check in checks if applies(check)}
     warning_checks = [check.check for check in checks if check.status == WARNING]
@@ -124,10 +127,12 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how the training runs ended: on the runs that failed, else on the final quality.
+    """Yield a verdict on how the training runs ended. Only runs with a status in their log count.
 
-    Only runs with a status in their log count. If none failed, there is a verdict only if all their logs have a
-    quality.
+    - A run ended without success: FATAL for more failures than the benchmark's rules allow, WARNING if they allow all,
+      UNKNOWN if it is not known how many they allow. See `_status_of_failures`.
+    - All ended with success, and all logs have a quality: the verdict compares the final quality with the target.
+    - Else: no verdict.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
@@ -172,8 +177,12 @@ def _count_failures(group: Group) -> int:
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail: as many of the slowest runs as its result drops.
 
-    A failed run counts as the slowest. None if the rounds of MLPerf differ in the number, because logs do not say their
-    round.
+    A failed run counts as the slowest.
+
+    - A benchmark without MLPerf rounds: 1 if the protocol takes the olympic mean and the group has enough runs for it,
+      else 0.
+    - A benchmark with MLPerf rounds: the number that each round drops, or 0 if the group has fewer runs than the round
+      asks for. None if this differs between rounds, because logs do not say their round.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
     if not submission_by_round:  # not a benchmark of MLPerf
@@ -193,8 +202,11 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the lowest final quality of the `trained` runs.
 
-    It is fatal if the runs share a target and the quality is below it. `runs` are all runs of the report; the text
-    names the trained ones among them.
+    - All have the same target, and the lowest quality is below it: fatal.
+    - All have the same target, and all reached it: ok.
+    - There is no common target: ok, and the text gives the quality only.
+
+    `runs` are all runs of the report; the text names the trained ones among them.
     """
     worst = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {run.target for run in trained}
@@ -216,7 +228,14 @@ def _value_of(quality: Quality) -> float:
 
 
 def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on the figures of all groups, and a second one if a score is not steady."""
+    """Yield a verdict on the figures of all groups.
+
+    - A group lacks the figure that the protocol asks for: fatal.
+    - Else, the scores have warnings: a warning that names them. Those of UNSTEADY_WARNINGS do not count here.
+    - Else: ok.
+
+    Yield a second verdict, a warning to measure again, if a score has one of UNSTEADY_WARNINGS.
+    """
     problems = [group.problem for group in groups if group.problem]  # why a group lacks its figure
     warnings = _warnings_of_scores(groups)
     unsteady = [warning.found for warning in warnings if warning.check in UNSTEADY_WARNINGS]
@@ -249,9 +268,11 @@ def _warnings_of_scores(groups: Sequence[Group]) -> list[Verdict]:
 
 
 def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict for each doubt about where the runs come from.
+    """Yield a verdict for each doubt about where the runs come from:
 
-    Figures without system and date cannot be published. Uncommitted changes are a warning only.
+    - A log lacks the system or the date: unknown, because such figures cannot be published. The text names all facts
+      that a log lacks, among them organisation and commit.
+    - A source tree had uncommitted changes: a warning.
     """
     lacking = [name for name in ("system", "date", "organisation", "commit") if _some_log_lacks(name, runs)]
     if "system" in lacking or "date" in lacking:

@@ -81,7 +81,11 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 
 
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
-    """Return the verdict on a check that was not run: UNKNOWN if this machine cannot run the precision, else FATAL."""
+    """Return the verdict on a check that was not run, with the reason.
+
+    - This machine cannot run the precision: UNKNOWN.
+    - Otherwise: FATAL. The reason is the one that launch/trials.sh wrote when the job ended early, if there is one.
+    """
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
     if why_impossible:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
@@ -95,8 +99,11 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
-    `short` says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is FATAL, else 0. Raises
-    ValueError if the folder has no whole results.
+    The file also has the time, the source, the packages and the machine. `short` says that the jobs ran in their short
+    form; the report notes it.
+
+    Returns the exit status: 1 if a verdict is FATAL, else 0. Raises ValueError, before anything is written, if the
+    folder cannot be read, has no file of a job, or has a line that is not JSON.
     """
     results = gather(folder)
     counts = Counter(verdict.status for verdict in results.verdicts)

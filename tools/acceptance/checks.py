@@ -73,7 +73,10 @@ LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tolerance) -> Verdict:
     """Compare the losses of a training's first steps with the wanted ones; return the verdict of `check`.
 
-    `losses` is [ranks, steps]. The verdict is ok if each error is within the tolerance of its step, else fatal. The
+    `losses` is [ranks, steps]; in each step the rank with the largest error counts. `wanted_losses` has a loss for each
+    step; it may have further ones, which are ignored.
+
+    The verdict is ok if every error is within the tolerance of its step, else fatal. A loss that is NaN is fatal. The
     text names the step with the largest error relative to its tolerance.
     """
     steps = losses.shape[1]
@@ -333,10 +336,10 @@ def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
 
 
 def _gradient_buckets(machine: Machine) -> list[JsonObject]:
-    """Return the buckets of the recorded training: arrays of gradients that are summed together.
+    """Build the recorded training's program; return the buckets in which it sums its gradients.
 
-    A bucket has a "dtype" and its size as "mib". On GPUs this also opens the communicator of the ranks, which `_sum`
-    needs.
+    Each bucket has a "dtype" and its size as "mib". On GPUs this also opens the communicator of the ranks, which the
+    sums of `all_reduce` need. For this it runs the start-up program, reduced to the operators that open communicators.
     """
     recorded = machine.recorded_training()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
@@ -363,8 +366,9 @@ def _sum(machine: Machine, values: Array) -> Array:
 def captured(machine: Machine) -> Verdict:
     """Compare the losses of steps that are launched operator by operator with those of a replayed CUDA graph.
 
-    This must be the last check of its job: a capture binds the process to its GPU, and a failed capture leaves its
-    stream in capture mode.
+    Both train the first steps of the recorded training by cuDNN's repeatable algorithms, so that the losses must have
+    equal bits. This must be the last check of its job: a capture binds the process to its GPU, and a failed capture
+    leaves its stream in capture mode.
     """
     # With repeatable algorithms both losses must have equal bits.
     with repeatable_algorithms():
@@ -376,7 +380,12 @@ def captured(machine: Machine) -> Verdict:
 def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
     """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched steps, bit for bit.
 
-    Both are float32 [ranks, steps]. Equal losses are fatal, too, if they show that nothing was trained.
+    Both are float32 [ranks, steps].
+
+    - A launched loss is not finite: fatal, because a difference from it means nothing.
+    - Any loss differs: fatal. The text has the number of these steps, the first one, and the relative difference there.
+    - The launched losses are the same in all steps: fatal, because nothing was trained and equal losses prove nothing.
+    - Otherwise: ok.
     """
     steps = launched.shape[1]
     # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.

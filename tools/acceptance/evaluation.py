@@ -26,10 +26,13 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 
 
 def evaluation(machine: Machine) -> Verdict:
-    """Count the right answers on the embedded evaluation images, and compare with the number that a CPU got.
+    """Count the right answers on the embedded evaluation images, and judge the number by the one of a CPU.
 
-    That number is recorded in paddle_rn50/golden.json. All ranks must call this together; each evaluates a share of the
-    images.
+    That number was recorded once in paddle_rn50/golden.json. Nothing is trained: the CPU of the first rank computes the
+    weights, which are the same on every machine. The ranks share the images and add up their counts.
+
+    The verdict is ok if every image was counted, and if the number of right answers differs from the recorded one by at
+    most MOST_DIFFERENT; else fatal. All ranks must call this together.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
     weights = _weights_of_first_rank(machine, recipe)
@@ -64,7 +67,8 @@ def _weights_of_first_rank(machine: Machine, recipe: config.Recipe) -> dict[str,
 def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Array]) -> static.Program:
     """Return the program of an evaluation in the job's precision, and set its weights in the current scope.
 
-    `weights` are FP32 arrays on the CPU, by name.
+    `weights` are FP32 arrays on the CPU, by name. Each is padded to the shape and cast to the type of the program's
+    variable of that name, and copied to this rank's device. Other variables are not set.
     """
     main = static.Program()
     # The guard collects the operators in `main`. The start-up program is dropped, because the weights are given.
@@ -102,8 +106,13 @@ def _totals_over_ranks(
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    Only the last layer is fitted, by a ridge regression; the convolutions keep random weights. The CPU computes this in
-    FP32, so that the weights are the same on every machine.
+    1. The convolutions keep their random first weights. Each residual block is scaled down, so that it adds less noise
+       to the image.
+    2. One forward pass over all images sets the statistics of batch norm, and gives the features, the input of the last
+       layer.
+    3. The last layer is the ridge regression from the features to the classes of the images.
+
+    The CPU computes all this in FP32, so that the weights are the same on every machine.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])
@@ -137,7 +146,11 @@ def _scale_blocks_down(main: static.Program) -> None:
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
 
-    The map minimizes the squared errors plus a penalty on large weights: weights = Xᵀ (X Xᵀ + penalty I)⁻¹ Y.
+    The map minimizes the squared errors plus a penalty on large weights. The bias is the weight of an added feature
+    that is always 1.
+
+    There are more features than images, so the dual form is solved, which has one unknown for each image:
+    weights = Xᵀ (X Xᵀ + r I)⁻¹ Y. The penalty r is RIDGE_SHARE times the mean square length of a row of X.
     """
     ones = np.ones((len(features), 1))  # an added feature: its weight is the bias
     x = np.concatenate([features, ones], axis=1, dtype=np.float64)  # [N, F + 1]

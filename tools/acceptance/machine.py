@@ -103,7 +103,15 @@ class Machine:
         self.has_kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
 
     def raise_if_not_possible(self, check: str) -> None:
-        """Raise NotPossible if this device lacks what a check or the job's precision needs; the message says what."""
+        """Raise NotPossible if this device lacks what a check needs; the message says what.
+
+        The possible reasons, in this order:
+
+        - The check needs a GPU.
+        - Paddle has no kernels for this GPU.
+        - The GPU does not have the job's precision, TF32.
+        - The GPU cannot run the fused operators of the check `units`.
+        """
         if self.job.cluster.device == "cpu" and check in ONLY_ON_A_GPU:
             raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.has_kernels:
@@ -184,9 +192,14 @@ class Machine:
         return {"image": on_device.image, "label": on_device.label}
 
     def _make_step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
-        """Return the object that runs a program's steps: operator by operator, or by a CUDA graph.
+        """Return the object that runs a program's steps; for a CUDA graph, train some steps first and undo them.
 
-        The start-up program must have run before. The caller must set the weights afterwards, and then call `capture`.
+        The caller must have run the start-up program once.
+
+        - Without a CUDA graph the object runs the step operator by operator.
+        - With a CUDA graph it runs the step by one launch, after the caller has called `capture`. A program must have
+          run some times before it can be captured. These runs are made here and train on `feed`. The start-up program
+          then resets all state. So the caller must set the weights before it captures.
         """
         if not plan.strategy.cuda_graph:
             return LaunchedStep(self.executor, training)
@@ -334,8 +347,9 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
 
-    Raises RunError if this rank's failure is FATAL and the wait takes over LEAVE_S seconds: another rank may be waiting
-    for this one forever.
+    - Without a failure, or if its status is UNKNOWN, this rank waits as long as the others take.
+    - With a FATAL failure it raises RunError if another rank has not left the check LEAVE_S seconds later. That rank
+      may wait for this one forever.
     """
     all_have_left = me.comm.Ibarrier()
     until_s = time.monotonic() + LEAVE_S

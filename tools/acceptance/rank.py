@@ -34,8 +34,11 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision on this rank, together with the other ranks.
 
-    The first rank writes and prints each verdict. With `short` the checks take fewer steps. Raises RunError, which ends
-    the job, if a rank hangs after a failure.
+    The first rank writes each verdict as a line of the job's file, and prints it. After a failed check the next one
+    runs all the same. With `short` the checks take fewer steps.
+
+    Raises RunError, which ends the job, if a check fails on this rank while another rank stays in it for too long. That
+    rank may be waiting for this one.
     """
     me = ranks.start(job.cluster)
     writer = VerdictWriter(Path(job.trials.result_file) if me.is_first else None, job.model.precision)

@@ -93,8 +93,8 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
     """Build the job's training program, start it with the same parameters on all ranks, and return it.
 
-    The log gets what a run on synthetic data writes first. All ranks must call this together, because the first rank's
-    parameters are broadcast.
+    The log gets what a run on synthetic data writes first: the preamble, which says what is trained, and a summary of
+    the program. All ranks must call this together, because the first rank's parameters are broadcast.
     """
     job = machine.job
     me = machine.me
@@ -192,8 +192,9 @@ def _text_of_wanted_rate(least_rate: float, published: Published) -> str:
 def peak_memory(machine: Machine) -> Verdict:
     """Report the largest GPU memory that any rank's allocator held during the check `throughput`.
 
-    The verdict is always ok, because a job that does not fit fails in `throughput`. Raises RunError if `throughput` has
-    failed.
+    It is shown with the memory of the smallest GPU. If no GPU reports its memory, that is NaN in the text and None in
+    the figures. The verdict is always ok: a job that does not fit fails in `throughput`, and the user decides how much
+    memory should be left. Raises RunError if `throughput` has failed.
     """
     peaks_mib = machine.kept_by("throughput")
     gpu_sizes_gib: list[float] = []

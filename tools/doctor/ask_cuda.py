@@ -76,6 +76,7 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
     """Make a context on a GPU, which a process needs to compute there, and destroy it again.
 
     `number` counts the GPUs from 0 in CUDA's order. A JSON line is printed before and after each call of the driver.
+    After a call that fails, nothing more is called for this GPU.
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
@@ -91,10 +92,15 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
 
 
 def main() -> None:
-    """Start CUDA, and make a context on the GPUs from FIRST to END of the command line, END excluded.
+    """Load CUDA's driver ("load"), start it ("start"), count its GPUs ("count"), and make a context on some of them.
 
-    A JSON line is printed before and after each call, so that the reader knows which call has hung or died. A GPU that
-    fails does not stop the next one.
+    The GPUs are those from FIRST to END of the command line that exist, END excluded. Their steps are "gpu 0", ...
+
+    - Each call prints a line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one with "end" after it.
+    - The driver's `version`, if it reports one, and the `count` of GPUs have a line each.
+    - "start" or "count" fails: the process ends.
+    - A GPU fails: the next one is tried.
+    - The library or one of its functions is missing: the last line has "end": "load", a null code and the reason.
     """
     first = int(sys.argv[1])
     end = int(sys.argv[2])  # excluded

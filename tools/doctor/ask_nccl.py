@@ -26,8 +26,10 @@ def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
 def main() -> None:
     """Load NCCL and have it make the id of a communicator, by which ranks find each other.
 
-    A JSON line is printed before the call, and one with the result after it. Between them NCCL prints messages. One of
-    these names the network interface that NCCL uses.
+    - Before the call: `{"begin": "ncclGetUniqueId"}` is printed.
+    - During the call: NCCL prints messages. One of them names the network interface that it uses.
+    - After the call: a JSON line with "end", the `code` of the result, and NCCL's own `message` about it.
+    - The library cannot be loaded, or lacks the function: that line has the code null, and the message is the reason.
     """
     say(begin="ncclGetUniqueId")
     try:

@@ -47,7 +47,8 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether each CUDA library loads. If NCCL loads, yield one on its version, too.
 
-    `libraries` has an answer for each file name: "loads", a version such as "22105", or "error: " and the reason.
+    `libraries` has an answer for each file name: "loads", or "error: " and the reason why it does not load. For NCCL
+    and cuDNN the answer is their version in place of "loads": {"libnccl.so.2": "22105"}.
     """
     for file_name, answer in libraries.items():
         name, _, _ = file_name.partition(".")  # "libnccl"
@@ -64,7 +65,14 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on whether a node has what the job's ranks need: cores, memory, open files and disk space."""
+    """Yield verdicts on whether a node has what the job's ranks need.
+
+    - A core for each rank.
+    - Free memory, and shared memory.
+    - Enough files that a process may open.
+    - If the node has InfiniBand: enough memory that a process may lock.
+    - Free space on the disks for logs and checkpoints.
+    """
     ranks = job.cluster.dgxngpu
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
@@ -242,10 +250,13 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on one part of a data set, `train` or `val`: on its list, its content and its images.
+    """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
 
-    `part` is what harness/data_check.py found. If the part could not be read, the only verdict is a bad one on its
-    list.
+    If the part could not be read, the only verdict is a bad one on its list. Otherwise there are:
+
+    - a good verdict on its list, with the part's size;
+    - a bad verdict for each note on its content;
+    - a verdict on whether the images of a sample can be decoded.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -265,9 +276,11 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
-    """Return the verdicts on each node, on what must be the same on all nodes, and on the code of the first node.
+    """Return the verdicts on all nodes, in this order:
 
-    With several nodes each finding begins with the host's name.
+    - those on each node, without repetitions; with several nodes each finding begins with the host's name;
+    - those on the facts that must be the same on all nodes;
+    - one on whether the code on the first node differs from its commit.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -320,7 +333,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     """Return two verdicts: on whether MPI started as many ranks as the job has, and on whether the nodes' clocks agree.
 
     `hosts` has the host of each rank. `offsets_s` has for each node how many seconds its clock is ahead of the first
-    node's.
+    node's. No clock may be more than CLOCK_S ahead or behind.
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
@@ -333,10 +346,10 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 
 
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
-    """Return the verdict on starting ranks by mpirun, and a warning if the job has other nodes: they were not looked
-    at.
+    """Return the verdicts on starting ranks if only this node was looked at.
 
-    `error` says why a start of two ranks failed; it is empty if it worked.
+    - "mpi.start", on a start of two ranks by mpirun. `error` says why it failed; it is empty if it worked.
+    - For a job of several nodes a warning, "mpi.ranks": the other nodes were not looked at.
     """
     verdicts = [judge_check(job, "mpi.start", good=not error, found=error or "2 ranks added a number")]
     if job.cluster.dgxnnodes > 1:
@@ -349,6 +362,9 @@ def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
     """Return on rank 0 how many seconds the clock of rank `other` is ahead of rank 0's. Any other rank gets 0.
 
     Rank 0 and rank `other` must both call this, because they exchange messages. On any other rank it does nothing.
+
+    Rank 0 asks for the time CLOCK_QUESTIONS times. The answer to the quickest question counts, because it is the most
+    exact: the other clock is taken to be read halfway between question and answer.
     """
     quickest_s = float("inf")
     offset_s = 0.0

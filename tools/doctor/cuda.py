@@ -105,8 +105,12 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
 def _read_answers(child: Talk) -> CudaStart:
     """Return what came of CUDA's start, by the lines that the child, ask_cuda.py, printed.
 
-    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... If the child hung or
-    died, it did so in the step that had begun and not ended.
+    The child announces each step and reports its result:
+        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
+        {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
+    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... A child that hung or died
+    did so in the step that had begun and not ended. If all steps had ended, it did so at its exit. That is a step of
+    the driver, too.
     """
     answers = child.answers()
     steps = _last_ended_calls(answers)
@@ -135,10 +139,13 @@ def _read_answers(child: Talk) -> CudaStart:
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
     """Return the last call of each step that has ended, with its result, by the step's name.
 
-    A step of a GPU has several calls, each made only after a success. One call has two lines:
+    For one call of the step "gpu 0" the child's lines are:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
+
+    A GPU's step has several calls. The child makes the next one only after a success, so all calls before the last
+    have succeeded. A call that has begun and not ended is ignored.
     """
     begun_call_of_step: dict[str, str] = {}
     ended_calls: dict[str, Step] = {}

@@ -63,8 +63,9 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether NVML shows as many GPUs as the job needs.
 
-    A run counts its GPUs by NVML, so GPUs that only CUDA shows do not count. If NVML lacks some, the verdict quotes its
-    reason.
+    If NVML lacks some or all GPUs, the verdict quotes NVML's reason and has the advice of faults.yaml. A run counts its
+    GPUs by NVML, so GPUs that only CUDA shows do not count. If CUDA shows enough GPUs but the NVML library is missing,
+    as in a wrongly started container, the verdict says how to get NVML.
     """
     reason: str = facts["gpu_absence"]  # why NVML does not show some or all GPUs; empty if it shows all
     shown_by_nvml = len(facts["gpus"])
@@ -94,7 +95,10 @@ def _advice_on_nvml(reason: str) -> str:
 def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    It is a warning if the GPU runs only code made for an earlier compute capability, and fatal if it runs none.
+    - GPU_CODE has code for exactly its compute capability: ok.
+    - Its compute capability is unknown: a warning.
+    - It runs only code that was made for an earlier compute capability: a warning.
+    - It runs none of the code: fatal.
     """
     has_own_code = gpu.capability in GPU_CODE
     runnable_codes = code_for(gpu.capability)
@@ -122,8 +126,13 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it. Even an older or unknown driver
-    is ok if CUDA has started: the package cuda-compat can make that possible.
+    DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it.
+
+    - At least as new as the bundled driver: ok.
+    - Older, but at least as new as the oldest driver: ok by NVIDIA's minor-version compatibility.
+    - Older still or unknown, but CUDA has started: ok. An old driver then runs CUDA by the package cuda-compat.
+    - Unknown, and CUDA has not started: a warning.
+    - Older than the oldest driver, and CUDA has not started: fatal.
     """
     bundled_driver, oldest_driver = DRIVERS
     driver = _driver_version(gpu, facts)
@@ -226,6 +235,12 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
     GPUs from Ampere on replace broken rows of memory by spare ones. Earlier GPUs retire broken pages. Both happen at
     the next reset of the GPU; until then the broken part is in use.
+
+    - The GPU reports its rows: a verdict on them.
+    - It does not, and may be of Ampere or later: a verdict that they are unknown.
+    - A page waits for its retirement: a bad verdict.
+
+    All are verdicts of the check "gpu.remapped_rows", which stands for broken pages, too.
     """
     rows = gpu.remapped_rows
     may_replace_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
@@ -311,7 +326,9 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
 
-    Some drivers report only the sum with what they keep for themselves. Then RESERVE_MIB more is tolerated.
+    - The driver reports what processes use: up to FOREIGN_MIB is tolerated.
+    - It reports only the sum of that and of what it keeps for itself: RESERVE_MIB more is tolerated.
+    - It reports neither: `mib` is None.
     """
     mib = gpu.memory_used_mib
     most_mib = FOREIGN_MIB
@@ -352,7 +369,17 @@ def _pids(pids: Iterable[int]) -> str:
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on each of the GPU's two modes; none on a mode that the GPU does not report.
 
-    MIG mode divides a GPU into several. The compute mode says how many processes may use the GPU.
+    MIG mode divides a GPU into several:
+
+    - off, now and after the next reset: ok;
+    - on: fatal;
+    - off now, on after the next reset: a warning.
+
+    The compute mode says how many processes may use the GPU:
+
+    - the default, any number: ok;
+    - prohibited, none: fatal;
+    - another one, only one process: a warning.
     """
     if gpu.mig is not None:
         state = "on" if gpu.mig else "off"
@@ -371,7 +398,10 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether the job's training fits into the GPU's memory, with a margin left over.
+    """Yield the verdict on whether the job's training fits into the GPU's memory.
+
+    The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
+    and its libraries take. A margin must be left over. The verdict lists all parts.
 
     Nothing is yielded if the GPU's memory is unknown, or if the peak of the job's program was never measured.
     """

@@ -74,10 +74,14 @@ def choice_of(value: str) -> Choice:
 def names_taken(setting: str, names: Sequence[str]) -> list[str]:
     """Return those of `names` that NCCL uses by a setting, the value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA.
 
-    - "mlx5,ib": every name that begins with mlx5 or ib.
-    - "=mlx5_0": only the device mlx5_0.
-    - "^mlx5": every name that does not begin with mlx5.
-    - "": all names.
+    `names` are interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"). By the setting NCCL uses:
+
+    - "mlx5,ib": every name that begins with mlx5 or ib;
+    - "=mlx5_0": only the device mlx5_0;
+    - "^mlx5": every name that does not begin with mlx5;
+    - "": all names, and "^" none, because a setting without entries matches every name.
+
+    These are NCCL's rules, in its files socket.cc and net_ib.cc.
     """
     # NCCL's own rules, in its files socket.cc and net_ib.cc.
     choice = choice_of(setting)
@@ -104,13 +108,16 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 
 
 def matched_by_prefix(setting: str, names: Sequence[str]) -> list[str]:
-    """Return the devices that a setting matches only because NCCL compares beginnings of names.
+    """Return the devices that a setting matches only because their names begin with the name of another device.
 
-    For the ports mlx5_1:1 and mlx5_10:1:
+    NCCL compares beginnings of names. So NCCL_IB_HCA=mlx5_1, meant for the device mlx5_1, also matches mlx5_10. If
+    `names` are the ports mlx5_1:1, mlx5_10:1 and ib0:1:
 
-    - "mlx5_1" or "^mlx5_1" -> ["mlx5_10"].
     - "=mlx5_1" -> [], because = compares full names.
-    - "mlx5" -> [], because no device has exactly this name.
+    - "mlx5" -> [], because no device has exactly this name: all devices that begin with it are meant.
+    - "mlx5_1" -> ["mlx5_10"].
+    - "mlx5_1,ib" -> ["mlx5_10"]: ib0 is meant, because no device has exactly the name ib.
+    - "^mlx5_1" -> ["mlx5_10"]: a ^ leaves devices out, and it matches the same ones.
     """
     choice = choice_of(setting)
     if choice.is_exact:

@@ -112,10 +112,15 @@ def _topology() -> JsonObject:
 
 
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
-    """Start CUDA and NCCL in the environment that the ranks of this node will have.
+    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
 
-    Returns what came of it, and what may explain a failure: the driver's parts and the settings of NCCL's network.
-    `node` is this node's number in HOSTS.
+    `node` is this node's number in HOSTS. The returned facts are:
+
+    - "cuda_start", "nccl_start": the results.
+    - "cuda_system": the parts of the GPUs' driver that may explain why CUDA does not start.
+    - "nccl_settings": all environment variables that choose NCCL's network, set by this project or by the user.
+    - "nccl_files": the files that exist and may set more such variables.
+    - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
     """
     interface_setting = network.nccl_settings(job.cluster, node)  # NCCL_SOCKET_IFNAME; empty: NCCL is to choose
     environ = interface_setting | env.of_ranks(job)  # the user's own value wins
@@ -137,7 +142,11 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA); "" if nothing does.
+    """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA).
+
+    - One of two kernel modules is loaded: its name.
+    - Linux is at least DMA_BUF_KERNEL and NVIDIA's kernel module is the open one: DMA-BUF, with the kernel's version.
+    - Otherwise nothing does: "".
 
     `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, "5.15.0-91-generic".
     `driver` is the text of NVIDIA's kernel module about itself in /proc.
@@ -158,9 +167,13 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
 
 
 def _import_error(name: str) -> str:
-    """Import a package, and return why that failed, such as "not done in 60 s"; "" if it worked.
+    """Import a package in a child process, and return why that failed; "" if it worked.
 
-    The import runs in a child process, because a broken library may kill or hang it.
+    A child process, because a broken library may kill or hang it:
+
+    - It does not end in IMPORT_S seconds: "not done in 60 s".
+    - It dies by a signal: "ended by signal 11".
+    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...".
     """
     command = [sys.executable, "-c", f"import {name}"]
     try:
@@ -178,9 +191,12 @@ def _import_error(name: str) -> str:
 def install_advice(error: str) -> str:
     """Return advice on how to install what an import lacked, by the import's error.
 
-    - "No module named 'yaml'" -> "launch/setup.sh run installs the packages of locks/run.lock".
+    - The error names no system library: "launch/setup.sh run installs the packages of locks/run.lock".
     - "libGL.so.1: cannot open shared object file" -> "apt-get install libgl1, or by dnf, yum or zypper
       'libGL.so.1()(64bit)'".
+
+    Debian names a package by the library's name and version (Debian's policy, section 8.1). If the name ends with a
+    digit, a hyphen stands between them: libfoo2.so.3 -> libfoo2-3. RPM finds a package by the library's file name.
     """
     library = re.search(r"(?P<file>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
     if library is None:  # a Python package is missing
@@ -218,7 +234,9 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
 def _libraries() -> dict[str, str]:
     """Load each CUDA library into this process, and return what came of it, by the library's file name.
 
-    The answer is "loads", the version of NCCL or cuDNN, such as "22105", or "error: " and the reason.
+    - NCCL and cuDNN: their version, such as "22105".
+    - Any other library: "loads".
+    - A library that does not load, or NCCL or cuDNN without a function for its version: "error: " and the reason.
     """
     answers = {}
     for name in CUDA_LIBRARIES:
@@ -302,8 +320,11 @@ def _infiniband(root: Path) -> dict[str, str]:
 def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None:
     """Return what harness/data_check.py finds in each part of the job's data set: {"train": {...}, "val": {...}}.
 
-    None if the job reads no data set of the user's. `import_errors` says for each package of IMPORTED why it cannot be
-    imported; empty if it can.
+    - The job reads no data set of the user's: None.
+    - A package of IMPORTED cannot be imported: the data set is not read, and "train" has only an "error" that says so.
+    - Otherwise: the facts of each part.
+
+    `import_errors` says for each package of IMPORTED why it cannot be imported; empty if it can.
     """
     if not job.data.folder or job.data.is_synthetic:
         return None

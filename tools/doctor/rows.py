@@ -24,10 +24,16 @@ def gpu_name(gpu: nvidia.Gpu) -> str:
 def judge_check(
     job: env.Job, check: str, *, good: bool, found: str, bad_status: str = "", fix: str = "", **values: Any
 ) -> Verdict:
-    """Return the verdict on a check of checks.yaml: ok if `good`, else with the status and advice of the check's row.
+    """Return the verdict on a check of checks.yaml. `found` says what was seen.
 
-    `bad_status` and `fix` replace those of the row, unless they are empty. The texts may have placeholders for `job`
-    and `values`: most=500 fills "under {most} MiB in use".
+    A check has a row in checks.yaml, under its name, such as "python.dali", or under its group, "python". The row has
+    three texts: `wanted` says what is good, `bad` is the status if it is not, and `fix` says what to do then.
+
+    - `good`: the verdict is ok, with the row's `wanted`.
+    - Not `good`: the verdict has the status `bad_status`, and says what to do by `fix`. For an empty one the row's text
+      is taken.
+
+    `wanted` and `fix` may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
     """
     group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
     row = ROWS.get(check) or ROWS[group]

@@ -44,8 +44,9 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on whether CUDA starts on this node.
 
-    Each fault of the driver or of a GPU has a fatal verdict. Without a fault there is one verdict on the number of
-    GPUs.
+    - The driver itself failed in a step: a fatal verdict.
+    - A GPU gave no context: a fatal verdict for each such GPU.
+    - Neither: one verdict on the number of GPUs. CUDA may show too few, or there was no time to try all of them.
     """
     start: CudaStart = facts["cuda_start"]
     if start.fault is not None:
@@ -59,8 +60,11 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
 
-    Call this only if no GPU refused a context. Then CUDA may still show too few GPUs, or time ran out before all of
-    them were tried.
+    Call this only if no GPU refused a context. The remaining cases are:
+
+    - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
+    - Time ran out before all GPUs of the job were tried: a warning.
+    - All of them gave a context: ok.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_gpus = start.count or 0
@@ -98,7 +102,11 @@ def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
 def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
     """Return the fatal verdict on a step of CUDA's start that failed: the failure, its cause and what to do.
 
-    `subject` begins the failure: "GPU3: " for a step of one GPU, empty for a step of the driver itself.
+    The failure begins with `subject`, "GPU3: " for a step of one GPU, empty for a step of the driver itself:
+
+    - The process hung or died: "GPU3: cuCtxCreate_v2 no answer in 20 s".
+    - Nothing could be called: only the reason, "libcuda.so.1: cannot open shared object file".
+    - The call returned an error: "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)".
     """
     could_not_call = step.code is None
     if step.hang_or_death:
@@ -149,8 +157,13 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 def _evidence(facts: Facts) -> dict[str, str]:
     """Return what NVML and the system show that may explain a fault of CUDA, as texts by name.
 
-    The texts fill the placeholders of faults.yaml, such as "{driver}". The last four are signs of a fault, which
-    are empty if there is no such sign.
+    The texts fill the placeholders of faults.yaml, such as "{driver}". Four of them are signs of a fault, and empty
+    without it:
+
+    - "lost": a GPU that fell off the bus;
+    - "mig": GPUs in MIG mode;
+    - "prohibited": GPUs whose compute mode lets no process in;
+    - "device": device files that cannot be opened.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -185,8 +198,10 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    For a job of several nodes there may be two more: on the network interface and on the InfiniBand ports that NCCL
-    uses.
+    For a job of several nodes there may be two more:
+
+    - on the network interface that NCCL chose, if NCCL named one;
+    - on the InfiniBand ports that NCCL uses, if the node has any.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
@@ -210,7 +225,11 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
-    `settings` is the text of NCCL's variables. What to do comes from faults.yaml.
+    - The process hung or died: how it did.
+    - Nothing could be called: the reason.
+    - The call returned an error: its code, NCCL's message, and `settings`, the text of NCCL's variables.
+
+    What to do comes from faults.yaml.
     """
     if start.hang_or_death:
         found = f"ncclGetUniqueId {start.hang_or_death}"
@@ -227,7 +246,10 @@ def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    `hosts_address` is the address by which HOSTS names this node; empty if HOSTS does not say it.
+    - It is the loopback: fatal.
+    - It has the address by which HOSTS names this node, `hosts_address`: ok. That is empty if HOSTS does not say it.
+    - It links only containers, or has an address that it gave itself: a warning.
+    - Any other interface: ok.
     """
     is_loopback = start.interface == "lo"  # it leads to no other node
     # It links only containers, or has an address that it gave itself.

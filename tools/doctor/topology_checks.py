@@ -41,8 +41,9 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Return the verdict on the links between the job's GPUs: either each of them has an NVLink, or none has.
 
-    `names` are the GPUs of the job, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of a link:
-    "NV4" is four NVLinks.
+    `names` are the GPUs of the job, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link
+    between two devices: "NV4" is four NVLinks. The verdict counts the pairs of each kind, and names the GPUs without
+    NVLink if others have it.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
     kind_of_each_pair: list[str] = []
@@ -85,7 +86,7 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may use a core near its own GPU.
 
     The verdict lists the cores of each rank, and names the ranks that may use no core near their GPU. Ranks take the
-    GPUs in CUDA's order.
+    GPUs in CUDA's order. `near` and `numa` fill the placeholders {near} and {numa} of the check's texts in checks.yaml.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]

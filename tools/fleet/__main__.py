@@ -48,7 +48,11 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
 
 
 def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
-    """Return the report as text for a terminal; each line begins with its subject, such as `step` or `left out`.
+    """Return the report as text for a terminal.
+
+    Each line begins with its subject, such as `step` or `left out`. The lines are in this order: the number of nodes,
+    each metric, the arithmetic, a step of all ranks, the links, facts that differ between nodes, changes since a
+    baseline, bad verdicts, doubts, the nodes left out, the good nodes.
 
     `changes_since` are the changes since the baseline; empty without one.
     """
@@ -75,10 +79,14 @@ def _first_column(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return up to two lines for each metric of the nodes and links, without the arithmetic.
+    """Return the report's lines on the metrics: up to two lines for each metric.
 
-    For example: `step  from -1.2% to +5.0% of the fleet's median` and `disk  not possible here for 4: no DATADIR`. The
-    reason is the first node's.
+    - The range from the fastest to the slowest node or link, if any was compared:
+      `step  from -1.2% to +5.0% of the fleet's median`.
+    - The number of unknown nodes or links, if there are any, with the reason of the first one:
+      `disk  not possible here for 4: no DATADIR`.
+
+    The arithmetic is left out, because `_arithmetic_lines` reports on it.
     """
     verdicts_by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.node_verdicts, *judged.link_verdicts):
@@ -100,8 +108,8 @@ def _metric_lines(judged: Judged) -> list[str]:
 def _arithmetic_lines(judged: Judged) -> list[str]:
     """Return the report's lines on whether the nodes compute the same bits.
 
-    The first line says what was compared. Then each reason for unknown nodes has a line, with the names of at most
-    MOST_NODES_SHOWN of them.
+    The first line says what was compared. If nodes are unknown, each reason has a line with their number and names.
+    The names are "all" if every node is unknown for that reason. Otherwise at most MOST_NODES_SHOWN are named.
     """
     column = _first_column(arithmetic.CHECK)
     lines = [f"{column}{arithmetic.summary(judged.record)}"]

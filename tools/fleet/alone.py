@@ -118,7 +118,8 @@ class RankMeasurements:
     def _median_and_mean_step_s(self) -> tuple[float, float]:
         """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
 
-        The times are also appended to `self.all_step_times_s`. Raises NotPossible if this machine cannot take a step.
+        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times are also appended to
+        `self.all_step_times_s`. Raises NotPossible if this machine cannot take a step.
         """
         if self.take_step is None:
             raise NotPossible("this Paddle has no kernels for a GPU")
@@ -179,8 +180,8 @@ class RankMeasurements:
     def _input_s(self) -> tuple[float]:
         """Return the seconds that the job's input pipeline alone takes for a batch, in a tuple of one value.
 
-        It is the mean over BATCHES batches. The images are those of DATADIR, or the embedded ones if DATADIR is not
-        set.
+        It is the mean over BATCHES batches. They come after a first one, which waits for the pipeline to start. The
+        images are those of DATADIR, or the embedded ones if DATADIR is not set.
         """
         job = self.job
         me = self.machine.me

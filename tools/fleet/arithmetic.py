@@ -255,9 +255,11 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return a summary of the measured ranks of a class; `agreeing_ranks` is 0 if the class has no majority.
+    """Return a summary of the measured ranks of a class.
 
-    A table has the digests of one repetition.
+    A table has the digests of one repetition. The summary has the number of ranks, the name of the majority's table,
+    how many ranks usually give that table, and which hosts gave each table. Without a majority its table is None, and
+    no rank agrees with it.
     """
     hosts_by_table: dict[str, set[str]] = {}
     for rank in measured:
@@ -276,8 +278,8 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 def _majority_table(measured: Sequence[Rank]) -> str | None:
     """Return the name of the table that more than half of a class's measured ranks usually give.
 
-    A table has the digests of one repetition. None if no table has such a majority, or if fewer than LEAST_RANKS ranks
-    are measured.
+    A table has the digests of one repetition. A rank usually gives the table of more than half of its repetitions.
+    None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured.
     """
     if len(measured) < LEAST_RANKS:
         return None
@@ -350,7 +352,9 @@ def _judge_random_order(host_count: int) -> Judgement:
 def _describe_fault(rank: Rank, digests: Digests, right_table: str, right_ranks: str) -> str:
     """Return a message on a rank that computes wrongly: how often, and in which tensor of which step first.
 
-    `right_ranks` says in words who gave the table `right_table`, such as "14 of 16 ranks of its class".
+    A table has the digests of one repetition. `right_table` is the name of the right one, and `right_ranks` says in
+    words who gave it. The record holds the digests of a few tables only. If it lacks the right table or all wrong
+    tables of the rank, the message says so in place of the step and the tensor.
     """
     wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
     wrong_count = sum(rank.count_by_table[table_name] for table_name in wrong_tables)

@@ -72,8 +72,9 @@ class RepeatableTraining:
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
         """Copy the program's current state as the start of each repetition; it must be the same on all ranks.
 
-        `main` is the program without its all-reduces, built from `model`. The variable named `rate_variable` has the
-        learning rate, which is RATE in all steps.
+        `main` is the program without its all-reduces, and `model` is the workload that the program was built from.
+        `rate_variable` is the name of the variable with the learning rate. Its value is set to RATE for all steps, in
+        place of the job's learning rate.
         """
         self._executor = executor
         self._main = main
@@ -108,8 +109,8 @@ class RepeatableTraining:
 def digested_tensors(main: static.Program) -> list[str]:
     """Return the names of a training program's tensors that get a digest, in the order in which it computes them.
 
-    These are the gradients, the batch-norm statistics, and what the optimizer writes: the parameters, and in half
-    precision their FP32 masters.
+    These are the gradient of each parameter, the batch-norm statistics, and what the optimizer writes: the parameters,
+    and in half precision their FP32 masters. If several operators write a tensor, the first one decides the order.
     """
     operators = main.global_block().ops
     gradients = ops.parameters_by_gradient(main.global_block())  # {name of a gradient: name of its parameter}
@@ -161,7 +162,11 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    If a step raises an error, the digests taken so far are dropped, and `failure` has the error's message.
+    A table has the digests of one repetition. The result has the number of repetitions that gave each table, and the
+    first MOST_TABLES_KEPT different tables.
+
+    If a step raises an error, the digests taken so far are dropped. The result then has only the error's message, as
+    `failure`, and the names of the tensors.
     """
     result = DigestsOfRank(tensors=training.tensors)
     least_end_s = time.monotonic() + amount.least_s
@@ -232,8 +237,9 @@ def measure_all_ranks(
 ) -> JsonObject:
     """Repeat the same training steps on all ranks at the same time; return the digests of all ranks' results.
 
-    All ranks must call this together. The result is the entry of the fleet's record: the fields of `gather_digests`,
-    and as "took_s" the seconds that the repetitions took on this rank.
+    All ranks must call this together, and each rank gets the digests of all. `host_index` is the number of this rank's
+    host among the compared hosts. The result is an entry of the fleet's record: the fields of `gather_digests`, and as
+    "took_s" the seconds that the repetitions took on this rank.
     """
     amount = ON_GPU if cluster.on_gpu else ON_CPU
     ranks.wait(me.comm)  # so that all ranks begin at the same time

@@ -37,10 +37,13 @@ JOB_SETTINGS = ("workload", "recipe", "precision", "layout", "batchsize", "image
 
 
 def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
-    """Check this node by the doctor (tools/doctor); return {"failed": the fatal verdicts, "facts": the node's facts}.
+    """Check this node by the doctor (tools/doctor); return the result on each rank of the node.
+
+    The result is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}: the fatal verdicts as texts, and
+    the node's facts for the record.
 
     All ranks must call this together, before they use their GPUs: the doctor would report the process of a rank on a
-    GPU as a foreign one.
+    GPU as a foreign one. The first rank of each node runs the doctor, and the others wait.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     result: JsonObject | None = None
@@ -61,8 +64,10 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
     """Return the results of `examine_node` of all nodes on the first rank of `representatives`, and None on the others.
 
-    All `representatives` must call this together. Each result also gets "clock_offset_s": the seconds by which the
-    node's clock is ahead of the first node's.
+    `representatives` has one rank of each node, or all ranks if the job has one node. All of them must call this at the
+    same time, because they exchange messages. `mine` is the result on this rank's node.
+
+    "clock_offset_s" is added to each result: the seconds by which the node's clock is ahead of the first node's.
     """
     offsets_s = [0.0]  # of the first node from itself
     for other in range(1, representatives.Get_size()):
@@ -76,10 +81,13 @@ def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject
 def time_steps_together(
     me: ranks.Ranks, measurements: RankMeasurements, take_step_of_all: Callable[[], float] | None
 ) -> list[float]:
-    """Take training steps of all ranks together, for about TOGETHER_S; return the seconds of each on its slowest rank.
+    """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
-    All ranks must call this together, with None on all of them or on none. The list is empty for None, or if any rank
-    has taken no step alone.
+    All ranks must call this together. `take_step_of_all` takes this rank's part of a step and returns its seconds. It
+    must be None on all ranks or on none, because a step needs all ranks.
+
+    The number of steps is TOGETHER_S divided by the median time of a step of the slowest rank alone, but at least
+    LEAST_STEPS and at most MOST_STEPS. The list is empty if no step can be taken, or if any rank has taken none alone.
     """
     times_alone_s = measurements.all_step_times_s
     mine_s = statistics.median(times_alone_s) if times_alone_s else math.inf

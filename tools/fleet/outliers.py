@@ -58,8 +58,14 @@ def error_of_centre(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    A log ratio of 0.05 is about 5 % over the usual time; `noise` is its standard error. `alpha` is the chance of a
-    false alarm in a healthy fleet.
+    `log_ratios` has for each name the logarithm of its time over the fleet's typical time: 0.05 is about 5 % slower.
+    `noise` is the standard error of one such value. `alpha` is the chance of a false alarm in a healthy fleet.
+
+    A name is slow in two cases:
+    - It is an outlier above the others.
+    - It belongs to a minority that takes more than LEAST_MINORITY_RATIO times as long as all others.
+
+    The list is empty for fewer than LEAST_NODES names, because the usual time is unclear then.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
@@ -107,7 +113,8 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
     """Return the largest minority that takes over LEAST_MINORITY_RATIO times as long as all others; empty if none does.
 
     `distances` has for each name its distance from the median, as a logarithm of times. `noise` is the standard error
-    of one time's logarithm.
+    of one time's logarithm. The fastest of the minority is compared with the slowest of the others, and the gap must be
+    wider by three standard errors.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise

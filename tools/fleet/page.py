@@ -75,7 +75,11 @@ def _figure_on_map(metric: str, time_s: float) -> str:
 def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     """Return the rows of a map of the links: for each node {number of another node: cell of the link between them}.
 
-    `metric` is one of LINK_METRICS. A cell's shade shows the link's time over the usual time of such links.
+    A node has a cell for each other node that it was measured with. So each link is in two rows, those of its nodes.
+    `metric` is one of LINK_METRICS.
+
+    The shade of a cell shows the link's time over the median time of its kind of links. There are two kinds: links
+    inside a switch group, and links from one group to another ("across").
     """
     links = links_of(judged.record)  # by name
     median_time_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # of the link's turns

@@ -106,9 +106,10 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 
 
 def _check_series(metric: str, series: Series) -> None:
-    """Raise ValueError unless all nodes or links have equally many values of a metric, and each is above 0 and finite.
+    """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
 
-    There must be at least one value. A node or link that measured nothing (None) is skipped.
+    There must be at least one value, for each turn one: all nodes take a turn of measurements at the same time. A time
+    is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
     turns = len(next(iter(measured.values()), ()))

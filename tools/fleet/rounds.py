@@ -32,8 +32,11 @@ def round_count(nodes: int) -> int:
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of one round, from 0 on, of a tournament in which each node meets each other node once.
 
-    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). After the last round the list is
-    empty.
+    A tournament of n nodes has n - 1 rounds if n is even. If n is odd it has n rounds, and each round leaves one node
+    out. After the last round the list is empty.
+
+    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). This is the circle method: the
+    nodes sit in two facing rows; one stays in its seat, and the others move on by one seat each round.
     """
     # The circle method: the nodes sit in two facing rows. One stays, and the others move on by one seat each round.
     seats: list[int | None] = [*nodes]
@@ -108,10 +111,12 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which the first half of the nodes meets the second half.
 
-    With two groups, 0 to 3 and 4 to 7, the first two rounds are:
+    `members` has the nodes of each group, and the nodes are ordered by group. The second half is rotated by
+    `round_index * step`. The step is larger than any group. If the second half has several groups, a node then mostly
+    meets another one of them in the next round.
 
-        (0, 4) (1, 5) (2, 6) (3, 7)
-        (0, 5) (1, 6) (2, 7) (3, 4)
+    Two groups of nodes 0 to 3 and 4 to 7 rotate by 5: first (0, 4) (1, 5) (2, 6) (3, 7), then (0, 5) (1, 6) (2, 7)
+    (3, 4). With an odd number of nodes the second half has one node more, and each round leaves another one out.
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2

@@ -44,8 +44,14 @@ class Programs(NamedTuple):
 def programs(machine: Machine) -> Programs:
     """Build the job's training program, start it, and return what the fleet check runs.
 
-    All ranks must call this together, because all start with the weights of the first rank. The synthetic batch of the
-    two steps differs from rank to rank.
+    - `step_alone`: a step of this rank alone, by the program without its all-reduces.
+    - `step_of_all`: a step of all ranks together.
+    - `repeatable_training`: a training without all-reduces, set back to its start for each repetition. Its results must
+      be the same on all ranks.
+
+    The two steps use a synthetic batch that differs from rank to rank. All ranks start with the weights that the first
+    rank draws on its CPU, because GPUs would draw other weights from the same seed. All ranks must call this together:
+    the weights are broadcast.
     """
     job = machine.job
     me = machine.me

@@ -73,8 +73,10 @@ def judge_slowness(
 ) -> Verdict:
     """Return the verdict on the node or link `where` by one metric: a warning if it `is_slow`, else ok.
 
-    `slower` is the extra time over the fleet's median: 0.05 becomes "5.0% slower than the fleet's median", followed by
-    `also`. `value` is the median in the metric's unit.
+    `slower` is its extra time over the fleet's median: 0.05 is 5 % slower. `interval_95` is the 95 % interval of
+    `slower`; None if there is none. `value` is the median in the metric's unit; None leaves it out of the figures.
+
+    The text is "5.0% (4.0% to 6.0%) slower than the fleet's median", followed by `also`.
     """
     interval_text = ""
     if interval_95:
@@ -94,7 +96,9 @@ def judge_slowness(
 def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[str, list[float]]:
     """Return for each measured node or link, in each turn, the logarithm of its time over the median time of that turn.
 
-    The links of `across_links` lead from one switch group to another. They have a median of their own.
+    Entry i of each list is turn i, which all nodes take at the same time. 0.0 is as fast as the median. Nodes and links
+    without a measurement are left out. The links of `across_links` lead from one switch group to another. They have a
+    median of their own, because they are usually slower than links inside a group.
     """
     measured = {name: np.array(times) for name, times in series.items() if times}
     times_by_is_across: dict[bool, list[Array]] = {}
@@ -116,8 +120,14 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    `alpha` is the chance of a false alarm in a healthy fleet. The links of `across_links`, between switch groups, have
-    a median of their own. `reasons` says why a name has no measurement.
+    `series` has for each name its time in each turn, or None if it measured nothing.
+
+    - Fewer than LEAST_NODES names were measured: all measured ones are unknown.
+    - Otherwise a measured name has a warning if it is slow compared with the others, else it is ok.
+    - A name that measured nothing is fatal if `reasons` has an error for it, else unknown.
+
+    `alpha` is the chance of a false alarm in a healthy fleet. The links of `across_links` lead from one switch group to
+    another, and have a median of their own.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
     verdicts: dict[str, Verdict] = {}
@@ -147,8 +157,11 @@ def _judge_measured(
 ) -> dict[str, Verdict]:
     """Return the verdict on each measured node or link by name: a warning if it is slow compared with the others.
 
-    `log_ratios_by_name` has the logarithm of each time over the fleet's median of the same turn. `alpha` is the chance
-    of a false alarm in a healthy fleet.
+    `series` has the measured times. `log_ratios_by_name` has for each of them the logarithm of that time over the
+    fleet's median of the same turn. `alpha` is the chance of a false alarm in a healthy fleet.
+
+    Nodes or links are compared by the centre of their log ratios. The distance of a centre from the median centre says
+    how much slower than the fleet the node or link is.
     """
     centres = {name: centre_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     usual_error = statistics.median(error_of_centre(log_ratios) for log_ratios in log_ratios_by_name.values())
@@ -175,8 +188,11 @@ def _interval_of_slower(
 ) -> tuple[float, ...] | None:
     """Return the 95 % interval of how much slower a node is than the fleet: (0.04, 0.06) for 4 to 6 %.
 
-    `centre` is the centre of the node's log ratios, and `median_centre` is the median of all nodes' centres. None for
-    too few turns.
+    `log_ratios` has one value for each turn: the logarithm of the node's time over the fleet's median time. `centre` is
+    the centre of these values, and `median_centre` is the median of the centres of all nodes; `nodes` is their number.
+
+    The interval of the node's own values is widened, because the fleet's median has an error too. None if there are too
+    few turns for an interval.
     """
     interval = spread.median_interval(log_ratios)
     if interval is None:
@@ -201,8 +217,9 @@ class NetworkVerdicts(NamedTuple):
 def judge_links(record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on links between two nodes.
 
-    A node is judged by the median slowness of its links. A link of a slow node has no verdict, because the node is to
-    blame for it.
+    Each node is judged first, by the median slowness of its links. Then the links are compared with each other. Links
+    of a slow node are left out there, because the node is to blame for them. Links from one switch group to another
+    have a median of their own, because they are usually slower than links inside a group.
     """
     hosts = record["hosts"]
     links = links_of(record)  # by name
@@ -234,7 +251,8 @@ def _median_slowness_of_links(
     """Return the slowness of each host's links in each turn: 1.0 is usual, 2.0 takes twice the usual time.
 
     `log_ratios_by_link` has for each link and turn the logarithm of its time over the median time of links. The result
-    is None for a host without measured links.
+    is the median over all links of the host, so that a single slow link does not count against it. None for a host
+    whose links were not measured.
     """
     log_ratios_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}  # a list for each of its links
     for name, log_ratios in log_ratios_by_link.items():
@@ -293,7 +311,8 @@ def _mean_over_median(medians: Series, means: Series) -> dict[str, Array]:
 def _chance_of_stalls(stalls: int, *, turns: int, all_stalls: int, all_turns: int) -> float:
     """Return the chance that a node gets at least `stalls` of the fleet's stalls if all turns are equally likely.
 
-    The node has `turns` turns. The fleet has `all_turns` turns, and `all_stalls` of them have a stall.
+    The node has `turns` turns. The fleet has `all_turns` turns, `all_stalls` of which have a stall. This is Fisher's
+    exact test: it counts in exact integers the ways to distribute the stalls over the turns.
     """
     # Fisher's exact test: counts in exact integers the ways to distribute the stalls over the turns.
     turns_of_others = all_turns - turns
@@ -341,9 +360,14 @@ class Judged:
 
     @property
     def doubts(self) -> list[str]:
-        """At most one text: a doubt that nodes may be slow although none is called slow by its training steps.
+        """At most one text: a doubt that nodes may be slow although no node is called slow.
 
-        For example, if half of the fleet has another speed, no majority shows which half is slow.
+        For example, no majority of equal nodes shows which ones are slow if half of the fleet has another speed. Only
+        the times of training steps count here. The list is empty if:
+
+        - a node is slow by its steps;
+        - no steps were measured;
+        - the slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's.
         """
         step_verdicts = [verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]]
         is_any_slow = any(verdict.status == WARNING for verdict in step_verdicts)

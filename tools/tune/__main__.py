@@ -102,9 +102,10 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
 def _new_config_file(folder: Path, name: str) -> Path:
     """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
 
-    Call this before anything runs, so that hours of measuring do not end with an error.
+    Call this before anything runs, so that hours of measuring do not end with an error. The file is not created.
 
-    Raises ValueError if the file exists, or if nothing can be written to the folder.
+    Raises ValueError if the file exists, or if nothing can be written to the folder. To find out, a temporary file is
+    created there and removed.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
@@ -135,8 +136,11 @@ def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """Return the text of `config_<name>.sh`, which sets the winner's variables and sources the system's own file.
 
-    A variable is set only for the measured workload and precision, and a user's own value stays. `evidence` are lines
-    for comments at the beginning.
+    A variable is set only for the workload and the precision that were measured. For STRATEGY of rn50 in amp_o2:
+
+        export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
+
+    A value that the user has set stays. `evidence` are lines of text for comments at the beginning of the file.
     """
     system = job.cluster.dgxsystem
     prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
@@ -247,8 +251,10 @@ def _refuse_wrong_names(job: env.Job) -> None:
 def main() -> int:
     """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
 
-    Returns the exit status of `tune` or `sweep`. Raises ValueError if --repeats is too small, or the job cannot be
-    trained on this node alone.
+    Returns the exit status of `tune` or `sweep`.
+
+    Raises ValueError, before anything runs, if --repeats is too small, the environment does not describe a job that can
+    be trained, or the job has several nodes.
     """
     args = _parse()
     named_files.check_options(args)

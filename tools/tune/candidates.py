@@ -38,8 +38,11 @@ class Candidate:
     def exports(self, base_strategy: str) -> dict[str, str]:
         """Return the environment variables that a run of this candidate sets, beside those of the base.
 
-        `base_strategy` is the base's STRATEGY, to which the candidate's knobs are added. Without knobs STRATEGY is not
-        set here, so that the base's remains.
+        `base_strategy` is the base's STRATEGY. The candidate changes it as follows:
+
+        - The candidate is Paddle's automatic mode: STRATEGY=auto, without the base's knobs.
+        - The candidate has knobs: they are added to the base's. If both set the same knob, the candidate's value wins.
+        - The candidate has no knobs: STRATEGY is not set here, so that the base's remains.
         """
         variables = dict(self.variables)
         if self.is_auto:  # this mode takes no other knobs
@@ -57,6 +60,11 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
+
+    - Single knobs, such as "cuda_graph=1", without those that would not change the job's strategy.
+    - The other mode of Paddle's executor: serial on GPUs, parallel on a CPU.
+    - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: that mode.
+    - On a CPU: fewer ranks, each with more threads.
 
     Raises ValueError if the job's strategy is already the automatic mode, to which no knob can be added.
     """
@@ -125,10 +133,14 @@ def _sensible_gpu_knobs(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    Each of their ranks replaces several, and has more threads. For 4 ranks with BATCHSIZE=32:
+    There is a candidate for each smaller number that divides the job's ranks. Each of its ranks replaces several: it
+    takes their images as its batch, but computes them in as many parts (gradient_merge). So batch norm takes its
+    statistics over the same images as before. For 4 ranks with BATCHSIZE=32:
 
     - DGXNGPU=1, BATCHSIZE=128, gradient_merge=4;
     - DGXNGPU=2, BATCHSIZE=64, gradient_merge=2.
+
+    Each rank then has more threads without a setting, because the ranks of a run share all cores.
     """
     ranks = job.cluster.dgxngpu
     for fewer_ranks in range(1, ranks):

@@ -51,8 +51,8 @@ class Runner:
     def run(self, candidate: Candidate, turn: str) -> Record:
         """Run the job once with a candidate's strategy by ./run_and_time.sh, and return the record of its log.
 
-        `turn` names the run's folder, such as "screen_1". Raises RunError if the run fails, with the reason that it
-        printed.
+        `turn` names the run's folder, such as "screen_1". If an exception interrupts the wait, as Ctrl-C does, the run
+        is terminated, too. Raises RunError if the run fails, with the reason that it printed.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -78,9 +78,12 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        `title` begins the names of the runs' folders: "screen" -> "screen_1".
+        - Every second turn has the reverse order. So a slow change, such as heat, affects all candidates alike.
+        - A candidate that has failed is not run again.
+        - The control runs only in the first turn: it is for comparing losses, not speed.
 
-        Raises RunError if the base or the control fails.
+        `title` begins the names of the runs' folders: "screen" -> "screen_1". Raises RunError if the base or the
+        control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):
@@ -95,11 +98,12 @@ class Runner:
         return measured
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Run a candidate once, note the outcome in `measured`, and print it on stderr.
+        """Run a candidate once, and note the outcome in `measured`. Print it on stderr.
 
-        A failed candidate loses its earlier runs, too. Do not call this for it again.
-
-        Raises RunError if the base or the control fails.
+        - The run works: it is added to the candidate's runs.
+        - It fails: the reason is noted, and the candidate's earlier runs are removed. They could not be compared with
+          the base, which has runs of more turns. Do not call this for the candidate again.
+        - The base or the control fails: RunError is raised.
         """
         try:
             record = self.run(candidate, turn)

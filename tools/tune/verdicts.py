@@ -30,11 +30,13 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return how far a candidate's loss may be from that of the first base run, for each window of steps.
+    """Return how far a candidate's loss may be from the loss of the first base run, for each window of steps.
 
         allowed = CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * |loss of the first run|
 
-    `runs` are the base's, then the control's. Only rounding errors make these differ.
+    `runs` are the base's runs, then the control's. The control's input differs from the base's by a rounding error.
+    `largest_so_far` is the largest difference between the first run's loss and another run's, in this window or an
+    earlier one. It shows how far rounding errors alone can move a loss.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
@@ -46,6 +48,10 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
     """Return the verdicts on the base and on each candidate of `measured`, as a dictionary by candidate.
+
+    - The base: ok, with its speed.
+    - A candidate with runs: `judge_candidate` compares its speed and its losses with the base's.
+    - A candidate that failed: fatal.
 
     `base_runs` has the base's run of each turn; the base must not be in `measured`. `allowed` says for each window of
     steps how far a loss may be from the base's.
@@ -131,9 +137,13 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again: the fastest, and one that joins it with the other faster ones.
+    """Return the candidates to measure again.
 
-    A candidate is not joined if it excludes one that is joined already. Without a faster candidate the list is empty.
+    - No candidate is faster than the base: none.
+    - No other faster candidate can be joined with the fastest: the fastest.
+    - Otherwise: the fastest, and a new candidate that joins it with others.
+
+    From the fastest on, each faster candidate is joined unless it excludes one that is joined already.
     """
     compatible: list[Candidate] = []
     for candidate in better(verdicts):
@@ -159,7 +169,8 @@ def _joined(compatible: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    The speed is the mean over the turns, with a 95 % interval. The memory is the largest of any measured window.
+    - The speed is the mean over the turns, with a 95 % interval if there are at least two.
+    - The memory is the largest of any measured window, or "not measured" if no window has it, as on a CPU.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
