@@ -31,7 +31,8 @@ def main(module: str = "", **options: Any) -> int:
         job, origins = env.read()
         env.export(env.runtime(job))
         if job.cluster.device == "gpu":
-            # The other modules check the precision themselves: an acceptance skips what a GPU cannot compute.
+            # Only training is refused here if a GPU lacks the precision. Other modules check it themselves: the
+            # acceptance test skips what a GPU cannot compute.
             smallest_gib = _check_gpus(job, checks_precision=not module)
             env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(smallest_gib))})
         if env.is_rank():

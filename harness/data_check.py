@@ -26,9 +26,13 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
 
-    A part that a run would fail to find has an `error` alone. In any other, `decoded` is how many samples were tested,
-    `undecodable` the first fault in a picture or else a label (empty without one), and `passport` a digest of names,
-    sizes and labels.
+    A part that a run would fail to find has only the key `error`. Any other part has these, among others:
+
+    - `passport`: the number of files, the sum of their sizes, and a digest of names, sizes and labels
+    - `decoded`: how many samples were chosen for the test, whether they decode or not
+    - `undecodable`: the first file of these that does not decode, and why; else the first label that is no class; else
+      empty
+    - `notes`: sentences that a user should read before a run
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
@@ -41,7 +45,7 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
             by_part[part] = {"error": str(error)}
             continue
         seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
-        tested = _choose_samples(len(samples), seed)
+        tested = _choose_samples(len(samples), seed)  # numbers of samples
         first_fault = _first_undecodable(samples, tested) or _first_label_fault(data_module, samples, tested)
         by_part[part] = {
             "name": f"{part} ({samples.form})",

@@ -68,9 +68,11 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
 
-    The segments are gone through up to the end marker of the first picture, which must come after a scan: the part that
-    holds the pixels. A thumbnail lies inside a segment and is skipped with it. Further pictures behind the end marker
-    are not looked at. Where the picture has one scan alone, the end marker is searched from the end of the file.
+    The segments are followed to the first end marker. It must come after a scan, the part that holds the pixels. A
+    thumbnail lies inside a segment and is skipped with it. Further pictures behind the end marker are not looked at.
+
+    A picture with one scan (baseline, not progressive) is accepted at the scan if the end of the file has an end
+    marker. This saves a search through all its pixels. The marker may then be that of a further picture.
     """
     is_one_pass = False  # set by the picture's frame: it has one scan, not several as a progressive JPEG
     has_scan = False
@@ -85,7 +87,7 @@ def _jpeg_fault(content: bytes) -> str:
         if segment.kind == START_OF_SCAN:
             has_scan = True
             if is_one_pass and _ends_with_marker(content, segment.end):
-                return ""  # found from the end of the file, without a search through all pixels
+                return ""  # whole: no search through all pixels is needed
     return f"{TRUNCATED}: no end marker follows its data"
 
 

@@ -87,11 +87,16 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    The file may set a variable for one workload and precision alone, such as RN50_AMP_O2_STRATEGY. For a job of that
-    workload and precision it also sets the general one, STRATEGY, unless the user gave that a value. Three more are
-    added: DGXSYSTEM, JOB_FROM_USER with the names of the job's variables that the user set, and JOB_FROM_CONFIG with
-    the names of the variables that the file set. An environment that has JOB_FROM_CONFIG was resolved before and is
-    returned as it is.
+    The file may set a variable for one workload and precision alone. RN50_AMP_O2_STRATEGY is copied to STRATEGY if the
+    job is RN50 in AMP O2 and the user gave STRATEGY no value.
+
+    Three variables are added:
+
+    - DGXSYSTEM: the system
+    - JOB_FROM_USER: names of the job's variables that the user set
+    - JOB_FROM_CONFIG: names of the variables that the file set, and of those that were copied
+
+    An environment that has JOB_FROM_CONFIG was resolved before and is returned as it is.
 
     Raises ValueError if there is no such file, or bash refuses it.
     """
@@ -328,11 +333,13 @@ class _Described(NamedTuple):
 
 
 def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
-    """Return the job that this process's environment and its system's config file describe, and check it.
+    """Read and check the job that this process's environment and its system's config file describe.
 
-    - `is_from_user`: also refuse RESULT_FILE and paths of the wrong kind; False if a launcher or run_and_time.sh has
-      checked them before
-    - `checks_program`: also refuse what the training program refuses; this needs the packages of launch/setup.sh
+    Returns it with the origins of its values and the environment that `resolve` returns. The two flags add checks:
+
+    - `is_from_user`: also refuse paths of the wrong kind, and RESULT_FILE, because the trial loop sets that for each
+      log. It is False if a launcher or run_and_time.sh has read this job and refused them already.
+    - `checks_program`: also refuse what the training program refuses. This needs the packages of launch/setup.sh.
 
     Raises ValueError if a check fails.
     """
@@ -364,17 +371,23 @@ def _print_exports(args: argparse.Namespace, described: _Described) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    --json prints the values and who set each. --shell prints the variables that a node exports, --launch those of a
-    launcher. --table prints which variables may be set, and no job. Warnings and notes go to stderr. Returns the exit
-    status: 0, or 2 with an error on stderr if the job is wrong.
+    - --json prints the values and who set each.
+    - --shell prints the variables that a node exports.
+    - --launch prints the variables of a launcher.
+    - --table prints which variables may be set, and no job.
+
+    Warnings and notes go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:
         print_to_reader(table())
         return 0
 
-    is_from_user = "JOB_FROM_CONFIG" not in os.environ  # a launcher that resolved the job has set it
+    # False if the job is resolved already: whoever resolved it has set the variable.
+    is_from_user = "JOB_FROM_CONFIG" not in os.environ
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
+    # Without numpy the training program cannot be imported, so what it refuses is not checked. A launcher leaves these
+    # checks to its nodes, which call this with --shell.
     checks_program = has_packages and not args.launch
     try:
         described = _describe(is_from_user=is_from_user, checks_program=checks_program)
@@ -385,7 +398,7 @@ def main() -> int:
     if is_from_user:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
-    if args.json and not has_packages:
+    if args.json and not has_packages:  # the checks of the training program were skipped
         print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
 
     if args.json:

@@ -82,19 +82,22 @@ class Folders:
         return self._faults[folder].get(name, _ABSENT)
 
     def _is_absent(self, path: str) -> bool:
-        """Tell whether nothing is at a path, not even a folder or a broken link, of which `has` is false, too."""
+        """Tell whether nothing is at a path; false if a folder or a broken link is there, which is no file."""
         return self.fault(path) == _ABSENT
 
     def relative(self, path: str) -> str:
-        """Return a path that a list names as one relative to the root: `/data/val/1.jpg` below /data -> `val/1.jpg`.
+        """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
 
-        A path that is not below the root, or is relative already, stays as it is. A list that was written on Windows
-        has backslashes, as in `val\\1.jpg`. They become slashes if nothing has the path as it is, since a name may have
-        backslashes on Linux, and if there is a file at the path with slashes.
+        A path that is not below the root, or is relative already, stays as it is.
+
+        A list that was written on Windows has backslashes, as in `val\\1.jpg`. They become slashes only if nothing is
+        at the path as written and a file is at the path with slashes. Linux allows backslashes in names.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)
-        if "\\" in path and self._is_absent(path):  # else it is a name with backslashes, as Linux allows
+        # Not `not self.has(path)`: that is true for a folder or a broken link, too. Such a path stays as written, so
+        # that `fault` can say what is there.
+        if "\\" in path and self._is_absent(path):
             with_slashes = path.replace("\\", "/")
             if self.has(with_slashes):
                 return with_slashes

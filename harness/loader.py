@@ -215,10 +215,11 @@ def resident(batch: Batch, place: Any) -> Batch:
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form that Paddle's executor takes.
 
-    On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch. On a GPU it is a
-    Paddle tensor on that device, to which the output is copied: the tensor `into`, or a new one if that is None. A step
-    that was captured as a CUDA graph needs the first, because it reads at a fixed address. The copy may still be under
-    way when this returns: what is computed on Paddle's stream waits for it.
+    - On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch.
+    - On a GPU it is a Paddle tensor on that device, to which the output is copied: the tensor `into`, or a new one if
+      that is None. A step that was captured as a CUDA graph must pass `into`, because it reads at a fixed address.
+
+    The copy may still be under way when this returns. What is computed on Paddle's stream waits for it.
     """
     dense = output.as_tensor()
     if device_id is None:
@@ -226,7 +227,6 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
-    # A step that was captured as a CUDA graph reads at a fixed address: it gives the tensor `into`.
     tensor = paddle.base.core.LoDTensor() if into is None else into
     tensor._set_dims(dense.shape())
     # The copy is queued on Paddle's stream, as by DALI's own iterator, so that the step comes after it.

@@ -25,7 +25,7 @@ NVLINK_MAX = 18  # links of one GPU that NVML numbers
 ALL_NVLINKS = 0xFFFFFFFF  # nvml.h: the scope of a throughput counter is a link's number, and UINT_MAX the sum over all
 NVLINK_SENT_KIB = 138  # nvml.h: NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
 NVLINK_RECEIVED_KIB = 139  # nvml.h: NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
-# From this driver on NVML's first memory call counts the memory that the driver keeps for itself as used.
+# From this driver on v1 of NVML's memory call counts the memory that the driver keeps for itself as used.
 RESERVE_COUNTED_FROM = 510
 # Errors that pynvml raises for a question without an answer; the second, no subclass of the first, where a driver is
 # older than pynvml. A pynvml before 12.560 does not have it.
@@ -205,22 +205,22 @@ def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
     The driver reserves some memory for itself, 0.3 to 1 GiB on an idle card. Whether NVML counts that as used depends
-    on the call and on the driver:
+    on the version of the call, v1 or v2, and on the driver:
 
-    - the second memory call, of drivers from 510 on, does not count it: `used` is the answer
-    - the first call of a driver before 510 does not count it: `used` is the answer
-    - the first call of a driver from 510 on, or of unknown version, counts it: `used_or_reserved` is the answer, and
-      `used` is None
+    - v2, of drivers from 510 on, does not count it: `used` is the answer
+    - v1 of a driver before 510 does not count it: `used` is the answer
+    - v1 of a driver from 510 on, or of unknown version, counts it: `used_or_reserved` is the answer, and `used` is None
+
+    v2 is asked first. v1 is asked only if v2 gives nothing, because pynvml or the driver is too old for v2.
     """
-    # The second memory call, of drivers from 510 on, leaves the reserve out. The first call counts it from 510 on.
-    second_call = getattr(pynvml, "nvmlMemory_v2", None)  # which an old pynvml does not have
+    second_call = getattr(pynvml, "nvmlMemory_v2", None)  # v2, which an old pynvml does not have
     answer = None
     if second_call is not None:
         answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, second_call)
     if answer is not None:
         return Memory(total=answer.total or None, used=answer.used)
 
-    answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # v1
     if answer is None:
         return Memory()
     generation = _driver_generation(driver_version())
@@ -284,15 +284,18 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
 
-    - `processes` are those that compute on it, and `services` those of them that hold too little memory for a job.
-    - `displays` are those that draw on its display. NVML is asked for them only if the GPU is in use, because they may
-      explain that. The field is empty if NVML was not asked, or does not answer.
+    - `processes` are those that compute on it.
+    - `services` are those of `processes` that hold too little memory to be another job.
+    - `displays` are the processes that draw on its display. They are listed only if the GPU is in use, as a possible
+      explanation. The field is empty if the GPU is not in use, or NVML does not answer.
     """
     memory = memory_of(handle)
+    # Whether the GPU is divided into MIG instances: now, and after its next reset.
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
-    used_bytes = memory.used or memory.used_or_reserved or 0
-    is_in_use = processes or used_bytes > SERVICE_MIB * MIB  # a service may hold so much without being listed
+    used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
+    # In use: a process is listed, or more memory is used than an unlisted service would hold.
+    is_in_use = processes or used_bytes > SERVICE_MIB * MIB
     displays = None
     if is_in_use:
         displays = _processes(DRAWING, handle)

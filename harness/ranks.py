@@ -180,10 +180,12 @@ def _have_gloo_listen_on(own_address: str, *, server_address: str) -> None:
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
     """Tell Paddle's fleet who the ranks are and, on CPUs, connect them by gloo; every rank must call this.
 
-    Each rank keeps a port at its node's address, and by MPI all learn the addresses of all. They are put into the
-    PADDLE_TRAINER variables: fleet, Paddle's layer for several ranks, reads them there, and NCCL connects GPUs by them
-    later. On several CPUs rank 0 then starts a server at GLOO_PORT, or at a free port if that is 0, by which gloo joins
-    the ranks.
+    Each rank reserves a port at its node's address. All ranks exchange their "address:port" by MPI and put them into
+    the PADDLE_TRAINER variables. Fleet, Paddle's layer for several ranks, reads them there. On GPUs nothing else is
+    done here, because NCCL connects them later, by these addresses.
+
+    On several CPUs rank 0 also starts a server, through which the ranks find each other. Gloo then joins them. The
+    server's port is GLOO_PORT, or any free port if that is 0.
 
     Raises RunError if this node has no address that the others can reach, or GLOO_PORT is taken.
     """
@@ -196,7 +198,8 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
 
     if ranks.is_first and cluster.gloo_port:
         _check_free(cluster.gloo_port)
-    port = ranks.comm.bcast(cluster.gloo_port or _hold_port())  # rank 0's counts
+    # Every rank has a port here, but `bcast` gives all of them that of rank 0.
+    port = ranks.comm.bcast(cluster.gloo_port or _hold_port())
     first_host = endpoints[0].rpartition(":")[0]
     # Paddle forks helpers for the rendezvous. They inherit this rank's stdout, and mpirun waits until it is closed, so
     # they must end when the rank does.

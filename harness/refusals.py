@@ -104,9 +104,10 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set.
 
     - The precision is not half: only the loss of FP16 is scaled.
-    - The workload is none of those for which a fixed scale was shown to hold.
-    - The scale is out of bounds. If it is too small, the gradients of a mean over the global batch vanish in FP16. If
-      it is too large, they overflow. Such gradients are smaller in a larger batch, so both bounds grow with it.
+    - The workload is none of those that were shown to train with a fixed scale.
+    - The scale is out of bounds. With a global batch of N, FP16 was shown to work only with scales from N / 16 to 4 N.
+      If the scale is smaller, the gradients vanish. If it is larger, they overflow. The bounds grow with N, because the
+      loss is a mean over N images: in a larger batch its gradients are smaller.
 
     LOSS_SCALE=0 leaves the choice to the program, and nothing is refused.
     """
@@ -116,6 +117,7 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
     if not job.model.is_half:
         yield f"LOSS_SCALE={scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
     if not job.model.traits.holds_fixed_loss_scale:
+        # The titles of the workloads that were shown to train with a fixed scale.
         holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
         yield f"LOSS_SCALE={scale}: a fixed scale was shown to hold for {holds} alone: set 0"
 
@@ -123,6 +125,7 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
     least = max(2, math.ceil(job.global_batch * LEAST_SCALE_PER_IMAGE))
     most = max(2, job.global_batch * MOST_SCALE_PER_IMAGE)
     if not least <= scale <= most:
+        # As "FP16 is shown to hold the gradients of a mean over 256 images at 16 to 1024 alone".
         mean = f"the gradients of a mean over {job.global_batch} images"
         yield f"LOSS_SCALE={scale}: FP16 is shown to hold {mean} at {least} to {most} alone: set one of these, or 0"
 
@@ -204,13 +207,16 @@ def of_named_paths(job: Job) -> Iterator[str]:
 
 
 def of_program(job: Job) -> Iterator[str]:
-    """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
+    """Yield the refusals of the training program: reasons why it cannot be built, or would not do what the job says.
 
-    The reasons are about LAYOUT, about options of STRATEGY (its knobs) that do not fit the rest of the job, and about
-    FP16 with large crops.
+    Each is a sentence for the user. The reasons are about:
 
-    Raises ValueError if RECIPE or STRATEGY names what does not exist (when they are read here, as `job.hyperparameters`
-    and `model.knobs`), or if an option has no kernel on this device.
+    - LAYOUT
+    - options of STRATEGY (its knobs) that do not fit the rest of the job
+    - FP16 with large crops
+
+    Raises ValueError for an unknown recipe (reading `job.hyperparameters` does), for an unknown option of STRATEGY
+    (reading `model.knobs` does), and for an option that has no kernel on this device.
     """
     model = job.model
     recipe = job.hyperparameters

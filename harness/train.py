@@ -123,6 +123,7 @@ def warm_up(
     Raises ValueError if a file does not have what the program needs.
     """
     training = trainer.step.program
+    # Reads the file: the argument `pretrained` is its path, the method `pretrained` returns its weights.
     first_weights = run.task.workload.pretrained(pretrained, training.main)
     run.executor.run(training.startup)
     trainer.warm_up(batches.train)
@@ -133,7 +134,9 @@ def warm_up(
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)  # rank 0's
-    resume.restore(run.start, training, run.ranks)  # nothing at step 0; after the broadcast, which it partly overrides
+    # `restore` does nothing if the run starts at step 0. It must follow the broadcast, because that would overwrite the
+    # statistics of batch normalization that `restore` gives each rank.
+    resume.restore(run.start, training, run.ranks)
     trainer.step.capture()  # a CUDA graph, if the step is launched as one
 
 

@@ -213,7 +213,8 @@ class Loader(loader.Loader):
 
         - the images, decompressed: whole for an evaluation, in training down to the last row that the crop needs
         - the encoded labels
-        - if labels are renumbered: where the sample's row of RENUMBERED begins
+        - if labels are renumbered: the offset in the table RENUMBERED at which the sample's row begins. The row has the
+          new number for each number of the label file.
         - in training what `_draw` draws, in an evaluation whether the sample counts
         """
         pairs = [self._read_pair(int(number)) for number in ids]
@@ -223,7 +224,7 @@ class Loader(loader.Loader):
         augmentation_or_valid = [valid.astype(np.float32)]
         if self._augment is not None:
             drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
-            window_ends = drawn[1]
+            window_ends = drawn[1]  # of (starts, ends, ...): where the windows that become the crops end
             bottoms = window_ends[:, 0]  # of (bottom, right)
             needed_rows = np.minimum(needed_rows, np.ceil(bottoms) + 1)  # one more row to interpolate with
             augmentation_or_valid = drawn
@@ -233,7 +234,7 @@ class Loader(loader.Loader):
             images.append(np.frombuffer(pictures.inflated(pair.image, int(rows)), dtype=np.uint8))
         other_inputs = augmentation_or_valid
         if self._renumbered:
-            other_inputs = [self._row_starts(ids, valid), *augmentation_or_valid]
+            other_inputs = [self._row_starts(ids, valid), *augmentation_or_valid]  # first the offsets in RENUMBERED
         return images, labels, *other_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:

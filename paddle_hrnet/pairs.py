@@ -62,10 +62,11 @@ class PairList:
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the path, size in bytes and label of each image, which the data set's passport is made of.
+        """Return the path, the size in bytes and the label of each image.
 
-        The label of an image is a file here: the text "PATH BYTES" stands for it. `on_progress` counts the files first,
-        then the pairs.
+        Labels are files in this data set. So each is given as a text "PATH BYTES": the label file's path and its size.
+        The data set's passport, a digest that identifies it in a log, is made of these values. `on_progress` counts the
+        files first, then the pairs.
 
         Raises ValueError for the first file that a run would fail at.
         """
@@ -75,6 +76,7 @@ class PairList:
         bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
         image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
         self._check_pixel_sizes(on_progress)
+        # The texts that stand for the labels.
         paths_and_bytes = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
         return Contents(names=images, sizes=image_bytes, labels=paths_and_bytes, is_exact=True)
 

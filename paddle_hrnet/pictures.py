@@ -147,18 +147,20 @@ def inflated(content: bytes, rows: int) -> bytes:
     It is for speed: ISA-L decompresses in a third of the time that DALI's zlib takes, and DALI then only copies. The
     rows keep their PNG filters.
 
-    A JPEG, an interlaced PNG and a damaged PNG are returned as they are. DALI decodes the first two, and says what is
-    wrong with the third.
+    A JPEG, an interlaced PNG and a damaged PNG are returned as they are. DALI decodes a JPEG and an interlaced PNG, and
+    says what is wrong with a damaged one. `image_size` has refused any other kind before, such as a PNG that is not in
+    RGB.
     """
     if not content.startswith(encoded.PNG_START):
         return content
     compressed = _image_data(content)
-    if compressed is None:
+    if compressed is None:  # a checksum is wrong: the file is damaged
         return content
 
     header = content[PNG_HEADER_AT : PNG_HEADER_AT + PNG_HEADER_BYTES]
     width = int.from_bytes(header[:4], "big")
-    # A byte each for the methods of compression, filters and interlacing. The first two are always 0.
+    # The header ends with a byte each for the methods of compression, filters and interlacing. The first two are 0 in
+    # every PNG, so `any` tests the last one alone.
     is_interlaced = any(header[COLOUR_TYPE_IN_HEADER + 1 :])
     row_bytes = 1 + 3 * width  # the first byte names the row's filter
     try:

@@ -162,17 +162,19 @@ def _hints(width: int, height: int) -> dict[str, int]:
 def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
     """Choose where an image is cropped; return the crop's upper left corner and its shape, each (height, width).
 
-    Both are nodes of DALI's graph, in shares of the image. `widths` and `heights` [CROP_TRIES] are the crops that
-    `_draw` drew, in shares of a square image. The first one that fits into this image is taken, and `place` (x, y) says
-    where it lies, from 0 (left, top) to 1. If none fits, the largest crop at the centre is taken whose aspect is within
-    the bounds, as in torchvision.
+    Both are nodes of DALI's graph, in shares of the image: 0.5 is half of its height or width. `widths` and `heights`
+    [CROP_TRIES] are the crops that `_draw` drew for a square image, in shares of that.
+
+    - The first crop that fits into this image is taken. `place` (x, y) says where it lies, from 0 (left, top) to 1.
+    - If none fits, the crop is at the centre: the largest one whose aspect is within the bounds, as in torchvision.
 
     A graph has no branches: a choice is a sum over all cases, each times 1 or 0.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
-    # From shares of a square image to shares of this one. The area, width x height, stays the same share: the factors
-    # cancel out. The aspect in pixels stays, too: the aspect in shares is multiplied by the image's height / width.
+    # From shares of a square image to shares of this one, which is W x H pixels. Neither area nor aspect changes:
+    # - area: crop_width * crop_height = width * height
+    # - aspect in pixels: (crop_width * W) / (crop_height * H) = width / height
     root = dali_math.sqrt(height_over_width)
     crop_widths = widths * root
     crop_heights = heights / root
@@ -185,7 +187,9 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     any_fits = fn.cast(best_rank > 0.0, dtype=types.FLOAT)
     none_fits = 1.0 - any_fits
 
-    # If none fits: the whole image, but for what is too wide, or too high, for the bounds of the aspect.
+    # If none fits: the whole image, but for what is too wide, or too high, for the bounds of the aspect in pixels.
+    # - At full height the aspect is widest * W / H, and must be at most aspect_max.
+    # - At full width it is W / (highest * H), and must be at least aspect_min.
     widest = dali_math.min(1.0, augment.aspect_max * height_over_width)
     highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
     width = fn.reductions.sum(crop_widths * is_chosen) + none_fits * widest

@@ -180,8 +180,17 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the sizes in bytes and the labels of all images.
 
-    `heads` [records, bytes] uint8 has the first bytes of each record. They are enough for nearly all records. The
-    others are read whole: those of several parts, and those whose label is no class.
+    `heads` [records, bytes] uint8 has the first bytes of each record. They are enough for nearly all records, which are
+    of one part:
+
+    - the word MAGIC
+    - a word with a flag (upper 3 bits) and the length of what follows it, without the filling
+    - the IRHeader: the number of further labels, a label, two ids
+    - the further labels, none or one
+    - the encoded image
+    - a filling up to a multiple of 4 bytes
+
+    The others are read whole: those of several parts, and those whose label is no class.
 
     Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.
     """
@@ -189,7 +198,9 @@ def contents(records: Records, heads: Array) -> Contents:
     lengths = (fields["word"] & MOST_BYTES).astype(np.int64)
     flags = fields["word"] >> FLAG_SHIFT
     further_labels = fields["further"].astype(np.int64)
+    # One further label replaces the one in the header. A record with more is refused by `_read_whole`.
     labels = np.where(further_labels == 1, fields["next_label"], fields["label"]).astype(np.float64)
+    # The image is what remains of the length behind the header and the further labels.
     image_bytes = lengths - IR_HEADER.size - FURTHER_LABEL.size * further_labels
 
     record_bytes = HEAD.size + lengths + (-lengths % 4)  # filled up to a multiple of 4

@@ -134,8 +134,8 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     if knobs.resnet_unit:
         resnet_unit.fuse(main, startup)  # before fleet adds the gradients: Paddle knows the gradient of the operator
     _minimize_by_fleet(loss, startup, _paddle_optimizer(optimizer, schedule, main, plan), plan)
-    micro_step = _apply_passes(main, startup, plan)
-    update = _runs_of_update(main, micro_step, knobs.gradient_merge)
+    micro_step = _apply_passes(main, startup, plan)  # the program of every micro-batch except the last; or None
+    update = _runs_of_update(main, micro_step, knobs.gradient_merge)  # the programs of one update, with repeats
     programs = list(dict.fromkeys(update))  # each program once
     paddle_schedule = main.lr_scheduler
     for program in programs:
@@ -222,8 +222,8 @@ def _fleet_strategy(*, auto: bool) -> Any:
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> static.Program | None:
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
-    With `gradient_merge` an update is several runs (micro-steps). `main` becomes the last one, and the program of the
-    others is returned. Without it, None is returned.
+    With `gradient_merge` an update is several micro-steps. `main` becomes the program of the last micro-step, which
+    updates the weights. Returns the program of the earlier ones; None without `gradient_merge`.
 
     The order matters: scale the loss before updates are merged; simplify sums and merge gradients before gradients are
     put into buckets; share buffers last.
@@ -233,7 +233,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     if knobs.perturb_input:
         precisions.perturb_input(main)  # after `feed_half`: it moves the input in the type that is fed
     if knobs.fuse_elewise_add_act_ops:
-        gradients.simplify_sums(main)  # before buckets. Paddle's fused add + relu writes one gradient twice
+        gradients.simplify_sums(main)  # needed because Paddle's fused add + relu writes one gradient twice
     gradients.spread_mean_gradients(main)  # cheaper gradients of global average poolings
     if not plan.has_dynamic_scale and plan.fixed_scale != 1.0:
         updates.scale_loss(main, plan.fixed_scale)  # before updates are merged
@@ -281,8 +281,9 @@ def _verify(
 ) -> list[str]:
     """Prove that the built program is data-parallel training by the optimizer, precision and knobs asked for.
 
-    The runs of `update`, in order, are one update. Returns a phrase for each proof. Raises ValueError at the first that
-    fails. A program of Paddle's automatic mode is described and never refused.
+    `update` has the programs that are run one after the other for one update. The last one holds the optimizer. Returns
+    a phrase for each proof. Raises ValueError at the first proof that fails. A program of Paddle's automatic mode is
+    described and never refused.
     """
     main = update[-1]
     knobs = plan.knobs
@@ -293,8 +294,8 @@ def _verify(
     proved = _verify_training(update, optimizer, plan)
     if ranks > 1:
         verify.check_communicator(startup, ranks=ranks)
-        # The check refuses a flag of this process that matters to `sync_batch_norm` on GPUs. CPUs get other operators,
-        # and without ranks that listen the program does not run.
+        # The check refuses a flag of this process with which `sync_batch_norm` on GPUs skips its sums. CPUs get other
+        # operators. If `ranks_listen` is False (a dry build without other processes), the program is never run.
         if plan.device == "gpu" and plan.ranks_listen:
             count = sync_bn.check_on_gpu(main)
             if count:
@@ -307,13 +308,15 @@ def _verify(
 def _verify_training(update: tuple[static.Program, ...], optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that gradients, optimizer and arithmetic types are those of the job, and return a phrase for each proof.
 
+    `update` has the programs that are run one after the other for one update. The last one holds the optimizer.
+
     A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises ValueError at the
     first proof that fails.
     """
-    main = update[-1]
+    main = update[-1]  # the program with the optimizer
     ranks = fleet.worker_num()
     micro_steps = plan.knobs.gradient_merge
-    scale = plan.fixed_scale
+    scale = plan.fixed_scale  # the value at which the loss's gradient must start
     if plan.has_dynamic_scale:
         scale = 1.0  # AMP multiplies the loss itself, so the loss's gradient starts at 1
     gradient_count = len(verify.check_gradients(update, ranks=ranks, scale=scale))

@@ -133,8 +133,10 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
         return
     parameters = main.all_parameters()  # listed once
     with (
-        # Paddle's function refuses a variable with several writers. An evaluation at several image sizes has such
-        # variables: each size has its normalizations, and they all list the running statistics as outputs.
+        # AMP looks up the operator that writes an input, to decide whether the input needs a cast. Paddle's function
+        # for this raises an error if several operators write the variable. `_last_writer` returns the last of them.
+        # An evaluation at several image sizes has such variables: the running statistics, because each size has
+        # normalizations of its own, which list them as outputs.
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
         # Paddle's function would list the parameters anew at each operator, which is slow.
         replaced(Block, "all_parameters", lambda block: parameters),
@@ -162,8 +164,10 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    Operators that read AMP's float16 cast of `image` then read `image` itself. Those that read the float32 `image` read
-    a new cast, `image.fp32`. Nothing changes in FP32, or without a variable `image`.
+    - AMP's casts of `image` to float16 are removed. Their readers read `image` itself.
+    - The operators that read the float32 `image` read `image.fp32`, a new cast of `image` to float32.
+
+    Nothing changes in FP32, or without a variable `image`.
     """
     image = "image"
     fp32_image = "image.fp32"
@@ -171,12 +175,13 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     if not precision.is_half or not block.has_var(image):
         return
 
-    half_images = _remove_casts_to_half(main, image)
+    half_images = _remove_casts_to_half(main, image)  # the variables that the removed casts wrote
     # Operators that resize the image, for an evaluation at several sizes, read it in float32.
     is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
-    # Rename the float32 input first: after the second loop, the float16 readers read `image` too.
+    # The order matters. First the readers of `image` move to `image.fp32`, which is created below. Then the readers of
+    # the removed float16 casts move to `image`.
     for op in block.ops:
-        op.desc._rename_input(image, fp32_image)  # created below
+        op.desc._rename_input(image, fp32_image)
     for op in block.ops:
         for name in half_images.intersection(op.input_arg_names):
             op.desc._rename_input(name, image)

@@ -83,10 +83,11 @@ def require_folder_if_present(path: Path) -> None:
 def _mode_unless_accepted(path: Path) -> int | None:
     """Return the `st_mode` of a path, so that the caller can refuse devices, pipes and other kinds that it cannot use.
 
-    None means that the caller must accept the path:
+    None if there is no reason to refuse the path:
 
-    - It is /dev/null or a stream of this process, such as /dev/stdin, which every command may open.
-    - Nothing is there, or it cannot be looked at. Opening it later creates the file or reports the error.
+    - The path is /dev/null or a stream of this process, such as /dev/stdin: every command may open it.
+    - Nothing is at the path, or the path cannot be looked at. If a command opens the path later, this creates the file
+      or fails with a message.
 
     Raises UnusableError for a link that leads back to itself.
     """
@@ -98,7 +99,7 @@ def _mode_unless_accepted(path: Path) -> int | None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
-        return None  # opening it later fails with the same error, or creates the file
+        return None
 
 
 def check_options(options: argparse.Namespace) -> None:

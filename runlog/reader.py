@@ -229,10 +229,12 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     - Line numbers count line feeds. A carriage return alone, as a progress bar writes it, ends an event's text, too.
     - The first NUL byte of the stream yields a Problem; later ones do not.
     """
-    unfinished = b""  # the start of the line that the last block cut off
+    # Before each block, `offset` is where the cut-off line begins in the stream. len(unfinished) + dropped_bytes is the
+    # length of what was read of this line.
+    unfinished = b""  # the start of the line that the last block cut off; only a part of it if it is too long
     line = 1  # the line number of `unfinished`
-    offset = 0  # where `unfinished` begins in the stream
-    dropped_bytes = 0  # bytes of the cut-off line that `unfinished` no longer has, because the line is too long
+    offset = 0
+    dropped_bytes = 0  # 0 if nothing of the cut-off line was dropped
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:  # only the first is a Problem

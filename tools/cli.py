@@ -97,8 +97,7 @@ def answer_completion() -> int:
     - `paddle-reference unknown --<Tab>`: nothing is completed.
     - `paddle-reference watch --on<Tab>`: the command is started, so that its own parser completes the option.
 
-    A parser answers by `completion.complete`, which ends the process. Otherwise an exit status is returned. The shell
-    ignores the status.
+    A parser answers by `completion.complete`, which ends the process. Returns an exit status if no parser answers.
     """
     commands = PUBLISHING | TRAINING
     words = completion.words_before_cursor()
@@ -115,9 +114,10 @@ def answer_completion() -> int:
     module, _ = commands[name]
     parser_reads_name = module in WITH_SUBCOMMANDS
     if not parser_reads_name:
-        completion.hide_words_from_parser(2)  # `paddle-reference watch`: the parser of `watch` has only its options
-    # A module with subcommands reads the subcommand's name from sys.argv, to build its parser. The words to complete
-    # come from the shell's line instead.
+        # The parser completes the words of the shell's line. The parser of `watch` has only the options of `watch`, so
+        # the two words `paddle-reference watch` are hidden from it.
+        completion.hide_words_from_parser(2)
+    # A module with subcommands builds its parser by the name of the subcommand, which it reads from sys.argv.
     sys.argv[1:] = [name]
     return run(name)
 

@@ -58,7 +58,8 @@ class Entry(NamedTuple):
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
 
-    A pack that was stopped goes on.
+    If an earlier pack was stopped, this one continues it from its journal. If the part is packed already, only its list
+    is compared.
 
     Raises ValueError if the list, an image or the target is wrong, and RunError if the disk returns wrong bytes.
     """
@@ -73,7 +74,8 @@ def pack(source: Path, target: Path, part: str) -> str:
     with growing.open("ab") as file:
         _lock(file)
         if packed.exists():
-            # `growing` is the empty file that open() has just created, unless another pack has renamed it meanwhile.
+            # open() has just created `growing`, empty: it is removed. Nothing is there if another pack has renamed
+            # `growing` to `packed` since the open() of this one.
             growing.unlink(missing_ok=True)
             if _read_sizes(sizes).get("list_sha256") != list_sha256:
                 raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
@@ -152,18 +154,21 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Recover the records of a pack that was stopped, and return the entries of those that are kept.
+    """Recover the records of a pack that was stopped, and return the entries of the records that are kept.
 
-    The file of records, `growing`, is cut off after them and left at that position.
+    The last record that was begun may be incomplete, so it is dropped. All records before it are kept. The file of
+    records, `growing`, is cut off after the kept ones and left at that position. The journal is written anew, with the
+    kept entries only.
 
     Raises ValueError if the pack was begun from another list than `list_sha256`, or the journal is damaged.
     """
     entries = _journal_entries(growing, journal, list_sha256)
     size = growing.seek(0, os.SEEK_END)
-    kept = [entry for entry in entries if entry.offset < size]  # those that begin in the file
+    # The records that were begun: they begin in the file, but the last one may not end in it.
+    kept = [entry for entry in entries if entry.offset < size]
     end_of_kept = 0
     if kept:
-        last_begun = kept.pop()  # its end may be missing
+        last_begun = kept.pop()
         end_of_kept = last_begun.offset
     growing.truncate(end_of_kept)
     growing.seek(end_of_kept)
@@ -175,9 +180,13 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
 
 
 def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Return the entries of a journal, a line each after the SHA-256 of the list; none if there is no journal.
+    """Return the entries of a pack's journal; an empty list if there is no journal.
 
-    A last line that is cut off does not count. Raises ValueError if the SHA-256 is another one, or a line is damaged.
+    The first line of the journal is the SHA-256 of the list of samples that is packed. Each further line is the entry
+    of one packed record. A last line that is cut off does not count.
+
+    `growing` is the unfinished file of records that the journal belongs to. Only messages use it. Raises ValueError if
+    the journal's SHA-256 is not `list_sha256`, or if a line is damaged.
     """
     journal_lines = _complete_lines(journal)
     if not journal_lines:

@@ -185,8 +185,9 @@ def _write_page(
 ) -> None:
     """Write the report of the runs as an HTML page to `page_file`.
 
-    The page quotes the arguments of `scoring report` that make it again. `logs` are paths with the files' contents.
-    `findings_file` has what the check of the logs found; it is None if the logs were not checked.
+    The page shows the command `scoring report` with the arguments that make the page again. `logs` are paths whose
+    contents are already held in memory. `findings_file` has what the check of the logs found; it is None if the logs
+    were not checked.
     """
     log_by_name = {str(log): log for log in logs}
     report_arguments = list(log_by_name)

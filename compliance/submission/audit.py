@@ -80,8 +80,10 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
 
-    `ruleset` is for all logs. None: that of the round in a folder's name. `envelope` adds a second test of the
-    convergence. Raises ValueError as `read_tree` does.
+    A row has the questions that a reviewer should ask about the submission. `ruleset` is for all logs. None: each
+    folder takes the ruleset of the round that a folder's name gives. `envelope` adds a second test of the convergence.
+
+    Raises ValueError as `read_tree` does.
     """
     tree = read_tree(path, ruleset)
     first_seen: dict[Mark, _FirstSeen] = {}  # where each mark of a run was seen first; each submission adds its own
@@ -92,15 +94,19 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
         questions_by_log = _ask_about_logs(folder, tree, first_seen)
         submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
         candidates.append(_candidate_for_screen(folder))
-    # A run is unusually early only in comparison with those of all submissions, so this comes last.
+    # Runs are compared with those of all submissions, so this comes last. It returns the rows, some with one question
+    # more.
     return _ask_about_unusually_early_runs(submissions, candidates)
 
 
 def _ask_about_logs(folder: Folder, tree: Tree, first_seen: dict[Mark, _FirstSeen]) -> dict[str, list[Finding]]:
-    """Return the questions about each log of a submission, by the name of the log.
+    """Return what a reviewer should ask about each log of a submission, as findings by the name of the log.
 
-    Sets `folder.description` and `folder.scaling` by the files of the tree. Adds the new marks of the runs to
-    `first_seen`.
+    The questions are about its description and its scaling.json, a run that an earlier submission has, and a speed
+    above the peak of the hardware.
+
+    Sets `folder.description` and `folder.scaling` by the files of the tree. Adds the marks of the runs to `first_seen`.
+    A mark, such as the times of a run, is what a copy of the run shares with it.
     """
     about_description = set_description_or_ask(folder, tree.descriptions)
     about_scaling = set_scaling_or_ask(folder, tree.scalings)
@@ -129,12 +135,12 @@ def _stated_organisation(logs: Sequence[Report]) -> str:
 
 
 def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen]) -> dict[str, Finding]:
-    """Return a question about each run that is in an earlier submission of the tree, too, by the name of its log.
+    """Return a question for each run that an earlier submission of the tree also has, by the name of the run's log.
 
     Two logs are of the same run if they share one of these marks, which are compared in this order:
 
     - start, end and accuracies together
-    - times
+    - times: the durations of epochs, evaluations and other parts
     - accuracies
 
     `first_seen` has where each mark was seen first. New marks of this submission are added to it, for the next call.
@@ -166,15 +172,17 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is in the submission of `folder` and in an earlier one.
 
-    The question is only a note (severity `info`) if the run is submitted once more with power logs.
+    - The submission of `folder` repeats the earlier one with power logs: only a note (severity `info`).
+    - The two are of different rounds: a warning. It says which conditions of a resubmission are met.
+    - Otherwise: a warning.
     """
     other = earlier.folder
     what_is_shared = earlier.kind_of_mark  # such as "times"
     actual = f"the {what_is_shared} of {printable(earlier.file)} of {printable(str(other.name))}"
     severity = "warning"
-    # In a tree of several rounds, the topmost folder is the round's. Logs in the root of the tree have none.
+    # In a tree of several rounds, the topmost folder is the round's. Logs in the root of the tree have no such folder.
     is_other_round = bool(folder.top_name and other.top_name) and folder.top_name != other.top_name
-    if _has_power_logs_of(folder.owner.submitter, other.owner.submitter):
+    if _has_power_logs_of(folder.owner.submitter, other.owner.submitter):  # by the names: Dell-power and Dell
         actual += ": this is its submission with power logs"
         severity = "info"
     elif is_other_round:
@@ -378,10 +386,10 @@ def _is_unknown_benchmark(report: Report) -> bool:
 def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
     """Repeat a convergence test against the true lower convex envelope of the reference points.
 
-    rcp_checker, and `test` like it, should use this envelope. But sometimes it keeps points above the envelope
-    (mlcommons/logging #368). The returned outcome of the repeated test shows if that matters for these runs. It has the
-    mean epochs of the reference point that the runs were held to: `held_to` in the repeated test, and `held_to_by_tool`
-    in `test`.
+    rcp_checker sometimes keeps points above this envelope (mlcommons/logging #368), and `test` does so, too. The
+    returned Envelope is the outcome of the repeated test. It shows if these points matter for the runs, by the mean
+    epochs of the reference point that the runs were held to: `held_to` in the repeated test, `held_to_by_tool` in
+    `test`.
 
     None if `test` could not compare the runs, or if one of the two tests has no reference point for their batch.
     """

@@ -92,17 +92,16 @@ def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
 def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool) -> None:
     """Check a log of the tree `root` by the ruleset of its folder, and add the report to `folder.logs`.
 
-    If the log is of v0.5 or v0.6, its events have a form that is not read: its name is also added to
-    `folder.other_form`.
+    - A log of v0.5 or v0.6, whose events cannot be read: its name is also added to `folder.other_form`.
+    - A log of another project, and the round is not known: ValueError is raised, because the log's rules are unknown. A
+      log of this project belongs to no round and needs none.
 
-    `is_round_known` is true if the user or a folder's name gave the round. Raises ValueError if neither did and the
-    log is of another project: its rules are then unknown. A log of this project belongs to no round and needs none.
+    `is_round_known` is true if the user or a folder's name gave the round.
     """
     report = _check_or_ask(file, folder.ruleset)
     has_events = report.run is not NOTHING
     if not has_events and results_tree.has_another_form(root, file):
         folder.other_form.add(report.path.name)
-    # A log of this project belongs to no round, so it needs none.
     is_of_other_project = has_events and not report.run.is_project_log
     if is_of_other_project and not is_round_known:
         raise ValueError(
@@ -113,7 +112,7 @@ def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool
 
 
 def _check_or_ask(file: TreeFile, ruleset: Ruleset) -> Report:
-    """Return the report on a log, with the log's name as its path.
+    """Return the report on a log of the tree. The path in the report is only the log's name, without its folders.
 
     If the log cannot be read, the only finding is a question to the submitter.
     """
@@ -122,6 +121,8 @@ def _check_or_ask(file: TreeFile, ruleset: Ruleset) -> Report:
         return check_file(log, ruleset)
 
     path = Path(file.name.name)
+    # The content is a path whose bytes `check` reads: a file on disk, or one of an archive that is held in memory. If
+    # it could not be taken out of the archive, it is a text that says why.
     report_or_problem = _read_or_reason(check, file.content)
     if isinstance(report_or_problem, str):
         question = question_for_submitter("log", report_or_problem, "ask for the log", severity="error")

@@ -265,19 +265,22 @@ def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Ref
 
 
 def _refusals_by_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
-    """Yield a refusal for each finding on the logs that refuses the package.
+    """Yield the refusals of a package by its runs.
 
-    A single run may miss the target. If more do, the last refusal names them.
+    - A refusal for each error of a run's own check. A run whose only errors say that it missed the target has none.
+    - A refusal for each error that a comparison of the runs finds. A run of another configuration is refused, too.
+    - A refusal for each error in a comparison of a run with the system `description`.
+    - The last refusal names the runs that missed the target, if there are several. A single one is allowed.
     """
     logs_of_missed_target: list[str] = []
     for report, findings_between_runs in _with_findings_between_runs(checked, ruleset):
         own_findings = report.findings
         if _has_only_missed_target(report):
             logs_of_missed_target.append(report.path.name)
-            own_findings = ()
+            own_findings = ()  # one such run is allowed; several are refused at the end
         contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
         for finding in (*own_findings, *findings_between_runs, *contradictions):
-            # In `check`, another configuration is only a warning.
+            # Another configuration is only a warning of the check, but a package must not mix configurations.
             is_other_configuration = finding.rule == "same-configuration"
             if finding.severity == "error" or is_other_configuration:
                 where = f" line {finding.line}" if finding.line else ""

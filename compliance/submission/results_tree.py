@@ -168,11 +168,13 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
     MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
-    folders, so the names of `root` and `folder` are read together. If the tree has no folder of the round, it is the
-    version in a name above `results`, such as `v1.1` in `training_results_v1.1`; empty if no name has one.
+    folders, so the names of `root` and `folder` are read together.
 
-    `organisation` is the one that the logs state. It is the submitter if no name is surely the submitter's. In another
-    layout the benchmark is the last name, and round and system are empty.
+    - The round is the name of its folder in the tree. Without such a folder, the round is the version in a name above
+      `results`, such as `v1.1` in `training_results_v1.1`. It is empty if no name has a version.
+    - The submitter is the name of its folder, if that is in the tree or is `root` itself. Otherwise the submitter is
+      `organisation`, which the logs state.
+    - In another layout the benchmark is the last name, the submitter is `organisation`, and round and system are empty.
     """
     names_of_root = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*names_of_root, *folder.parts)  # the tree may begin at any folder of the layout
@@ -192,10 +194,15 @@ def _round_and_submitter(
 ) -> tuple[str, str]:
     """Return the round and the submitter by the folders of the tree above `results`; the round may be empty.
 
-    - `results` lies in a folder of the tree, as in `v1.1/Baidu/results`: round `v1.1`, submitter `Baidu`.
-    - `results` lies in the root folder itself: the submitter is the root's name.
-    - Otherwise the submitter is `organisation`: `results` is the root, lies above it, or begins an archive. A folder
-      above the tree may have any name, so it is not read.
+    `names_above_results` are the names of the path from / to `results`, without `results`. `names_of_root` are those of
+    the path from / to the root of the tree. In an archive, paths begin at its root: `names_of_root` is empty.
+
+    - `results` lies in a folder of the tree, as (/, data, v1.1, Baidu) with the root (/, data): round `v1.1`, submitter
+      `Baidu`.
+    - `results` lies in the root folder itself, as (/, data, Baidu) with the root (/, data, Baidu): no round, and the
+      submitter is the root's name.
+    - `results` is the root or lies above it, as (/, data, Baidu) with the root (/, data, Baidu, results), or it begins
+      an archive: no round, and the submitter is `organisation`.
     """
     names_in_tree = names_above_results[len(names_of_root) :]  # between the root and `results`
     if names_in_tree:
@@ -204,7 +211,7 @@ def _round_and_submitter(
     is_results_in_root = bool(names_of_root) and names_above_results == names_of_root
     if is_results_in_root:
         return "", names_of_root[-1]
-    # `results` is the root or lies above it, and a folder above the tree may have any name; or it begins an archive.
+    # A folder above the tree may have any name, so no submitter is read from it.
     return "", organisation
 
 

@@ -335,22 +335,23 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
     """Run mlperf-logging's checker on a report's log. Return the report with that tool's verdict and messages.
 
-    This project predicts the tool's verdict: `report.passes_official` is false if a finding has `official` set. If the
-    prediction is wrong, a breach of the rule `official-disagrees` is added:
+    This project predicts the tool's verdict. A finding has `official` set if the tool is expected to reject the log for
+    it, and `report.passes_official` is true if no finding has. If the prediction is wrong, a breach of the rule
+    `official-disagrees` is added:
 
-    - The tool passes a log that was predicted to fail. The breach does not have `official` set, and `passes_official`
-      stays false by the earlier findings.
-    - The tool rejects a log that was predicted to pass. The breach has `official` set, so `passes_official` becomes
-      false.
+    - The tool passes a log that was predicted to fail: a breach without `official`. The log still fails, by the earlier
+      findings.
+    - The tool rejects a log that was predicted to pass: a breach with `official`, so that the log fails.
     """
     passes_tool, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
     is_predicted_to_pass = report.passes_official
     rule = ruleset.strict["official-disagrees"]
     findings = list(report.findings)
-    if passes_tool and not is_predicted_to_pass:  # `passes_official` stays false, by the earlier findings
+    if passes_tool and not is_predicted_to_pass:
         refusing_rules = ", ".join(sorted({finding.rule for finding in findings if finding.official}))
+        # "it" is the tool, and "this one" is the checker of this project.
         findings.append(breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}"))
-    elif not passes_tool and is_predicted_to_pass:  # an `official` finding makes `passes_official` false
+    elif not passes_tool and is_predicted_to_pass:
         first_messages = "; ".join(messages[:2]) or "no message"
         disagreement = breach(rule, f"it rejects the log: {first_messages}")
         findings.append(replace(disagreement, official=True))

@@ -66,7 +66,7 @@ class Score:
     olympic: bool  # the runs suffice for an olympic mean
     rcp: str  # pass, fail, not applied or not known
     convergence: str
-    problem: str
+    problem: str  # why there is no score; empty if there is one
     refused: tuple[str, ...]  # rules that leave no strict score; they must be read with an official one
     chosen: str = ""  # how these runs were chosen from more than a submission has; empty if there were no more
     runs: tuple[ScoredRun, ...]
@@ -151,7 +151,8 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of convergence.
 
-    `by` is the verdict that decides which runs count. None: strict for logs of this project, official for others.
+    `by` is "strict" or "official": the rules whose errors drop a run. None: strict for logs of this project, official
+    for others. If the score has a `problem`, its minutes are None.
 
     Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
     mix batches.
@@ -222,7 +223,13 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _JudgedRuns:
     """Return each run with the broken rules that drop it, and the broken rules that forbid a strict score.
 
-    The verdict `by` decides which errors drop a run, and which minutes the run has.
+    `by` names the rules that decide:
+
+    - "official": a run is dropped only by errors that the official checker also reports. Its minutes are those that
+      mlperf-logging's tools read.
+    - "strict": a run is dropped by every error. Its minutes are those that this project reads.
+
+    An error forbids a strict score, unless it says that the run missed the target. A submission may drop such a run.
     """
     is_official = by == "official"
     runs = []
@@ -288,7 +295,12 @@ def _problem_of_score(
 
 
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
-    """Return why the runs have no mean, because too many failed or none is left; empty if they have one."""
+    """Return why the runs have no mean; empty if they have one.
+
+    - More runs failed than a submission may drop: how many, and the rules that they broke. If one of these rules is on
+      names of tensors, the text adds that MLPerf may have published a score all the same.
+    - No run is left: the text says so.
+    """
     if judged.failed_runs > runs_of_result.dropped:
         broken_rules: set[str] = set()
         for run in judged.runs:
@@ -296,7 +308,8 @@ def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: Submissio
         shown_rules = ", ".join(sorted(broken_rules))
         allowed = _allowed_to_drop(runs_of_result)
         problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
-        # Today's checker refuses names of tensors that the checker of the round may have accepted.
+        # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
+        # submitted may not have asked, so a published result may fail only here.
         if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
             problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
         return problem

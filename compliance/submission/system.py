@@ -144,7 +144,7 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
     """Return the fields for the number of nodes and for the accelerators of a node. Unknown fields are left out.
 
-    The run_summary gives the number of nodes. The accelerators are known by the log's list of the first node's GPUs:
+    The run_summary gives the number of nodes. The accelerators are taken from the log's list of the first node's GPUs:
 
     - It has GPUs: model and memory are those of the first GPU. The run_summary gives the number of accelerators.
     - It is empty: there are 0 accelerators, and the fields that describe them are empty texts.
@@ -153,6 +153,7 @@ def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
     fields: dict[str, str] = {}
     devices_per_node: int | None = None  # None: not known
     summary = run.summary
+    # Numbers from MOST_DEVICES on are garbage of a damaged log, so they count as unknown.
     if summary and 0 < summary.nodes < MOST_DEVICES and summary.devices < MOST_DEVICES:
         fields["number_of_nodes"] = str(summary.nodes)
         devices_per_node = summary.devices // summary.nodes
@@ -165,7 +166,7 @@ def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
         first_gpu = first_node["gpus"][0]
         if isinstance(first_gpu, dict) and first_gpu.get("memory_gib"):
             fields["accelerator_memory_capacity"] = f"{first_gpu['memory_gib']} GiB"
-    elif "gpus" in first_node:  # an empty list, because it gives no names
+    elif "gpus" in first_node:  # the list is empty, because `names` has a name for each of its GPUs
         fields["accelerators_per_node"] = "0"
         fields |= dict.fromkeys(_FIELDS_OF_ONE_ACCELERATOR, "")
     return fields

@@ -352,16 +352,18 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
-    """Return the result of the package in `folder`, as the table and the page of the published folder `root` show it.
+    """Return the result of the package in `folder`: its row of the table, its part of the page, and its footnotes.
 
-    The row of the table has figures of the package's `manifest`, and facts of the machine from its system
-    `description`. The page also shows the whole description, and each run with the lines of its log that say when it
-    started, how good it was and when it ended.
+    `root` is the published folder, which has the table and the page.
+
+    - The row has figures of the package's `manifest`, and facts of the machine from the system `description`.
+    - The page shows the whole description, and each run with the lines of its log that say when the run started, how
+      good it was and when it ended.
     """
     result = manifest["result"]
     runs = manifest["runs"]
-    # Only a result that uses the name MLPerf has footnotes. `is_mlperf` does not show that: it is None if the logs
-    # leave it open, and such a result may use the name, too.
+    # Only a result that uses the name MLPerf has footnotes. `is_mlperf` is no test for that, because it may be None
+    # (the logs leave it open) for a result that uses the name.
     uses_name_mlperf = bool(manifest["footnotes"])
     row = {
         "package": folder.relative_to(root).as_posix(),

@@ -21,9 +21,10 @@ def simplify_sums(main: static.Program) -> None:
         elementwise_add_grad(dz) -> dx, dy                         removed: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
-    Run this after the gradients are added and before another pass renames them.
+    Run this after Paddle has put the gradient operators into the program, and before another pass renames gradients.
     """
     block = main.global_block()
+    # Fused add + relu operators no longer write the sum before the relu. `relu_grad` (row 2) does not read it.
     _stop_writing_sums(block)
     # First decide for every gradient operator. Only then change the operators, because this changes their indices.
     joined = _JoinedVariables(block)
@@ -45,9 +46,13 @@ def simplify_sums(main: static.Program) -> None:
 
 
 def _join_addend_gradients(block: Block, joined: "_JoinedVariables") -> dict[Operator, str | None]:
-    """Decide for each gradient operator of an addition whether the gradients of its addends can become one variable.
+    """Join, where this is allowed, the equal gradients of each addition into one variable.
 
-    The decisions are noted in `joined`. Returns, by operator, the variable that stays; None if they cannot become one.
+    - gradient operator of a plain addition: dx, dy and dz, the gradient of the sum.
+    - gradient operator of Paddle's fused addition and relu: dx and dy.
+
+    `joined.join` decides and notes the decision. Returns, by operator, the variable that stays; None if the gradients
+    cannot become one.
     """
     gradient_by_operator: dict[Operator, str | None] = {}
     for index, op in enumerate(block.ops):
@@ -83,7 +88,8 @@ class _JoinedVariables:
 
     def __init__(self, block: Block) -> None:
         self._block = block
-        # Indices of operators by variable, in order. A joined variable has the indices of all that were joined to it.
+        # Both map a variable to the indices of operators, in order. A variable that stays has also the indices of the
+        # variables that were joined to it.
         self._writers = writers(block)
         self._readers = readers(block)
         self._substitutes: dict[str, str] = {}  # name of a variable: the one that takes its place
@@ -95,11 +101,11 @@ class _JoinedVariables:
         it out. For `names` [dx, dy]:
 
         - their shapes or types differ: None.
-        - both are written after `index`: None, because one would overwrite the other.
-        - only dx is written after `index`, and dy is read at this next write or later: None, because that reader of dy
-          needs the value from before the write.
-        - only one is written after `index`: it stays.
-        - neither is written after `index`: dx stays, the first one.
+        - both are written again after `index`: None, because one would overwrite the other.
+        - only dx is written again after `index`, and dy is read at or after that write: None, because the reader of dy
+          would get the new value.
+        - only one is written again after `index`: it stays.
+        - neither is written again after `index`: dx stays, the first one.
         """
         names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
         shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
@@ -112,7 +118,7 @@ class _JoinedVariables:
         kept = written_after_index[0] if written_after_index else names[0]
         dropped = [name for name in names if name != kept]
         if written_after_index:
-            # A reader of a dropped variable from here on would need the value from before the write.
+            # A later reader of a dropped variable would get the new value of the kept one.
             next_write = min(writer for writer in self._writers[kept] if writer > index)
             if any(self._is_read_from(next_write, name) for name in dropped):
                 return None
@@ -166,10 +172,11 @@ def spread_mean_gradients(main: static.Program) -> int:
 
 
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
-    """Return a forward average pooling that computes what `op`, the gradient of a global one, does.
+    """Return a forward average pooling that computes the same as `op`, the gradient of a global average pooling.
 
-    It pools the mean's gradient, which has 1 x 1 pixel. For an image of 7 x 7 it has padding 6. Each of its 7 x 7
-    windows covers the one pixel and 48 zeros, so each average is the gradient / 49.
+    The input of the forward pooling is the mean's gradient, an image of one pixel. `image_sides` are the height and the
+    width of its output, in pixels. For 7 x 7 pixels the padding is 6. Each of the 49 windows covers the one pixel and
+    48 zeros, so each average is the mean's gradient / 49.
     """
     attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
     attrs["ksize"] = list(image_sides)

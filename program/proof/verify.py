@@ -99,17 +99,17 @@ class _Follower:
     def follow_to_optimizer(self) -> dict[str, GradientHistory]:
         """Return, by parameter, the history of the gradient that the optimizer reads; to be called once.
 
-        A program that an update runs several times is followed once. Each of its gradients then counts as the sum of as
-        many micro-steps.
+        `self._update` lists the programs of one update. A program that runs N times is in the list N times, but is
+        followed once. Each of its gradients then counts as the sum of N micro-steps.
 
         Raises Refused if `_note` refuses an operator, or if an accumulator still holds a gradient after the update.
         """
         for program in dict.fromkeys(self._update):  # each program once
-            # Followed once for several runs: each of its gradients counts as the sum of as many micro-steps.
             self._runs = list(self._update).count(program)
-            self._histories = self._histories_of_accumulators()  # all other variables lose their gradients
+            # Only accumulators carry a gradient from one program to the next.
+            self._histories = self._histories_of_accumulators()
             for op in program.global_block().ops:
-                self._note(op)
+                self._note(op)  # an update operator is noted in `self._read_by_optimizer`, which is returned
         not_cleared = sorted(self._histories_of_accumulators())
         if not_cleared:
             raise Refused(f"{not_cleared[0]} is not cleared after the update")
@@ -122,7 +122,8 @@ class _Follower:
     def _note(self, op: Operator) -> None:
         """Update the histories of gradients by what one operator does; to be called in the order of the program.
 
-        `self._histories` maps each variable that holds a gradient to the history of this gradient.
+        `self._histories` maps each variable that holds a gradient to the gradient's history. The history lists what
+        happened to the gradient so far: merged, summed over the ranks, scaled, unscaled.
 
         - Operators that start, merge, sum, unscale or use gradients have a case of their own.
         - Any other operator of the backward pass or the optimizer hands the history on (`_propagate`).
@@ -133,7 +134,7 @@ class _Follower:
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
-        # These operators sum to or send from one rank only. Outside the backward pass they carry no gradients.
+        # Outside the backward pass these two operators carry no gradients.
         is_one_sided = op.type in ("c_reduce_sum", "c_broadcast") and is_in_backward
         if op.type == "coalesce_tensor":  # gradients become slices of a buffer
             self._gradients_by_buffer[op.output("FusedOutput")[0]] = op.output("Output")
@@ -145,7 +146,7 @@ class _Follower:
             self._histories.pop(op.output("Out")[0], None)
         elif op.type == "c_allreduce_sum":
             self._note_all_reduce(op.input("X")[0])
-        elif is_one_sided:
+        elif is_one_sided:  # sums to one rank only, or sends from one rank only
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
         elif op.type in ops.ALL_UPDATES:
             self._note_update(op)
@@ -184,11 +185,12 @@ class _Follower:
             self._ever_summed.add(gradient)
 
     def _note_loss_scaling(self, op: Operator) -> None:
-        """Update histories by one of the two operators of AMP that work on all gradients before the update.
+        """Carry the history of each gradient from X to Out of an operator of AMP that takes all gradients.
 
-        - `check_finite_and_unscale`: takes the dynamic loss scale off each gradient.
-        - `update_loss_scaling`: sets the gradients to zero if one is infinite, else leaves them as they are. Their
-          histories stay the same.
+        A history lists what happened to a gradient so far (`GradientHistory`). Two operators come here:
+
+        - `check_finite_and_unscale` takes the dynamic loss scale off each gradient, and so off its history.
+        - `update_loss_scaling` zeroes all gradients if one is not finite. It changes no history.
         """
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
             if op.type == "check_finite_and_unscale":
@@ -219,10 +221,9 @@ class _Follower:
         Raises Refused if the operator
 
         - joins gradients of different histories, or
-        - writes to a variable whose gradient was already summed over the ranks. Only `depend`, `scale` and operators of
-          the optimizer may do so.
+        - overwrites a gradient after its all-reduce. Only `depend`, `scale` and operators of the optimizer may do so.
         """
-        # The other input of a `depend` is the buffer that it waits for.
+        # A `depend` hands on X and only waits for its other input, so only X carries a gradient.
         inputs = op.input("X") if op.type == "depend" else op.input_arg_names
         gradients_read = [name for name in inputs if name in self._histories]
         if not gradients_read:
@@ -234,6 +235,7 @@ class _Follower:
         history_of_outputs = self._after_scaling_by(op, history_read, gradient=gradients_read[0])
 
         # These operators wait for the summed gradient, scale it or apply it. Any other would change the sum.
+        # `self._ever_summed` names the variables that were all-reduced.
         may_write_after_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
             is_summed = name in self._ever_summed
@@ -266,22 +268,22 @@ class _Follower:
     def _note_merge(self, op: Operator) -> None:
         """Record that an operator adds a gradient and its accumulator (gradient accumulation).
 
-        The history of a gradient says how it was summed and scaled, and how many micro-steps are added up in it. The
-        result has the history of the gradient, with the micro-steps of both added. An accumulator without a history
-        holds zeros and adds no micro-step.
+        The output gets the history of the gradient, except for `micro_steps`. This number is the sum of the gradient's
+        and the accumulator's. An accumulator without a history holds zeros and counts 0 micro-steps.
 
         Raises Refused if the gradient is not computed yet or was already summed over the ranks, or if gradient and
         accumulator were scaled differently.
         """
         name, accumulator, out = ops.operands(op, "X", "Y", "Out")
         history = self._histories.get(name)
-        if history is None or history.sums:
+        if history is None or history.sums:  # not computed yet, or summed over the ranks at least once
             raise Refused(f"{name} is merged after its sum over the ranks, or before it is computed")
         accumulated = self._histories.get(accumulator)
         if accumulated is None:
             accumulated_micro_steps = 0  # the accumulator holds zeros
         else:
             accumulated_micro_steps = accumulated.micro_steps
+            # Sums, factor and loss scale must be equal. The numbers of micro-steps may differ.
             differ_only_in_micro_steps = replace(accumulated, micro_steps=history.micro_steps) == history
             prove(differ_only_in_micro_steps, f"{name} is merged with an accumulator at another scale")
         self._histories[out] = replace(history, micro_steps=history.micro_steps + accumulated_micro_steps)

@@ -211,18 +211,22 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 
 
 def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
-    """Return the first and the last line of the run that `segment` picks, counted from 1, or of the only run.
+    """Return the first and the last line of one run in a log.
 
-    `runs` are the spans of all runs. The last line of the last run is None, which means the end of the log. Messages
-    then show `lines`, the number of lines in the log. Raises InputError if there is no such run, or if there are
-    several and `segment` is None.
+    - `segment` is a run's number, from 1: that run.
+    - `segment` is None: the only run.
+
+    `runs` are the spans of all runs. The last line of the last run may be None, which means the end of the log. Error
+    texts then show `lines`, the number of lines in the log. Raises InputError if the log has no run `segment`, or if it
+    has several runs and `segment` is None.
     """
     in_words = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     shown = "; ".join(in_words[:MOST_RUNS_SHOWN])
     if segment is None and len(runs) > 1:
         more = ""
         if len(runs) > MOST_RUNS_SHOWN:
-            # If several ranks write their rows into one log, the steps go back again and again, as at restarts.
+            # A run is taken to begin where the step number goes back. If several ranks write their rows into one log,
+            # the step number goes back many times, so the log seems to hold many runs.
             more = f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
         raise InputError(f"{path}: {len(runs)} runs in one log ({shown}{more}): score one of them with --segment N")
     if segment is not None and segment > len(runs):
@@ -302,12 +306,15 @@ def _complete_windows(record: Record) -> None:
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set the number of steps of the first row if the row covers all steps since the run began.
+    """Set the number of steps of the first row, and its seconds if possible, if the row covers the run's first steps.
 
-    It does if as many steps lead to the first row as lie between it and the second row. Example: rows at steps 10 and
-    20, counted from 1, have 10 steps each. With rows at steps 510 and 520, nothing is set, because rows before the
-    first one may be missing. The seconds are also set, to step time x steps, if the printed step time stands for all
-    steps of a row.
+    - The run's steps up to the first row are as many as from the first row to the second. Example: rows at steps 10 and
+      20, counted from 1. Each has 10 steps, and they are set.
+    - The two numbers differ. Example: rows at steps 510 and 520. Rows before the first one may be missing, so nothing
+      is set.
+
+    The seconds are set to the printed step time x steps, but only if the program prints the mean time of the row's
+    steps, not the time of the last step.
     """
     first, second = record.windows[:2]
     if first.steps is not None or first.step is None:
@@ -317,7 +324,8 @@ def _complete_first_window(record: Record) -> None:
         return
 
     first.steps = second.steps
-    stands_for_all_steps = second.seconds is not None  # the importer sets the seconds only then
+    # Whether the printed step time is that of all steps of a row. The importer sets a row's seconds only then.
+    stands_for_all_steps = second.seconds is not None
     if first.printed_step_time_s is not None and stands_for_all_steps:
         first.seconds = first.printed_step_time_s * second.steps
 

@@ -95,9 +95,12 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 
 
 def _check_time_stamps(record: Record) -> Check | None:
-    """Compare the time between the rows' stamps with the time by the rows' own figures, both without pauses.
+    """Compare two times of the gaps between successive rows. Gaps that are pauses are left out of both:
 
-    Returns None if there are fewer than two gaps between rows, or if all gaps are pauses.
+    - the time between the rows' time stamps;
+    - the time that each row states itself, or that follows from its printed rate.
+
+    Returns None if there are fewer than two gaps, or if all gaps are pauses.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -108,12 +111,12 @@ def _check_time_stamps(record: Record) -> Check | None:
     if not kept:
         return None
 
-    name, own_figures = _names_of_own_figures(record)
+    name, own_figures = _names_of_own_figures(record)  # name of the check; in words, what the rows' own time is from
     stamps_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
     lines = lines_in_words([gap.row for gap in kept])
-    # Pauses cut the rows into stretches. In the sum over a stretch the inner stamps cancel out: its time is the last
-    # stamp less the first. So each stretch has the rounding of these two stamps, about one last digit.
+    # Each pause cuts the rows into one more stretch. The time of a stretch is its last stamp less its first one. So
+    # each stretch adds the rounding of two stamps to `stamps_s`, which is about `last_digit_s`.
     pauses = len(gaps) - len(kept)
     stretches = pauses + 1
     return _check_of_ratio(
@@ -140,17 +143,19 @@ def _last_digit_s(gaps: Sequence[Gap]) -> float:
 
 
 def _check_pauses(record: Record) -> Check | None:
-    """Report pauses: time between rows, by the stamps, that the rows' own times do not account for.
+    """Report pauses: the log's time stamps span clearly more time than its rows state themselves.
 
-    Returns None unless the stamps' time is clearly longer than the rows' time: by more than CLOCKS_AGREE_WITHIN of the
-    rows' time plus TWO_STAMPS_ERROR_S. Also returns None if there are fewer than two gaps between rows. Gaps between
-    epochs do not count. The check only informs and never refuses a figure, because figures of speed leave pauses out.
+    Both times are sums over the gaps between successive rows of one epoch. Clearly more means by more than
+    CLOCKS_AGREE_WITHIN of the rows' own time plus TWO_STAMPS_ERROR_S. The check only informs and never refuses a
+    figure, because figures of speed leave pauses out.
+
+    Returns None if the stamps do not span clearly more time, or if there are fewer than two gaps.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
     rows_s = math.fsum(gap.row_s for gap in gaps)
-    stamps_s = math.fsum(gap.clock_s for gap in gaps)
+    stamps_s = math.fsum(gap.clock_s for gap in gaps)  # `clock_s`: the later row's time stamp less the earlier one's
     has_pauses = stamps_s - TWO_STAMPS_ERROR_S > (1 + CLOCKS_AGREE_WITHIN) * rows_s
     if not has_pauses:
         return None
@@ -166,14 +171,12 @@ def _check_pauses(record: Record) -> Check | None:
 
 
 def _check_run_time(record: Record) -> Check | None:
-    """Compare the images/s by the epochs' printed durations with the images/s by the log's clock, without evaluations.
+    """Compare two rates of a log whose rows are whole epochs:
 
-    The clock's time runs from the first epoch to the last one, or over the whole run (see `training_rate_by_clock`).
+    - images / the epochs' printed durations;
+    - images / the clock's time, less that of evaluations if it is known (see `training_rate_by_clock`).
 
-    A printed duration is too short if the program stamps an epoch when its work is launched on the devices, not when
-    the work is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
-
-    Returns None if the rows are not whole epochs, or if the clock was set so that no time is left.
+    Returns None if the rows are not whole epochs, or if no clock time is left because the clock was set back.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -183,6 +186,7 @@ def _check_run_time(record: Record) -> Check | None:
     # is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
     durations_s = total(rows, "seconds")
     rate_by_durations = total(rows, "images") / durations_s
+    # The function takes the time of the whole run if `rate_by_durations` shows that the epochs' stamps are wrong.
     by_clock = training_rate_by_clock(record, rows, rate_by_durations)
     if by_clock is None:
         return None
@@ -277,7 +281,8 @@ def _check_counted_images(record: Record) -> Check | None:
 def _check_printed_rates(record: Record) -> Check | None:
     """Compare the rates that rows print with the rows' images over their seconds.
 
-    Only rows with images, seconds and a printed rate count: the epochs of MLPerf logs. The two rates over all of them:
+    Rows without images, seconds or a printed rate are skipped. The remaining rows, such as the epochs of MLPerf logs,
+    have these two rates:
 
     - printed: sum of images / sum of (images / printed rate), which is the mean weighted by time;
     - measured: sum of images / sum of seconds.
@@ -289,7 +294,6 @@ def _check_printed_rates(record: Record) -> Check | None:
         return None
 
     images = total(rows, "images")
-    # images / seconds_by_rates is the mean of the printed rates, weighted by time.
     # The condition in the sum is for the type checker: all of these rows have both figures.
     seconds_by_rates = math.fsum(row.images / row.printed_rate for row in rows if row.images and row.printed_rate)
     printed_rate = images / seconds_by_rates

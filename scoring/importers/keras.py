@@ -67,13 +67,17 @@ class Keras(FormatReader):
     def finish_facts(self) -> None:
         """Set devices, nodes and batch, and convert the facts.
 
-        Nodes are the hosts, and devices = GPUs of a node x nodes. Nothing is set if the log does not state both GPUs
-        and hosts. The stated batch is that of one device or of all devices, as `use_per_replica_batch_size` says.
+        - Nodes = number of hosts, and devices = GPUs of a node x nodes. Both are set only if the log states the GPUs of
+          a node and the hosts.
+        - The stated batch is that of one device if `use_per_replica_batch_size` is True, else that of all devices. It
+          is not set if the log does not state that option.
         """
         gpus = integer(self.value("gpus"))
         hosts = self.value("hosts")
         if gpus and hosts is not None:
-            nodes = hosts.count(",") + 1  # the text `None` is one host
+            nodes = hosts.count(",") + 1  # a run without a list of hosts prints the text `None`: it is on one host
+            # The second argument is the stated fact whose line is cited. The third is the value; without it, the
+            # value of the stated fact is taken.
             self.set_if_unset_from("nodes", "gpus", nodes)
             self.set_if_unset_from("devices", "gpus", gpus * nodes)
         if "is_batch_per_device" in self.facts_by_name:

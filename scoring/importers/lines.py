@@ -63,18 +63,22 @@ class Lines:
         self._words_of_start: set[str] = set()  # the START_WORDS that came since that start
 
     def note_if_start(self, number: int, text: str) -> None:
-        """Note that a run may begin on line `number` if its text is one that a tool prints as it starts.
+        """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
 
-        A tool prints several such texts as it starts, and the first of them is where the run begins. Some are printed
-        exactly once per start. If one of these comes again before any row, the earlier start failed, and the run begins
-        on line `number`.
+        A tool prints several such texts as it starts:
+
+        - The first of them is where the run begins.
+        - The later ones are ignored until a row comes.
+        - Some texts are printed exactly once per start. If one of them comes again before any row, the earlier start
+          failed, and the run begins on line `number`.
         """
         word = _start_word(text)
         if word is None:
             return
 
         is_second_start = word in _ONCE_PER_START and word in self._words_of_start
-        # After a row, any of the texts begins a new run. The next call empties `_words_of_start` if a run begins here.
+        # `note_possible_start` ignores this line if the noted start has no row yet, unless the earlier start is to be
+        # dropped. If it takes this line as the new start, it also empties `_words_of_start`.
         self.note_possible_start(number, drop_earlier_start=is_second_start)
         self._words_of_start.add(word)
 
@@ -98,10 +102,15 @@ class Lines:
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
-        `restarts` has the lines of each two successive rows between which the step counter goes back. A last line of
-        None is the end of the log.
+        A run begins in two kinds of places:
+
+        - at each start that `confirm_run` noted while the lines were read;
+        - where the step counter goes back, unless such a start is there. `restarts` has (line of the row before, line
+          of the row after) for each of these places; the run begins at the row after.
+
+        A last line of None is the end of the log. A log without rows is returned as one run.
         """
-        first_lines = list(self._first_lines)  # those of the first two kinds, from `confirm_run`
+        first_lines = list(self._first_lines)  # the starts that `confirm_run` noted
         for line_before, line_after in restarts:
             # A start that the tool prints between the two rows is already in the list: the run began there.
             has_start_between = any(line_before < start <= line_after for start in self._first_lines)
@@ -140,8 +149,10 @@ class Lines:
             [1,1]<stdout>: saved to /x  ->  saved to /x
 
         A row is a line that holds the text `marker`, such as `loss`. Lines that a tool prints as it starts are also
-        left out for the other ranks. Any other line is yielded, whatever its rank. All lines are yielded before the
-        first block of lines with a row, because only that shows which ranks print rows.
+        left out for the other ranks. Any other line is yielded, whatever its rank.
+
+        The log is read in blocks of lines. The first block with a row shows which ranks print rows. Lines that stand
+        before that block are all yielded.
         """
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
         for block in self._blocks_of_lines():

@@ -259,15 +259,16 @@ class MLLog(FormatReader):
         )
 
     def _report_unreadable_images(self) -> None:
-        """Add a check `images` that nothing was compared, if the images of some step windows cannot be read.
+        """Add the check `images` with the status not compared, if the images of some step windows cannot be read.
 
-        The check takes the place of the usual comparison of images with steps. That would prove nothing here, because
-        windows without images later get images computed from their steps.
+        This check replaces the usual one, which compares the images with the steps. The usual one would prove nothing
+        here, because windows without images later get images computed from their steps.
         """
         if not self._without_images:
             return
         first, last = self._without_images[0].line, self._without_images[-1].line
         count = f"{len(self._without_images)} of {len(self.windows)} windows"
+        # The two figures that the usual check compares: the images as counted, and as computed from the steps.
         ways = (f"lines {first} to {last}: {count} count no images that can be read", "their steps x batch")
         self.checks.append(Check.not_compared("images", ways))
 

@@ -66,11 +66,14 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
-    """Return the window of an epoch: its time, images and steps by its own throughput, if the log has one.
+    """Return the window of an epoch.
 
-    If not, the time is that from its start to its stop. An epoch with a time but no images gets `samples` images.
+    - Time and images are those of the epoch's own throughput event.
+    - Without that event, the time is that from the epoch's start to its stop.
+    - If there is a time but no number of images, the images are `samples`.
+    - Steps = images // `batch`; None if one of the two is unknown.
     """
-    seconds = epoch.marked_seconds
+    seconds = epoch.marked_seconds  # from its start to its stop
     images: float | None = None
     wait_s: float | None = None
     if epoch.own_throughput:

@@ -52,7 +52,7 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Take a fact that a line before the first row states. What happens depends on its `name`:
 
-        - `loader`: the section of the data loader `value` begins. No fact is set.
+        - `loader`: here begins the section of the data loader that `value` names, such as `train`. No fact is set.
         - `batch_of_loader`: sets `batch_per_device`, but only in the section of the training loader.
         - `precision`: sets the precision to `amp`, whatever `value` is. The line switches half precision on.
         - Any other name: sets the fact `name` to `value`.

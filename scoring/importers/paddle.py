@@ -47,17 +47,16 @@ class Launch(FormatReader):
         self._set_math_mode()  # last: it uses the converted precision
 
     def _device_counts(self) -> dict[str, Fact]:
-        """Return a dict from each place in the log that states the number of devices to that number and its line.
+        """Return the number of devices, with its line, by the place in the log that states it.
 
-        - `replicas x nnodes`: the launcher's `replicas` are the processes of one node, each with a device. A product of
-          0 is kept, and contradicts any other place.
-        - The other places state the number itself. A 0 becomes None, which states nothing.
+        - The place `replicas x nnodes`: the product of the two. The launcher's `replicas` are the processes of one
+          node, each with one device. A product of 0 counts as a number, and contradicts any other place.
+        - Each other place: the number that is printed there. A printed 0 becomes None, which does not count.
         """
         counts: dict[str, Fact] = {}
         replicas = self.facts_by_name.get("replicas")
         nodes = integer(self.value("nodes"))
         if replicas and nodes is not None:
-            # A product of 0 is kept, and contradicts any other place.
             counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
 
         fact_names = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
@@ -164,7 +163,8 @@ class PaddleSeg(Launch):
     def finish_facts(self) -> None:
         """Set the precision, the model and the batch, and convert the facts.
 
-        - The precision is that of the command line. `fp16` means AMP, with its level if one is stated.
+        - The precision is what `fact_pattern` found in the command line. Its name `fp16` means AMP, and the level of
+          AMP is added if the command line states one.
         - The model is the network and its backbone: a network `FCN` with the backbone `HRNet_W48` is `FCN HRNet_W48`.
         - The batch is that of the command line, or else that of the configuration.
         """
@@ -173,6 +173,8 @@ class PaddleSeg(Launch):
         self.precision_names = (("fp32", "fp32"), ("fp16", name_of_fp16))  # super() converts the precision by them
 
         parts = [self.value(part) for part in ("network", "backbone") if self.value(part)]
+        # The second argument is the stated fact whose line is cited. The third is the value; without it, the value of
+        # the stated fact is taken.
         self.set_if_unset_from("model", "network", " ".join(parts))
         self.set_if_unset_from("batch_per_device", "batch_of_config")  # unset: the command line stated none
         super().finish_facts()

@@ -63,21 +63,23 @@ def run_rate(record: Record) -> RunRate | None:
 
 
 def training_rate_by_clock(record: Record, rows: Sequence[Window], rate_by_durations: float) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` by the log's clock, without evaluations.
+    """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    - Normally, the time runs from the first epoch to the last one.
-    - If the epochs' stamps are wrong, it runs from run_start to run_stop. They are taken to be wrong if
-      `rate_by_durations`, the images/s by the epochs' own durations, is above MAX_RATIO_BY_STARTUP x the images/s over
-      the run. The start and the end of a run do not explain so large a ratio.
+    The whole run includes its start and its end. So its images/s may be lower than `rate_by_durations`, the images/s by
+    the epochs' own durations, but by no larger factor than MAX_RATIO_BY_STARTUP.
 
-    Returns None if no positive time is left, because the clock was set.
+    - The factor is larger: the epochs' durations and stamps are taken to be wrong. The time runs from run_start to
+      run_stop.
+    - Else, and if the log lacks run_start or run_stop: the time runs from the first epoch to the last one.
+
+    Returns None if no positive time is left, because the clock was set back.
     """
     run = record.run_span
     if run is not None:
         rate_over_run = _training_rate_over(record, rows, RUN_SPAN, run)
         if rate_over_run is None:
             return None
-        # The start and the end of a run do not explain a larger ratio.
+        # The start and the end of a run do not explain a larger ratio. Then the stamps are as wrong as the durations.
         has_wrong_stamps = rate_by_durations / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
         if has_wrong_stamps:
             return rate_over_run
@@ -85,19 +87,20 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window], rate_by_durat
 
 
 def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` over the time of `span` less its evaluations.
+    """Return the images/s of the epochs in `rows` over a time span, less the time of its evaluations if that is known.
 
-    `span_name` is the name of the span in the text of the result. The text also says whether evaluations are left out:
+    The result has a text, which names the span by `span_name` and says whether evaluations are left out:
 
-    - The log marks evaluations, but does not state their number of images: they stay in, and the text says what to log.
-      Part of their time may be a wait for training to end. Without their images we cannot tell how much.
+    - The log marks evaluations, but does not state their number of images: their time stays in, and the text says what
+      to log.
     - The span has evaluations: their time is left out.
-    - The span has no evaluations: the text does not speak of them.
+    - The span has no evaluations: the text does not mention them.
 
-    Returns None if no positive time is left, because the clock was set.
+    Returns None if no positive time is left, because the clock was set back.
     """
     if record.evaluations and not record.eval_samples:
-        # Part of their time may be a wait for training to end. Without their images we cannot tell how much.
+        # The marked time of an evaluation may include a wait for unfinished training steps. Only the number of its
+        # images shows how much.
         evaluated_s = 0.0
         evaluations_in_words = (
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
@@ -112,13 +115,15 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
     """Return how many seconds of a span are evaluations, by the evaluations that the log marks.
 
-    An evaluation counts if it begins in the span and outside of the rows' own times. Its marked time may include a wait
-    for training to end. So it counts for at most MAX_EVALUATION_RATIO x the time in which its images would be trained.
-    If the log does not state the images of an evaluation, 0 is returned.
+    - An evaluation that begins in the span and between the rows' own times counts for its marked time, but for at most
+      MAX_EVALUATION_RATIO x the time to train as many images. The marked time may include a wait for unfinished
+      training steps.
+    - An evaluation that begins within a row's own time does not count: it is a part of that time.
+
+    If the log does not state how many images an evaluation has, 0 is returned.
     """
     images_evaluated = record.eval_samples or 0  # 0 if not stated: no evaluation counts for any time
-    # An evaluation's marked time may include a wait for training to end. So it counts for at most `longest_s`.
-    # The rows' seconds / their images is the time to train one image.
+    # The rows' seconds / the rows' images is the time to train one image.
     longest_s = MAX_EVALUATION_RATIO * images_evaluated * total(rows, "seconds") / total(rows, "images")
     ends_s = [row.end_s or 0.0 for row in rows]
     evaluated_s = 0.0

@@ -69,10 +69,16 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -> Iterator[Row]:
     """Yield each line of the log as a Row, and note in `lines` where its runs begin.
 
-    The values are None if a line holds no printed row. Two rows on one line are yielded as two. A row that another
-    process's text breaks in two is joined (see `_joined`).
+    - A line without a printed row: one Row, with the values None.
+    - A line with several printed rows: a Row for each.
+    - A printed row that another process's text breaks in two: its first half is yielded as a line without values. When
+      its second half comes, the joined row is yielded with its values (see `_joined`).
+
+    `row_marker` is a text that every printed row holds. `tool_marker` is a text that the tool's own lines hold, so a
+    line with it is no second half.
     """
-    # Kept until its second half comes, or a line with a row, or it is too far back.
+    # The last line with the first half of a row. It is forgotten when its second half comes, when another line with
+    # `row_marker` comes, or HALF_ROW_LINES lines later.
     first_half: Row | None = None
     for number, line in lines.without_repeated_rows(row_marker):
         if row_marker in line:
@@ -119,14 +125,16 @@ def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return a line in pieces, one for each row in it. No piece is longer than MAX_ROW_CHARS.
+    """Return a line in pieces, one for each row in it.
 
-    `marker` is a fixed text in every row, such as `train step:`. `head` matches the beginning of a row with its figures
-    and any time stamp before the marker, such as `12:30:00 INFO: epoch:0 train step:10`.
+    `marker` is a fixed text in every row, such as `train step:`. `head` matches how a row begins: with a time stamp, if
+    it has one, then the marker and the first figures. Example: `12:30:00 INFO: epoch:0 train step:10`.
 
     - A line with one marker that is no longer than MAX_ROW_CHARS: the whole line.
     - Any other line with a head: a piece from each head to the next. The text before the first head is dropped.
     - Any other line without a head: one piece, from the start of the line.
+
+    A piece longer than MAX_ROW_CHARS is cut off there, and the rest of its text is lost.
     """
     is_short = len(line) <= MAX_ROW_CHARS
     if is_short and line.count(marker) == 1:

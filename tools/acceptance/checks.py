@@ -185,10 +185,11 @@ def pooling(machine: Machine) -> Verdict:
 
 
 def _pooling_gradient(machine: Machine, plan: build.Plan, mean_gradient: Array) -> Array:
-    """Return the gradient of the pooled image, computed from the gradient of the mean as in a training program.
+    """Return the gradient at the input of a global average pooling, computed as in a training program.
 
-    The pass `gradients.spread_mean_gradients` replaces the gradient's operator by an average pooling. Its input is the
-    gradient of the mean, one value for each channel.
+    `mean_gradient` is the gradient at the output of the pooling, one value for each image and channel. A small program
+    computes the result. In this program, as in a training, the pass `gradients.spread_mean_gradients` replaces the
+    operator that computes the gradient by an average pooling.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -216,12 +217,12 @@ def input_pipeline(machine: Machine) -> Verdict:
     ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
-    network_input = ResNet50(recipe, machine.plan(), batch=BATCH).image
+    network_input = ResNet50(recipe, machine.plan(), batch=BATCH).image  # the format of its images, not an image
     read_format = replace(network_input, layout="NHWC")  # channels last, as `mean_grey_levels` needs them
     to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
-        # A batch by the pipeline of training, and one by that of evaluation.
+        # Two batches each: one by the pipeline of training, and one by the pipeline of evaluation.
         by_gpu = read_as_one_batch(images, recipe, machine.reader(read_format, "gpu"), to_host)
         by_cpu = read_as_one_batch(images, recipe, machine.reader(read_format, "cpu"), to_host)
 
@@ -281,12 +282,14 @@ def read_as_one_batch(
 
 
 def read_by_program(machine: Machine, image: Any) -> Array:
-    """Return a batch of images as float32 on the host, read by a program, as a training reads it.
+    """Return a batch of images as float32 on the host; a program reads and copies the batch, as a training reads it.
 
-    This does not wait until the GPU has filled the batch. If the pipeline hands the batch over too early, the images
-    are wrong, and the caller's comparison finds that.
+    To expose a pipeline that hands over a batch too early, this does not wait until the GPU has filled the batch. The
+    images of such a pipeline are wrong, and the caller's comparison finds that.
+
+    If this Paddle has no kernels for the GPU, no program can run. The batch is then copied without a program.
     """
-    if not machine.has_kernels:  # no program can run
+    if not machine.has_kernels:
         return np.array(image, dtype=np.float32)
     if isinstance(image, np.ndarray):
         shape = image.shape

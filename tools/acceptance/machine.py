@@ -90,6 +90,7 @@ class Machine:
         train fewer steps.
         """
         self.job, self.origins, self.me, self.short = job, origins, me, short
+        # An empty DATADIR selects the embedded data set, images of digits. `root` is the folder that holds it.
         _, self.root = task.data_set(with_values(job, datadir="").data, me, digits)
         self.executor = session.executor(job.cluster, me)
         self.nodes = list({node.host: node for node in me.comm.allgather(provenance.node())}.values())
@@ -331,9 +332,11 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
-    """Return the gravest failure of a check, of several equally grave ones the first rank's.
+    """Return the gravest failure of a check; if several are equally grave, that of the lowest rank.
 
-    If only some ranks failed, the text of a FATAL failure names its rank.
+    `failure_by_rank` has None for a rank that has not failed. The status of a failure is FATAL, or UNKNOWN if the check
+    is not possible on that rank. If only some ranks failed, the text of the failure names its rank, unless its status
+    is UNKNOWN.
     """
     failures = [failed for failed in failure_by_rank if failed is not None]
     gravest_status = worst(failures)

@@ -125,6 +125,10 @@ def energy_j(machine: Machine) -> float:
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
     """Judge the rate of a training, `images` in `time_s`, by the nearest published rate of this card and precision.
 
+    - No rate is published for this card and precision, or the job's images do not have PUBLISHED_SIZE: unknown.
+    - The rate of each device is at least LEAST_SHARE_OF_PUBLISHED of the published rate of each device: ok.
+    - Otherwise: fatal.
+
     `flops` is the number of floating-point operations of training on one image. `joules` is the energy of all GPUs, NaN
     if it was not measured.
     """
@@ -133,7 +137,7 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
     rate = images / time_s
     card = _card_of_machine(machine)
     peak_flops_per_s = card.peak(job.model.precision) if card else None
-    figures: JsonObject = {
+    figures: JsonObject = {  # of the verdict
         "images_per_s": rate,
         "time_s": time_s,
         "images": images,
@@ -155,6 +159,7 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
     # The share of the published rate of one device, times the number of ranks.
     least_rate = LEAST_SHARE_OF_PUBLISHED * published.value / published.devices * ranks
     wanted = _text_of_wanted_rate(least_rate, published)
+    # "that batch": the batch of the published figure, which the text names.
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
     return judged("throughput", rate >= least_rate, found, wanted, fix, figures=figures)
 

@@ -205,8 +205,8 @@ def _judge_infiniband_ports(
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on a node's InfiniBand ports, and one on whether they can read a GPU's memory.
 
-    The second is only for a GPU job with an ACTIVE port that NCCL uses. If NCCL uses no port, the first is ok: the
-    check "nccl.ports" reports that.
+    The first does not complain of a node with ports if NCCL uses none of them: the check "nccl.ports" reports that.
+    The second is only for a GPU job with an ACTIVE port that NCCL uses, on a node whose facts have "peermem".
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL

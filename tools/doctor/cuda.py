@@ -78,8 +78,9 @@ class System:
 def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
-    A child process does this, because a call of CUDA may hang or kill its process. Some GPUs have no result if CUDA
-    itself fails or time runs out.
+    A child process tries one GPU after the other, because a call of CUDA may hang or kill its process. If the child
+    hangs or dies on a GPU, another child goes on with the next GPU. Some GPUs have no result if CUDA itself fails or
+    time runs out.
     """
     until_s = time.monotonic() + ALL_S
     gpu_steps: dict[int, Step] = {}
@@ -91,12 +92,12 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         has_hung_or_died = child.failure != ""
         if not has_hung_or_died:
             break
-        if result.fault is not None:  # the child hung or died before its first GPU, or at its exit
+        if result.fault is not None:  # the child hung or died, but on no GPU: before its first one, or at its exit
             break
 
         faulty_gpu = max(result.gpus)  # the child tries the GPUs in ascending order, so it hung or died on its last one
         first_gpu = faulty_gpu + 1
-        gpus_shown = min(gpus, result.count or 0)
+        gpus_shown = min(gpus, result.count or 0)  # those of the first `gpus` GPUs that CUDA shows this process
         if first_gpu >= gpus_shown or time.monotonic() > until_s:
             break
     return replace(result, gpus=dict(sorted(gpu_steps.items())))  # all else is what the last child said

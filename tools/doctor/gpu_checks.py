@@ -237,10 +237,10 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     the next reset of the GPU; until then the broken part is in use.
 
     - The GPU reports its rows: a verdict on them.
-    - It does not, and may be of Ampere or later: a verdict that they are unknown.
-    - A page waits for its retirement: a bad verdict.
+    - The GPU does not report its rows, though it may be of Ampere or later: a verdict that they are unknown.
+    - A page waits for its retirement: a bad verdict, beside the one on rows if there is one.
 
-    All are verdicts of the check "gpu.remapped_rows", which stands for broken pages, too.
+    All verdicts are of the check "gpu.remapped_rows".
     """
     rows = gpu.remapped_rows
     may_replace_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
@@ -250,7 +250,8 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         yield judge_check(job, "gpu.remapped_rows", good=False, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
-        found = f"{gpu_name(gpu)}: a page is retired at the next reset"  # of an earlier GPU; the check has one name
+        # GPUs before Ampere have such pages. They are reported by the same check as rows.
+        found = f"{gpu_name(gpu)}: a page is retired at the next reset"
         yield judge_check(job, "gpu.remapped_rows", good=False, found=found)
 
 

@@ -51,9 +51,12 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
-        # NVML is asked before anything here uses memory of a GPU. Without persistence, closing it unloads the driver.
+        # `absence` says why GPUs are missing; empty if none is. A child process tries NVML first, because a call
+        # may hang. Its answer is empty if NVML does not hang.
         absence = child.hanging_call_of_nvml() if on_gpu else ""
         if not absence:
+            # NVML is asked before anything here uses memory of a GPU. NVML stays open until CUDA's start has ended,
+            # because on a driver without persistence closing NVML unloads the driver.
             handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]
         # These take seconds, so they run in threads while the other facts are gathered. They are read last.

@@ -30,8 +30,8 @@ def judge_check(
     three texts: `wanted` says what is good, `bad` is the status if it is not, and `fix` says what to do then.
 
     - `good`: the verdict is ok, with the row's `wanted`.
-    - Not `good`: the verdict has the status `bad_status`, and says what to do by `fix`. For an empty one the row's text
-      is taken.
+    - Not `good`: the verdict has the row's `bad` as its status, and the row's `fix`. `bad_status` and `fix` replace
+      them if they are not empty.
 
     `wanted` and `fix` may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
     """

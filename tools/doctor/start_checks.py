@@ -133,9 +133,13 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 
 
 def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
-    """Return the entry under "evidence" in faults.yaml that explains a failed step of CUDA; empty if none does.
+    """Return the key under "evidence" in faults.yaml that explains a failed step of CUDA; empty if none does.
 
-    A sign in `evidence`, such as "mig", explains only some codes of CUDA.
+    - The process did not answer: "hang".
+    - The process died: "death".
+    - No function could be called: "load".
+    - Otherwise the first of "lost", "mig", "prohibited" and "device" that has a text in `evidence` and can cause the
+      step's error code. A text is empty if the sign was not found.
     """
     if step.hang_or_death.startswith("no answer"):
         return "hang"
@@ -279,12 +283,18 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    It reports the first fault that is found. `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200
+    The verdict reports the first of these faults:
+
+    - A name in the setting also matches other ports, by the beginning of their names: mlx5_1 matches mlx5_10.
+    - No port that NCCL uses is ACTIVE.
+    - Of the ACTIVE ports that NCCL uses, some are Ethernet and some InfiniBand.
+
+    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200
     Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
-    matched_by_accident = nccl.matched_by_prefix(setting, list(ports))
+    matched_by_accident = nccl.matched_by_prefix(setting, list(ports))  # only by the beginning of their names
     if matched_by_accident:
         accident, fix = _accident_and_fix(setting, ", ".join(matched_by_accident))
         return judge_check(job, "nccl.ports", good=False, found=f"{found}; {accident}", fix=fix)

@@ -86,7 +86,7 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may use a core near its own GPU.
 
     The verdict lists the cores of each rank, and names the ranks that may use no core near their GPU. Ranks take the
-    GPUs in CUDA's order. `near` and `numa` fill the placeholders {near} and {numa} of the check's texts in checks.yaml.
+    GPUs in CUDA's order.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
@@ -98,7 +98,7 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
         found = ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
     for binding in far_bindings:
         found += f"; rank {binding.rank}'s far from {binding.gpu}"
-    # These fill {near} and {numa} of the check's texts in checks.yaml.
+    # They fill the placeholders {near} and {numa} of this check's texts in checks.yaml.
     near_cores_of_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
     numa_nodes = ",".join(binding.numa_node for binding in bindings)
     return judge_check(job, "cpu.binding", good=not far_bindings, found=found, near=near_cores_of_gpus, numa=numa_nodes)

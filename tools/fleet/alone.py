@@ -62,7 +62,9 @@ class RankMeasurements:
     """The measurements that this rank makes by itself, and their results so far."""
 
     def __init__(self, machine: Machine, take_step: Callable[[], float] | None) -> None:
-        """Prepare the measurements of training steps, GPU clock, memory, input pipeline and, on some ranks, the disk.
+        """Prepare the measurements of training steps, GPU clock, memory, disk and input pipeline.
+
+        The disk is measured by local rank 0 of each node. If the job has one node, every rank measures the disk.
 
         `take_step` takes a training step of this rank alone and returns its seconds. It is None if this machine cannot
         compute a step.
@@ -70,12 +72,14 @@ class RankMeasurements:
         self.machine = machine
         self.job = machine.job
         self.take_step = take_step
-        # One rank of each compared host. In a job of one node, its ranks are compared as if they were nodes.
+        # True on one rank of each compared host: on local rank 0 of each node. If the job has one node, its ranks are
+        # compared as if they were nodes, so it is true on every rank.
         self.represents_host = machine.me.local_rank == 0 or machine.job.cluster.dgxnnodes == 1
         self.values: dict[str, list[float]] = {}  # {metric: a value for each turn}
         self.failures: dict[str, str] = {}  # {metric: why it was not measured}
         self.all_step_times_s: list[float] = []  # of the steps of all turns
-        self.source = np.ones(COPY_MIB * 2**18, np.float32)
+        # To measure the memory, `source` is copied to `target`.
+        self.source = np.ones(COPY_MIB * 2**18, np.float32)  # 2**18 float32 are 1 MiB
         self.target = np.ones_like(self.source)
         self.files_in_a_cycle = itertools.cycle(first_files(self.job.data.folder))
         self.measurements = [

@@ -227,10 +227,13 @@ def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
 
 
 def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class; return {number of a rank: judgement}.
+    """Judge the ranks of one class, whose digests must agree; return {number of a rank: judgement}.
 
-    A rank that failed is fatal. The other ranks are unknown if most of them gave different digests from repetition to
-    repetition: then the kernels sum in a random order.
+    - The rank failed: fatal.
+    - Most of the measured ranks, at least two, gave different digests from repetition to repetition: unknown, because
+      the kernels sum in a random order then.
+    - No majority of the ranks gave the same digests: the rank is judged by its own repetitions.
+    - Otherwise: the rank is judged by the digests of the majority.
     """
     measured = [rank for rank in ranks_of_class if rank.failure is None]
     self_contradicting = [rank for rank in measured if not rank.is_steady]  # their repetitions gave different digests
@@ -291,13 +294,16 @@ def _majority_table(measured: Sequence[Rank]) -> str | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank of a class without a majority by whether its own repetitions agree.
 
-    The rank is fatal if a repetition gave other digests than most of its repetitions, and no other host gave those
-    digests. Otherwise it is unknown.
+    - No digests came out in more than half of its repetitions: unknown.
+    - Some repetitions gave other digests than most of its repetitions: fatal if no other host gave these other digests.
+      If several hosts gave them, the order of computation is taken to be random, so the rank is unknown.
+    - All its repetitions agree: unknown, because no majority confirms them.
     """
     if rank.usual_table is None:
         return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: no table came out in more than half of a rank's repetitions")
     if not rank.is_steady:
         host_count = _count_hosts_with_same_fault(rank, summary_of_class, right_table=rank.usual_table)
+        # `host_count` counts the rank's own host, too. Broken hardware does not give the same fault on several hosts.
         is_on_its_host_alone = host_count == 1
         if is_on_its_host_alone:
             # The text becomes "1 of 20 repetitions differ from the others of its own".
@@ -312,10 +318,14 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
 
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, majority_table: str) -> Judgement:
-    """Judge a rank by the digests that most ranks of its class gave, the table `majority_table`.
+    """Judge a rank by the digests that most ranks of its class gave: the table of digests named `majority_table`.
 
-    The rank is ok if all its repetitions gave that table. It is fatal if it gave a wrong table that no other host gave.
-    Otherwise it is unknown.
+    - All its repetitions gave that table: ok.
+    - It gave a wrong table that no other host gave: fatal.
+    - It usually gives a wrong table, and other hosts gave the same one: unknown, because a library or a setting of
+      these hosts may be the cause.
+    - Its repetitions differ, and other hosts gave the same wrong table: unknown, because the order of sums seems to be
+      random.
     """
     majority_text = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
     if rank.usual_table == majority_table and rank.is_steady:
@@ -329,6 +339,7 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     if is_usually_wrong:  # another library or setting of these hosts may be the cause
         found = f"not decided: {host_count} hosts agree on other bits than {majority_text}: see what differs there"
         return Judgement(UNKNOWN, found)
+    # Its repetitions differ, and other hosts have the same wrong digests: the order of sums seems to be random.
     return _judge_random_order(host_count)
 
 

@@ -70,7 +70,10 @@ class RepeatableTraining:
     """A training program that can be set back to its start, and then takes the same steps again."""
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Copy the program's current state as the start of each repetition; it must be the same on all ranks.
+        """Keep the program's current state, to which the training is set back before each repetition of its steps.
+
+        The digests of tensors are compared between repetitions and between ranks, so the state must be the same on all
+        ranks.
 
         `main` is the program without its all-reduces, and `model` is the workload that the program was built from.
         `rate_variable` is the name of the variable with the learning rate. Its value is set to RATE for all steps, in
@@ -82,7 +85,7 @@ class RepeatableTraining:
         batch = model.synthetic(model.image, batch=model.batch, seed=SEED)
         self._feed = {"image": batch.image, "label": batch.label}
         self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
-        self.tensors = digested_tensors(main)  # names of the tensors that get a digest
+        self.tensors = digested_tensors(main)  # names of the tensors that are compared by a digest
         self._start: dict[str, Array] = {}  # {name of a tensor of the state: its value at the start}
         for name, tensor in state.tensors(main):
             value = np.array(tensor)
@@ -254,16 +257,23 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
+    A table has the digests of all tensors in one repetition, and its name is a hash of its content. Each rank has kept
+    its first few different tables. Ranks that compute right have the same tables, so each different table is sent only
+    once, by one rank that has kept it.
+
     `mine` are the digests of this rank, and `host_index` is the number of its host. `steps` is the number of steps in
     each repetition.
+
+    The entry has "steps", "tensors" (their names), "tables" (at most MOST_TABLES_RECORDED, by name) and "ranks" (an
+    entry of each rank).
     """
     entry_of_this_rank = {
         "rank": me.rank,
-        "unit": host_index,
+        "unit": host_index,  # the number of the compared host
         "node": me.node,
         "device": device.title,
         "class": device.class_name,
-        "repetitions": dict(mine.count_by_table),
+        "repetitions": dict(mine.count_by_table),  # {name of a table: how many repetitions gave it}
         "failure": mine.failure,
     }
     entries = me.comm.allgather(entry_of_this_rank)
@@ -281,7 +291,12 @@ def _choose_tables_and_senders(
 ) -> dict[str, int]:
     """Choose the most common tables for the record, and a rank to send each; return {name of a table: that rank}.
 
-    A rank has kept only some of the tables that its repetitions gave. `entries` are the ranks' entries in the record.
+    A table has the digests of one repetition, and equal tables have the same name. The most common tables are those
+    that most ranks got. A rank has kept only some of its tables, and a table that no rank has kept is left out. A table
+    is sent by the first rank that has kept it.
+
+    `entries` are the ranks' entries in the record: "repetitions" is {name of a table: how many repetitions gave it}.
+    `kept_names_by_rank` has for each rank the names of the tables that it has kept.
     """
     first_holder: dict[str, int] = {}
     for rank, table_names in enumerate(kept_names_by_rank):

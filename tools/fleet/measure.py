@@ -144,13 +144,18 @@ def main(job: Job, origins: Origins) -> None:
 
 
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
-    """Measure together with all other ranks; return the fleet's record, which is complete on rank 0 only.
+    """Measure the hosts, their links, the digests of a repeatable training and steps of all ranks; return the record.
 
-    `node_result` is the result of `examine_node` on this rank.
+    All ranks must call this together. Only rank 0 gets the complete record of the fleet. `node_result` is the result of
+    `examine_node` on this rank.
+
+    If the Paddle of any rank has no kernels for its device, no training steps are taken: then "digests" is None, and
+    "whole_s" is empty.
     """
     job = machine.job
     me = machine.me
-    ready = _programs_if_possible(machine)
+    ready = _programs_if_possible(machine)  # the programs of the training steps; None if they cannot run here
+    # `step_alone` takes a step of this rank without the others. `step_of_all` takes this rank's part of a common step.
     measurements = RankMeasurements(machine, ready.step_alone if ready else None)
     measure_in_turns(me, measurements)
     digests_of_all = None

@@ -78,27 +78,32 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of the slow outliers by Rosner's test, if their difference is large enough to matter.
 
-    `distances` has for each name its distance from the median, above 0 if it is slower. `alpha` is the chance of a
-    false alarm among healthy nodes.
+    `distances` has for each name its distance from the median, above 0 if it is slower. `noise` is the standard error
+    of one distance. `alpha` is the chance of a false alarm among healthy nodes.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
     most_chance = alpha / ALARM_INFLATION  # in one step, so that all steps together have `alpha`
     outliers: list[str] = []
     for nearer_count in range(len(values) - 1, len(values) // 2, -1):  # from the farthest to the middle
+        # The value at the index `nearer_count` is tested: so many values are nearer to the median.
         nearer = values[:nearer_count]
         if _is_above(float(values[nearer_count]), nearer, noise=noise, most_chance=most_chance):
-            # The nearest that passes is kept in the end. All farther ones are outliers too, even if they hid each
-            # other in an earlier step.
+            # The last step that passes overwrites the earlier ones. So the outliers are its value and all farther
+            # ones, even if they hid each other in an earlier step.
             outliers = from_near_to_far[nearer_count:]
     least_distance = smallest_difference()  # as a share of speed
     return {name for name in outliers if distances[name] > least_distance}
 
 
 def _is_above(value: float, nearer: Array, *, noise: float, most_chance: float) -> bool:
-    """Return whether a value lies above the mean of all values nearer to the median, by more than chance explains.
+    """Return whether the value farthest from the median is an outlier above the others, by a t-test.
 
-    `noise` is the least standard deviation that is assumed. `most_chance` is the chance of a false alarm.
+    `nearer` has the others, which are all nearer to the median. Their standard deviation is taken to be at least
+    `noise`, because few values may be alike by chance. `most_chance` is the chance of a false alarm.
+
+    To be an outlier, the value must be above the mean of the others by more than LEAST_T standard errors, and by more
+    than chance explains.
     """
     count = len(nearer)
     deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)

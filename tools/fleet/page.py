@@ -129,10 +129,15 @@ def _row_of_bad(verdict: Verdict) -> list[str]:
 
 
 def _table_of_nodes(judged: Judged) -> Table:
-    """Return the table of all nodes: a row for each, with its status and how much slower it is by each metric.
+    """Return the table of all nodes: a row for each, with its status and how much slower it is by each check.
 
-    If a node was not compared by a metric, the cell has the status of that verdict; it is empty without a verdict.
+    A cell has one of these:
+
+    - how much slower the node is, such as "+5.0%";
+    - the status of the check's verdict, such as "unknown", if that does not say how much slower the node is;
+    - nothing, if the check has no verdict on the node.
     """
+    # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
     metrics = list(dict.fromkeys(verdict.check for verdict in judged.node_verdicts if verdict.check != "doctor"))
     cells: dict[tuple[str, str], str] = {}  # by node and metric
     for verdict in judged.node_verdicts:
@@ -182,17 +187,18 @@ def report_as_page(judged: Judged) -> str:
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []
     rows = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
     caption = "What is not alike, first what matters most"
+    # "but": the exceptions, which are the other values and the nodes that have them.
     table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)
     variables = {
         "record": judged.record,
         "sentence": sentence,
-        "state": status,
+        "state": status,  # of the whole fleet; it sets the colour of the sentence
         "mark": brief.STATUSES[status][0],  # the sign before the sentence
-        "named": tables_of_bad,
-        "statuses": judged.statuses,
+        "named": tables_of_bad,  # at most one table; none if no node and no link is bad
+        "statuses": judged.statuses,  # {node: status}
         "bad": BAD,  # the statuses that are marked on the maps
         "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
-        "figures": len(judged.statuses) <= MOST_NODES_SHOWN,  # whether the maps' cells show them
+        "figures": len(judged.statuses) <= MOST_NODES_SHOWN,  # whether the maps' cells show numbers
         "shades": SHADES,
         "tables": [table_of_differences, _table_of_nodes(judged)],
     }

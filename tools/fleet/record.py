@@ -108,11 +108,11 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 def _check_series(metric: str, series: Series) -> None:
     """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
 
-    There must be at least one value, for each turn one: all nodes take a turn of measurements at the same time. A time
-    is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
+    Each node or link has one value for each turn. All nodes take part in every turn, so all have the same number of
+    values, at least one. A time is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
-    turns = len(next(iter(measured.values()), ()))
+    turns = len(next(iter(measured.values()), ()))  # of the first one that was measured; the others must have as many
     for name, values in measured.items():
         if len(values) != turns or turns == 0:
             has = f"{metric} of {name} has {len(values)} turns, another {turns}"

@@ -109,21 +109,24 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 
 
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
-    """Return the pairs of a round in which the first half of the nodes meets the second half.
+    """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    `members` has the nodes of each group, and the nodes are ordered by group. The second half is rotated by
-    `round_index * step`. The step is larger than any group. If the second half has several groups, a node then mostly
-    meets another one of them in the next round.
+    `members` has the nodes of each group, and the nodes are ordered by group. From each round to the next, the second
+    half is rotated by a fixed number of places, the step:
 
-    Two groups of nodes 0 to 3 and 4 to 7 rotate by 5: first (0, 4) (1, 5) (2, 6) (3, 7), then (0, 5) (1, 6) (2, 7)
-    (3, 4). With an odd number of nodes the second half has one node more, and each round leaves another one out.
+    - The step is larger than any group. If the second half has several groups, a node's next partner is then mostly in
+      a different group.
+    - The step and the size of the second half have no common divisor above 1. So each node meets the whole second half
+      before a pair comes again.
+
+    For example, two groups of nodes 0 to 3 and 4 to 7 have the step 5. The first round is (0, 4) (1, 5) (2, 6) (3, 7),
+    and the second one is (0, 5) (1, 6) (2, 7) (3, 4).
+
+    If the number of nodes is odd, the second half has one node more, and each round leaves a different one out.
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2
-    # With an odd number of nodes, this half has one node more than the first, and each round leaves another one out.
-    second_half = ordered[middle:]
-    # From round to round the second half is rotated by a step longer than the largest group. A node's next partner is
-    # then mostly in another group, if the second half has several.
+    second_half = ordered[middle:]  # one node more than the first half if the number of nodes is odd
     step = max(len(nodes) for nodes in members.values()) + 1
     # With a common divisor the rotations would repeat before each node has met the whole second half.
     while math.gcd(step, len(second_half)) != 1:

@@ -231,7 +231,8 @@ def judge_links(record: Record) -> NetworkVerdicts:
     for metric, title in LINK_METRICS.items():
         times_by_link = {name: link[metric] for name, link in links.items()}
         log_ratios_by_link = _log_ratios_to_median(times_by_link, across_links)
-        # Slowness is a ratio of times, not a time; `judge_metric` compares ratios in the same way.
+        # `judge_metric` only compares values with their median. So it takes the slowness of a node (time of its links
+        # over the median time of links) as well as the times of a link.
         slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios_by_link)
         node_verdicts = judge_metric(f"network {title}", slowness_by_host)
         on_nodes.extend(node_verdicts)
@@ -271,10 +272,17 @@ def _median_slowness_of_links(
 
 
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
-    """Return a verdict on each node by its stalls: a warning if it has more of them than chance explains.
+    """Return a verdict on each node by its stalls, which are training steps that take far longer than the others.
 
-    A stall is a training step that takes far longer than the others. `medians` and `means` are over each turn's steps.
-    The list is empty for fewer than LEAST_NODES.
+    A node takes several steps in each turn. `medians` has for each node the median time of these steps in each turn,
+    and `means` has their mean time. A node without these times is left out.
+
+    A node has a warning if both of these hold, else it is ok:
+
+    - It has more turns with a stall than chance explains.
+    - It loses noticeable time by them: its mean over its median is greater than is usual in the fleet.
+
+    The list is empty if fewer than LEAST_NODES nodes have these times.
     """
     ratios_by_host = _mean_over_median(medians, means)
     nodes = len(ratios_by_host)
@@ -291,7 +299,7 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
         turns = len(ratios)
         chance = _chance_of_stalls(stalls[host], turns=turns, all_stalls=all_stalls, all_turns=all_turns)
         chance_of_any_node = chance * nodes  # an upper bound: each node is tested
-        slower = float(ratios.mean()) / usual_ratio - 1
+        slower = float(ratios.mean()) / usual_ratio - 1  # the time lost by stalls: 0.05 is 5 % more than is usual
         is_slow = chance_of_any_node <= OTHERS_ALPHA and slower > smallest_difference()
         also = f"; {stalls[host]} of {turns} turns have a stall"
         verdicts.append(judge_slowness(host, "stalls", slower, is_slow=is_slow, also=also, interval_95=None))
@@ -362,8 +370,8 @@ class Judged:
     def doubts(self) -> list[str]:
         """At most one text: a doubt that nodes may be slow although no node is called slow.
 
-        For example, no majority of equal nodes shows which ones are slow if half of the fleet has another speed. Only
-        the times of training steps count here. The list is empty if:
+        For example, if half of the fleet is slower, there is no majority to tell which half is the slow one. Only the
+        times of training steps count here. The list is empty if:
 
         - a node is slow by its steps;
         - no steps were measured;
@@ -382,6 +390,7 @@ class Judged:
         difference = relative_times[slowest] / relative_times[fastest] - 1
         if difference <= MOST_STEP_DIFFERENCE:
             return []
+        # "nobody is told from the others": no node can be singled out as slow.
         return [
             f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and nobody is told from "
             "the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
