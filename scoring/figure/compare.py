@@ -108,7 +108,7 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
 
     base = scores[0]
     rows = []
-    shown_warnings = list(warnings.warn_of_mixed_settings(records))
+    shown_warnings = list(warnings.warn_of_mixed_settings(records))  # `warnings` is the module of this package
     for name, result in named_scores:
         between_runs = given_spread or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between_runs)

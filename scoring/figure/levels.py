@@ -40,7 +40,8 @@ def levels_of_repetition(
     the run level's `not_converged`. `rates` are the rates of each run's windows. `hosts` names each run's host; None
     if not known.
     """
-    # `unknown` is the reason that a level gives if it has no deviation.
+    # `unknown` is the reason that a level gives if it has no deviation. "one run of each host": no host has two runs
+    # that could be compared.
     window_level = _level_of_windows(rates)
     indices_of_converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     not_converged = len(values) - len(indices_of_converged)

@@ -213,7 +213,7 @@ def _rows_to_measure(
     """
     steps_left = max(0, stamped[-1].position - start.position)
     steps_to_take = steps_left if take_steps is None else take_steps
-    last_position = start.position + steps_to_take
+    last_position = start.position + steps_to_take  # `position` counts the steps of the run that were done
     rows = [row for row in stamped if start.position < row.position <= last_position]
     # One step less is enough: a log that counts its steps from 0 prints N - 1 for the last of N steps.
     least_steps_left = 0 if take_steps is None else take_steps - 1

@@ -23,9 +23,9 @@ def start_of(record: Record) -> Start:
     """Return when a run started, by the first of these that gives a plausible date.
 
     - Its run_start, in seconds from 1970.
-    - The time stamp of its first row, if the stamp counts seconds from 1970.
-    - That stamp, if it counts seconds from the year 1.
-    - Otherwise, the last change of its file. A stamp that counts from midnight, for example, gives no date.
+    - The time stamp of its first row, taken as seconds from 1970.
+    - That stamp, taken as seconds from the year 1.
+    - Otherwise, the last change of its file. For example, a stamp that counts from midnight gives no date.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")

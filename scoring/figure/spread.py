@@ -92,7 +92,7 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
 
     mean = math.fsum(values) / len(values)
-    batches = _batch_means(values)
+    batches = _batch_means(values)  # means of consecutive values; few values stay as they are
     mean_of_batches = math.fsum(batches) / len(batches)
     deviations = [batch - mean_of_batches for batch in batches]
     squares = math.fsum(deviation * deviation for deviation in deviations)
