@@ -130,8 +130,8 @@ class Checker:
     def feed(self, entries: Iterable[Entry]) -> None:
         """Take the events, damaged lines and header sections of the log in their order.
 
-        A log with too many damaged lines is not read to its end. This is only looked at between events, because nearly
-        all entries of a log are events.
+        Once too many lines are damaged, reading stops at the first entry that is not an event. Events skip this test,
+        for speed: nearly all entries of a log are events.
         """
         for entry in entries:
             if type(entry) is Event:
@@ -177,15 +177,18 @@ class Checker:
             self._collector.add_breach("run-mode", line, f"{section} names a null GPU, which computes nothing")
 
     def _take_event(self, event: Event) -> None:
-        """Pass an event on to the checks. The facts of the run and the type checks take only the known keys.
+        """Pass an event on to the checks.
 
-        Report a breach if a rank other than 0 logged the event. Each rank may log the start of its initialisation and
-        the clearing of its cache.
+        - An event with an unknown key goes only to the official judge, the tool reader and the check of the order. It
+          is not kept among the facts of the run, and its type is not checked.
+        - If its time is not a whole second, the clock of the run counts milliseconds (`tick_ms`).
+        - If a rank other than 0 logged it, report a breach. Each rank may log the start of its initialisation and the
+          clearing of its cache.
         """
         self._has_no_events = False
         if event.time_ms % 1000:  # then the log's clock counts milliseconds, not only seconds
             self._run.tick_ms = 1
-        rank = event.rank or event.metadata.get("rank")
+        rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
         if rank and event.key not in _KEYS_OF_EVERY_RANK:
             self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
         if event.key in self._known_keys:
@@ -231,7 +234,7 @@ class Checker:
             return (self._finding_of_no_events(),), NOTHING
         run = self._run
         self._judge.finish()  # adds the breaches of the official rules
-        run.as_tools_read = self._tool_reader.result()
+        run.as_tools_read = self._tool_reader.result()  # the time and the convergence, as the official tools read them
         # Put the keys into the order of the rules, so that messages list them in the same order for each log.
         run.first_events = {key: run.first_events[key] for key in self._known_keys if key in run.first_events}
         policy = Policy(ruleset=self._ruleset, run=run, order=self._order, collector=self._collector)
@@ -241,7 +244,7 @@ class Checker:
         if unknown_benchmark is not None:
             return (unknown_benchmark,), run
         findings = self._collector.sorted_findings()
-        if self._has_too_many_refused_lines:  # what other findings miss may be in the part that was not read
+        if self._has_too_many_refused_lines:  # events that other findings call missing may be in the part not read
             findings = tuple(finding for finding in findings if finding.rule == _DAMAGED)
         return findings, run
 
@@ -278,8 +281,8 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     reported as the first finding.
 
     Our reader and mlperf-logging's parser read some damaged lines differently. The official verdict on such a log comes
-    from a second reading, in the way of mlperf-logging's parser. Logs of other projects need only be readable for that
-    parser, unless they are of one of our benchmarks: errors that only our reader finds in them are excused.
+    from a second reading, in the way of mlperf-logging's parser. If such a log is of another project and of a
+    benchmark that we do not have, errors that only our reader finds are excused: dropped, or turned into warnings.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """

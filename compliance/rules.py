@@ -108,9 +108,10 @@ def load(version: str) -> Ruleset:
 
     The rules are read from compliance/rules:
 
-    - benchmarks.yaml and the workloads of this project give the benchmarks.
-    - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. If a rule
-      is for the benchmarks "ours", it gets the names of this project's benchmarks instead.
+    - benchmarks.yaml and the workloads of this project give the benchmarks that this project has in this version.
+    - strict.yaml gives the strict rules. All are returned, and `in_force` says whether a rule is in force in this
+      version. If a rule is for the benchmarks "ours", it gets the names of this project's benchmarks instead: those of
+      its workloads, and those that it has in this version.
     - written.yaml gives the checks from the written rules of MLPerf.
 
     Raises ValueError if the version is not known.
@@ -177,8 +178,10 @@ def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str
     """Return the strict rule of a row of strict.yaml, from the row's `fields`, which are changed.
 
     - A row of class `form` is a warning by default. It is in force in each ruleset.
-    - A row of class `rule` or `plausibility` is an error by default. It names the text that it was read in, and the
-      first ruleset in force (`since`); its source is lengthened by both. `texts` has the titles of the texts.
+    - A row of class `rule` or `plausibility` is an error by default. Its `text` is the key of a rule document, and its
+      `since` the first ruleset in which it is in force. The title of the document and `since` are appended to `source`.
+
+    `version` is the ruleset that logs are checked by. `texts` has the titles of the rule documents by their keys.
     """
     kind = fields.pop("class")
     text = fields.pop("text", "")

@@ -143,17 +143,22 @@ class Work:
         a shortcut convolution there is no ConvZ.
 
             operator            tensors passed on                   counted here
-            `resnet_unit`       ConvX, ConvZ                        read (`_operand_bytes` counts the writing)
+            `resnet_unit`       ConvX, ConvZ                        read
             `resnet_unit_grad`  gradients of ConvX and ConvZ        written and read
             `resnet_unit_grad`  gradient of the addend bn(ConvZ)    written and read
+
+        Outputs of the operator are written to memory anyway, which `_operand_bytes` counts. ConvX and ConvZ are such
+        outputs, so only their reading is counted here. If the addend is an image without a convolution, its gradient is
+        such an output too, and nothing of it is counted here.
         """
         x_bytes = sum(self._bytes_in("ConvX"))
         z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
         if self.kind == "resnet_unit":
-            return x_bytes + z_bytes  # read; `_operand_bytes` counts the writing
+            return x_bytes + z_bytes  # the reading; `_operand_bytes` counts the writing
         if self.kind == "resnet_unit_grad":
             convolution_gradient_bytes = x_bytes + z_bytes
-            addend_gradient_bytes = z_bytes  # another addend's gradient is an output of the operator
+            # The gradient of bn(ConvZ) is as large as ConvZ. The gradient of any other addend is an output.
+            addend_gradient_bytes = z_bytes
             return 2 * (convolution_gradient_bytes + addend_gradient_bytes)  # written and read
         return 0
 
@@ -214,14 +219,15 @@ class Work:
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
 
-        - forward operator: the FLOPs of each of its products (`_forward_flops`).
-        - gradient operator: the same FLOPs for each gradient that it computes. There are up to two for each product:
-          by the input and by the weights.
-        - operator without products: 0 FLOPs and an empty type.
+        - forward operator: the FLOPs of each convolution or matrix product (`_forward_flops`).
+        - gradient operator: the same FLOPs once for the gradient of the input and once for the gradient of the weights,
+          as far as it computes them.
+        - operator without convolutions and matrix products: 0 FLOPs and an empty type.
         """
         flops = 0
         dtype = ""
-        products = ops.FACTORS.get(self._forward, ())  # the slots of each: two in a `resnet_unit`, one in any other
+        # The slots of the operands of each convolution or matrix product. A `resnet_unit` has two, any other one.
+        products = ops.FACTORS.get(self._forward, ())
         for slots in products:
             weight_names = ops.operands(self._op, slots.weights)
             if not weight_names:
@@ -233,7 +239,7 @@ class Work:
         return _Product(flops, dtype)
 
     def _forward_flops(self, slots: ops.Factors, weights: Variable) -> int:
-        """Return the FLOPs of the forward pass of one product. `slots` names the slots of its operands.
+        """Return the FLOPs of the forward pass of one convolution or matrix product, whose operands are in `slots`.
 
             FLOPs = 2 * output elements * weights / output channels
 
@@ -242,7 +248,8 @@ class Work:
         # A gradient operator may have only the gradient of the output, which has the output's shape.
         output_name = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")[0]
         output_elements = math.prod(self._op.block.var(output_name).shape)
-        output_channel_axis = -1 if self._forward in ops.PRODUCTS else 0  # in the shape of the weights
+        # In the shape of the weights: the last axis for a matrix product, the first for a convolution.
+        output_channel_axis = -1 if self._forward in ops.PRODUCTS else 0
         multiply_adds_per_element = math.prod(weights.shape) // weights.shape[output_channel_axis]
         return int(2 * output_elements * multiply_adds_per_element)
 
@@ -258,14 +265,14 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that later kernels of a gradient operator read again, and the bytes that it adds to.
+        """Return the bytes that a gradient operator reads a second or third time, because it runs several kernels.
 
         These bytes always count as traffic, whatever the size of the chip's cache.
 
-        - `conv2d_grad`: the gradient to which it adds its result (`enable_addto`). If it computes the gradients by the
-          input and by the weights, also the incoming gradient: two kernels read it.
-        - `resnet_unit_grad`: the gradients of the convolutions' outputs, for the same two kernels. These gradients
-          have no slot, but they are as large as the outputs.
+        - `conv2d_grad`: the incoming gradient, if the operator computes the gradients of the input and of the weights.
+          Each has a kernel of its own, and both kernels read it. Also counted here, although it is read once: the
+          gradient to which the operator adds its result (`enable_addto`).
+        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, the outputs of the convolutions. Two kernels read each.
         - `sync_batch_norm_grad`: the input and the incoming gradient. A third kernel reads them.
         - any other operator: 0.
         """
@@ -276,8 +283,7 @@ class Work:
                 return addto_bytes + sum(self._bytes_in("Output@GRAD"))
             return addto_bytes
         if self.kind == "resnet_unit_grad":
-            # Two kernels read the gradients of ConvX and ConvZ. These gradients have no slot, but they are as large as
-            # ConvX and ConvZ.
+            # The gradients are internal to the operator. Each has the size of its ConvX or ConvZ.
             return sum(self._bytes_in("ConvX", "ConvZ"))
         if self.kind == "sync_batch_norm_grad":
             return sum(self.twice_read_sizes)  # a third kernel reads the input and the incoming gradient
@@ -376,15 +382,20 @@ def counts_of(main: static.Program) -> dict[str, Any]:
     """Count what one run of a built program executes, moves and computes.
 
     The keys are those that `tools.inspect --json` prints. Everything is read off the program: no device is needed and
-    nothing is measured.
+    nothing is measured. Keys that do not say all:
+
+    - `operators`: numbers of operators by type. `fused`: those whose type starts with `fused_` or `merged_`.
+    - `products`: numbers of operators that convolve or multiply matrices, by data type.
+    - `casts`, `transposes`, `all_reduces`: numbers of these operators.
+    - `bytes_gb_by_operator`: the moved bytes by type, for types that move at least 5 MB.
     """
-    all_works = works(main)
+    all_works = works(main)  # what each operator moves and computes
     all_buckets = buckets(main)  # a dict for each all-reduce
 
-    # Numbers of operators, by type or by the data type of their convolutions and matrix products.
     count_by_kind = Counter(work.kind for work in all_works)
     fused = {kind: count for kind, count in count_by_kind.items() if kind.startswith(("fused_", "merged_"))}
     transposes = sum(count for kind, count in count_by_kind.items() if _is_transpose(kind))
+    # Operators with FLOPs are those that convolve or multiply matrices.
     product_operators_by_dtype = Counter(work.dtype for work in all_works if work.flops)
 
     bytes_by_kind: Counter[str] = Counter()
@@ -392,7 +403,7 @@ def counts_of(main: static.Program) -> dict[str, Any]:
         bytes_by_kind[work.kind] += work.moved_bytes
     moved_bytes = bytes_by_kind.total()
     transposed_bytes = sum(work.transposed_bytes for work in all_works)
-    # Operators that move less than 5 MB would only lengthen the list.
+    # Types that move less than 5 MB would only lengthen the list.
     listed_gb_by_kind = {kind: size / 1e9 for kind, size in bytes_by_kind.most_common() if size >= 5e6}
 
     return {

@@ -100,9 +100,12 @@ class _AppliedFile:
     def apply(self, events: Sequence[Event], collector: FindingCollector) -> None:
         """Apply the rules to all events of a log. Call it once.
 
-        Failures of single events and wrong numbers of events are kept in `result_by_key`. A later file with a rule for
-        the same key overrides them, so the caller reports them at the end. These are added to `collector` at once,
-        because no later file overrides them:
+        These are kept in `result_by_key` for the caller, because a later file with a rule for the key overrides them:
+
+        - failures of single events
+        - wrong numbers of events
+
+        These are added to `collector` at once, because no later file overrides them:
 
         - keys without an event, if another key's event would do as well (AT_LEAST_ONE_OR)
         - checks that no event met, although at least one must (ATLEAST_ONE_CHECK)
@@ -116,7 +119,7 @@ class _AppliedFile:
         for event in events:
             key_result = self.result_by_key.get(event.key)
             if key_result is not None:
-                key_result.take(event)
+                key_result.take(event)  # may set self._first_crash
 
         for key_result in self.result_by_key.values():
             key_result.report_missing_alternatives(collector)
@@ -132,6 +135,10 @@ class _AppliedFile:
         88.1 with metadata {"metric": "FID", "samples_count": 512}
         0.15 with metadata {"metric": "CLIP", "samples_count": 512}
         -> {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
+
+        `self.file.evaluation_field` names the field that joins the events: samples_count, or step_num in some rulesets.
+        The metric of an event without a usable value of this field is left out. The first such event becomes a finding,
+        because the official checker ends with a traceback there.
         """
         joined_by_count: dict[Any, Event] = {}  # by samples_count
         for event in events:
@@ -149,10 +156,13 @@ class _AppliedFile:
     def _join_metric(self, event: Event, joined_by_count: dict[Any, Event]) -> None:
         """Add the metric of an event to the joined event of its evaluation, which is made if it does not exist.
 
+        A log may write each metric of an evaluation as an event of its own. Events with the same samples_count are of
+        the same evaluation, so `joined_by_count` has one joined event for each samples_count.
+
         Raises KeyError or TypeError if the event's metadata does not say which evaluation it is of.
         """
         count_field = self.file.evaluation_field  # samples_count, or its name in another ruleset
-        count = event.metadata[count_field]
+        count = event.metadata[count_field]  # of the samples trained so far
         if count not in joined_by_count:
             value = {count_field: count}
             joined = Event(_JOINED_METRICS_KEY, value, {}, time_ms=0, event_type="", line=event.line, offset=0)
@@ -172,17 +182,17 @@ class _AppliedFile:
 
             sorted(s['initialized_tensors']) == [...]  # the listed names, and the wanted ones
 
-        `check.other_key` is the key of the events that name the tensors. Nothing is checked in a log without these
+        `check.other_key` is the key of the events that list the names. Nothing is checked in a log without these
         events, because another finding reports that. The finding has the first three names that are missing, and the
         first three that are unknown or listed twice.
         """
-        result_of_naming_key = self.result_by_key[check.other_key]  # of the events that name the tensors
+        result_of_naming_key = self.result_by_key[check.other_key]  # of the events that list the names
         if not result_of_naming_key.event_count:  # another finding reports that
             return
         no_event = None  # the check looks at the state, not at an event
         if holds(check.code, no_event, self.state):
             return
-        compute_listed, compute_wanted = check.sides
+        compute_listed, compute_wanted = check.sides  # functions that compute the left and the right side of ==
         listed = Counter(map(printable, compute_listed(no_event, self.state)))
         wanted = Counter(map(printable, compute_wanted(no_event, self.state)))
         missing = list(wanted - listed)[:_MOST_NAMES_SHOWN]
@@ -277,12 +287,12 @@ class _KeyResult:
                 self.fail(event, "value", wanted, _shown(event, "value"))
 
     def _note_if_any_check_is_met(self, check: Check, event: Event) -> None:
-        """Set `is_any_check_met` if an event meets `check`, which at least one event of the key must meet.
+        """Remember in `is_any_check_met` that an event meets `check`, the rule's check for at least one event.
 
         The largest value so far is kept, too. It is shown if no event meets the check.
 
-        The official checker ends with a traceback if the check raises an exception, such as for a text instead of a
-        number. The first such event of the file is kept as a finding.
+        If the event has a text where the check wants a number, for instance, the check raises an exception. The
+        official checker then ends with a traceback. The first such event of the file is kept as a finding.
         """
         is_value_number = is_number(event.value)
         if is_value_number and (self._largest is None or event.value > self._largest.value):
@@ -321,12 +331,12 @@ class _KeyResult:
         return _Objection(check.words, f"no {check.other_key} before it")
 
     def _objection_to_time(self, check: Check, event: Event) -> _Objection:
-        """Return the objection that an event came too long after the first init_start.
+        """Return in words what is wrong with an event that has failed a time check.
 
-        The limit depends on the division. If no submission_division came before the event, the limit is 0, and the
-        objection is the missing division.
+        - A submission_division came before the event: the event came too long after the first init_start.
+        - None came: the division is missing. The limit is that of the division, and 0 without one.
         """
-        compute_passed, compute_limit = check.sides
+        compute_passed, compute_limit = check.sides  # functions that compute the time passed and its limit
         passed_ms = compute_passed(event, self._file.state)
         limit_ms = compute_limit(event, self._file.state)
         if not limit_ms:
@@ -375,9 +385,11 @@ class _KeyResult:
             collector.findings.append(self.finding("count", None, self.rule.count_in_words, "none"))
 
     def report_check_met_by_none(self, collector: FindingCollector) -> None:
-        """Report the check that at least one event must meet, if there are events and none of them meets it.
+        """Add a finding if the rule has a check for at least one event, and none of the key's events met it.
 
-        Such a check asks whether the target was reached, for instance. The finding has the largest value and its line.
+        Such a check asks whether the target was reached, for instance. The finding shows the largest value as the best,
+        as it is for an accuracy, and its line. If no event has a number, the finding says so instead. Nothing is added
+        if the key has no events.
         """
         check = self.rule.any_check
         if check is None or not self.event_count or self.is_any_check_met:

@@ -139,12 +139,15 @@ def against_reference(
 
 
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
-    """Return the outcome for a submission's `mean`: it fails below the least mean of the chosen reference point.
+    """Return the outcome for `mean`, the mean epochs (or samples) with which the runs of a submission converged.
 
-    If it passes below the mean of that point, `scaling` is above 1.
+    - Below the least mean of the chosen reference point: it fails.
+    - From the least mean up to the point's mean: it passes, and `scaling` is above 1.
+    - From the point's mean on: it passes, and `scaling` is 1.
     """
     point = chosen.point
-    max_speedup = point.mean / point.least  # rcp_checker stores this quotient, so its rounding counts
+    # This equals point.least but for rounding. We divide twice because rcp_checker stores the quotient.
+    max_speedup = point.mean / point.least
     least_mean = point.mean / max_speedup
     passed = mean >= least_mean
     scaling = 1.0
@@ -217,17 +220,16 @@ def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allo
 
     - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs
     - std: the standard deviation of all these runs
-    - least: the lowest mean with which the runs of a `submission` pass. It is the lowest one that can be chance, less
-      `allowed_samples`, by which the rules of a benchmark let a result converge earlier; 0 for most benchmarks.
-
-    The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
+    - least: the lowest mean with which the runs of a `submission` pass. Below it they are faster than chance explains.
+      `allowed_samples` lowers it further, where the rules let a result converge earlier. It is 0 for most benchmarks,
+      and above 0 only for a benchmark that counts samples, not epochs.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     values = sorted(record[unit])
-    # The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
     # As in rcp_checker, the record names the benchmark: its name may differ from that of the submission.
     dropped = rounds.dropped_runs(record["Benchmark"])
     kept = values[dropped : len(values) - dropped]
+    # The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
     mean = _numpy_sum(kept) / len(kept)
     std = _numpy_std(values)
     least = _least_mean(mean, std, reference_runs=len(kept), submission_runs=submission.runs)

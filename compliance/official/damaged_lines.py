@@ -24,8 +24,12 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings of a log with damaged lines, each marked by whether the official checker reports it, too.
 
-    `ours` are the findings of our reader; at least one must be about a damaged line. Findings that only a reading in
-    the way of mlperf-logging's parser gives are added.
+    `ours` are the findings of our reader. At least one must be about a damaged line.
+
+    - If all are about damaged lines, and the official checker ends at one of these lines, that is all.
+    - Otherwise the log is read a second time, as mlperf-logging's parser reads it. Two kinds of findings are added:
+      those of the second reading whose rule no finding of `ours` is about, and an error at the first line that the
+      parser cannot read, if `ours` has no error at any such line.
     """
     is_only_damage_found = all(_is_about_damage(finding) for finding in ours)
     if is_only_damage_found:
@@ -33,13 +37,15 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
         if any(finding.official for finding in marked_by_damage):
             return tuple(marked_by_damage)  # the official checker ends there, so the rest of the log changes nothing
 
+    # The findings and the unreadable lines of the second reading.
     second = _judge_as_parser_reads(path, ruleset)
     marked = _mark_official(ours, second.unreadable_lines, broken_rules={finding.rule for finding in second.findings})
 
     is_unreadable_line_named = any(_is_damage_error_at(finding, second.unreadable_lines) for finding in ours)
     if second.unreadable_lines and not is_unreadable_line_named:
         first_unreadable = min(second.unreadable_lines)
-        model = next(finding for finding in marked if _is_about_damage(finding))  # for its rule and its words
+        # A template: the new error has the rule and the words of this finding.
+        model = next(finding for finding in marked if _is_about_damage(finding))
         marked.append(replace(model, severity="error", line=first_unreadable, official=True))
 
     rules_of_ours = {finding.rule for finding in ours}

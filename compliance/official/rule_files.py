@@ -239,7 +239,10 @@ def load(name: str) -> RuleFile:
     """Read the rule file `name`, such as training_4.0.0/common.yaml.
 
     KEY blocks are the rules of one key each. BEGIN is the code before the first event, and END has the checks after the
-    last one. Raises ValueError for any other block or field, and for a rule that names a key without one.
+    last one. `evaluation_field` is the metadata field by whose values stable_diffusion joins its metrics; empty for
+    other benchmarks.
+
+    Raises ValueError for any other block or field, and if a rule refers to a key that has no rule.
     """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
@@ -252,7 +255,7 @@ def load(name: str) -> RuleFile:
         if kind == "KEY" and fields.keys() <= _FIELDS:
             rules[key] = _rule_of_block(name, fields, key_by_state_name)
         elif kind == "BEGIN" and fields.keys() == {"CODE"}:
-            # The BEGIN of stable_diffusion is not code that we can run: `evaluation_field` stands for it.
+            # We cannot run the BEGIN of stable_diffusion, which joins metrics. `evaluation_field` is kept in its place.
             evaluation_field = _field_that_joins_metrics(fields["CODE"])
             if not evaluation_field:
                 begin = _parsed(statements, fields["CODE"], name, key)
@@ -366,9 +369,9 @@ def _checks(name: str, key: str, texts: str | list[str], key_by_state_name: Mapp
 
 
 def read_check(name: str, key: str, text: str, key_by_state_name: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Parse the expression `text`, which the rule file `name` has as a check of the events of `key`.
+    """Parse `text`, the code of a check that the rule file `name` makes of the events of `key`.
 
-    In the expression, `v` is the event and `s` the state. `key_by_state_name` has for each name in the state the key
+    In the text, `v` is the event and `s` the state. `key_by_state_name` has for each name in the state the key
     whose events set it. For instance, if the events of run_start set `run_started`:
 
         s['run_started']      -> a check of order: this event comes after a run_start
@@ -377,16 +380,16 @@ def read_check(name: str, key: str, text: str, key_by_state_name: Mapping[str, s
         'file' in v['metadata'] -> a check of the metadata
         ll.timestamp < 9      -> a check of the time
 
-    Raises ValueError if the form of the expression is not known.
+    Raises ValueError if the form of the text is not known.
     """
-    code = _parsed(expression, text, name, key)
+    code = _parsed(expression, text, name, key)  # `expression` is the function that compiles the text
     node = ast.parse(text.strip(), mode="eval").body
     normal_text = ast.unparse(node)  # the expression with single quotes and normal blanks
 
     other_key = _key_that_sets_state(normal_text, key_by_state_name)
     order = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)  # only a name of the state
     if other_key and order:
-        must_come_first = order["negation"] is not None
+        must_come_first = order["negation"] is not None  # before the events of `other_key`
         return Check(node=node, code=code, aspect="order", other_key=other_key, must_come_first=must_come_first)
     return Check(node=node, code=code, aspect=_aspect(normal_text), other_key=other_key)
 

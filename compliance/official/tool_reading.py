@@ -47,9 +47,10 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event. Once rcp_checker would have ended with an error, only the times are read.
+        """Read the next event as result_summarizer and rcp_checker do.
 
-        The error is kept as `problem`, such as "line 7: run_stop without 'status'".
+        rcp_checker ends at its first error. This error is kept as `problem`, such as "line 7: run_stop without
+        'status'". Later events then only give times, which result_summarizer reads.
         """
         self._read_time(event)
         if self._problem:
@@ -57,6 +58,7 @@ class ToolReader:
         try:
             self._read_convergence(event)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
+            # A KeyError names the missing field. The other errors, of bad values, are quoted in the same place.
             self._problem = f"line {event.line}: {event.key} without {printable(str(error), 80)}"
 
     def result(self) -> ToolReading:
@@ -121,9 +123,11 @@ class ToolReader:
             return
         if self._benchmark == STABLE_DIFFUSION:
             counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
-            self._last_trained = min(counts_at_target)  # raises the ValueError if the list is empty
+            # The earliest evaluation at the target counts as the last one. An empty list raises the ValueError.
+            self._last_trained = min(counts_at_target)
         if self._last_trained is None:
-            raise KeyError("an evaluation before it")  # `take` makes a `problem` of it: "run_stop without ..."
+            # `take` makes a `problem` of it: "line 7: run_stop without 'an evaluation before it'".
+            raise KeyError("an evaluation before it")
         self._to_target = self._last_trained
 
 

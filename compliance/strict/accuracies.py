@@ -60,9 +60,11 @@ def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    Nothing is reported if the run has no evaluations, or if it started 4 epochs from each evaluation to the next. Some
-    such runs state other numbers, such as epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs. Otherwise
-    the stated numbers decide. A breach is
+    There are two ways to count. The epochs that started from each evaluation to the next are counted first. If there
+    were always 4, the run is on schedule, whatever epochs its evaluations state. Some such runs state epochs 3, 6 and
+    10 for the evaluations after 4, 8 and 12 epochs.
+
+    Otherwise the stated epochs are checked. Nothing is reported if there are no evaluations. A breach is
 
     - a first evaluation after epoch 4,
     - more than 4 epochs from one evaluation to the next; if `exact` is true, also fewer than 4,
@@ -192,7 +194,9 @@ def _is_whole(count: float, tolerance: float) -> bool:
 def check_curve(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
     """Report accuracies that no training of ResNet-50 gives, by the bounds of the rule `accuracy-curve`.
 
-    A run that reached `target` after few evaluations (bound `evaluations`) is only checked for its best accuracy.
+    - The best accuracy is always checked.
+    - The evaluations up to the first one at `target` are checked if there are at least `bounds["evaluations"]` of them.
+      They are not checked if no evaluation reached the target.
     """
     bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)

@@ -51,21 +51,22 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
-    """Return what is equal in two runs of one submission, and so shows that one is a copy; empty if nothing is.
+    """Return words for what shows that one run of a submission is a copy of another; "" if nothing does.
 
     The text begins a sentence that the caller ends: "its times are" + "those of result_1.txt". It names the first of
+    these that is equal in both runs:
 
-    - start, end and accuracies together,
-    - times and accuracies together,
-    - the start alone,
-    - times or accuracies alone.
+    - start, end and accuracies together
+    - times and accuracies together
+    - the start alone
+    - times or accuracies alone
 
     The last two count only if the benchmark is one of this project's (`ours`). Logs of other benchmarks may hold few
     accuracies and coarse times, which are equal more easily.
     """
     marks_of_other = marks(other)
     equal_marks = {mark.what for mark in marks(run) if mark in marks_of_other}
-    if "run" in equal_marks:
+    if "run" in equal_marks:  # the mark of start, end and accuracies together
         return "its start, end and accuracies are"
     if equal_marks == {"times", "accuracies"}:
         return "its times and accuracies are"
@@ -80,13 +81,15 @@ def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str
 
 
 def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
-    """Return what two runs share more often than two trainings do by chance; empty if there is nothing.
+    """Return in words the first suspicious likeness of two runs; "" if there is none. Compared are, in this order:
 
-    The text is that of the first comparison that finds something: the counts of right images, the intervals, then the
-    losses. It begins a sentence that the caller ends: "3 of 9 losses of step_windows are" + "those of result_1.txt".
+    - the counts of right (correctly classified) images in the evaluations
+    - the intervals: the durations of epochs and other parts. Equal ones are reported only if the chance of so many
+      equal intervals is at most 10 ** -`least_digits`.
+    - the losses of the step_windows
 
-    Equal intervals are found if their chance is 10 ** -`least_digits` or less. Call it for this project's benchmarks
-    alone: the chances were measured there.
+    The text begins a sentence that the caller ends: "3 of 9 losses of step_windows are" + "those of result_1.txt".
+    Call it only for this project's benchmarks, because the chances were measured there.
     """
     return (
         _describe_equal_counts(run, other)
@@ -99,14 +102,15 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) 
 
 
 def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Return how many counts of right (correctly classified) images are equal in the evaluations of two ResNet runs.
+    """Describe suspiciously equal evaluations of two ResNet runs, by their numbers of correctly classified images.
 
-    The text begins a sentence that the caller ends: "5 of 9 counts of right images are" + "those of result_1.txt". It
-    is empty if chance explains the equal counts, if the log does not state eval_samples, or for another benchmark. The
-    first of these that chance does not explain is described:
+    These numbers are compared first, then their rises from one evaluation to the next. Equal rises show a copied curve
+    that was moved up or down. The text begins a sentence that the caller ends: "5 of 9 counts of right images are" +
+    "those of result_1.txt". It is "" if
 
-    - equal counts in the n-th evaluations of both runs
-    - equal rises from one count to the next, which show a copied curve that was moved up or down
+    - chance explains the equal numbers and the equal rises,
+    - the log does not state eval_samples, or
+    - the benchmark is another one.
 
     A value that is equal in several places counts once, because a run that diverged finds the same images each time.
     """
@@ -116,6 +120,7 @@ def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     evaluations = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:evaluations]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:evaluations]]
+    # A bound on the chance that the two runs agree in one evaluation.
     chance_of_one = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
     if chance_of_one is None:  # there is no bound on the chance for such accuracies
         return ""
@@ -124,7 +129,7 @@ def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
     for what, series, other_series in (
         ("counts", counts, other_counts),
-        ("rises", _rises(counts), _rises(other_counts)),  # `chance_of_one` bounds these, too: rises vary even more
+        ("rises", _rises(counts), _rises(other_counts)),  # they vary more than counts, so the bound holds
     ):
         # A value counts once, because a run that diverged finds the same images each time.
         equal = len(_values_at_same_place(series, other_series))
@@ -138,13 +143,15 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
 
         bound = 1 / sqrt(pi N a (1 - a))
 
-    N is `samples`, and a is the mean of `accuracies`. None if the formula gives no chance below 1.
+    N is `samples`, and a is the mean of `accuracies`. None if the formula gives no chance below 1, if there are no
+    accuracies, or if one is not between 0 and 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
-    # The difference of two counts has the variance 2 N a (1 - a) if the errors of the runs are independent. They are
-    # correlated, so a quarter of it is taken: v. A normal difference is 0 with the chance 1 / sqrt(2 pi v).
+    # If the errors of two runs are independent, the difference of their counts has the variance 2 N a (1 - a). Two runs
+    # err on many of the same images, so the difference varies less. We take a quarter: v = N a (1 - a) / 2.
+    # A normal difference is 0 with the chance 1 / sqrt(2 pi v), and 2 pi v = pi N a (1 - a).
     # For N = 50,000 and a = 0.76 the bound is 0.006. In published submissions, 16 of 13,332 counts are equal: 0.0012.
     square_of_inverse_chance = math.pi * samples * mean * (1 - mean)
     if square_of_inverse_chance <= 1:
@@ -164,14 +171,15 @@ def _rises(counts: Sequence[int]) -> list[int]:
 
 
 def _least_beyond_chance(places: int, chance: float) -> int:
-    """Return the least number of equal places in two runs that cannot be explained by chance.
+    """Return the least number of equal values of two runs that chance does not explain.
 
-    `chance` is the chance that one of the `places` is equal. The number is at least 3, and so high that fewer than one
-    submission in 1,000 reaches it by chance. (A submission of 5 runs has ten pairs of runs.) If even all places may be
-    equal by chance, the number is `places` + 1, which is never reached.
+    The values of the runs are compared at `places` positions. `chance` is the chance that they are equal at one of
+    them. The number is at least 3. It is so high that fewer than one submission in 1,000 has two runs that reach it by
+    chance: any of the ten pairs of its 5 runs may. If even `places` equal values may be chance, the number is
+    `places` + 1, which is never reached.
     """
     for count in range(LEAST_EQUAL_VALUES, places + 1):
-        chance_of_two_runs = math.comb(places, count) * chance**count  # at most
+        chance_of_two_runs = math.comb(places, count) * chance**count  # an upper bound (union bound)
         if _PAIRS_OF_RUNS * chance_of_two_runs < _MOST_CHANCE_OF_COUNTS:
             return count
     return places + 1
@@ -207,11 +215,11 @@ class _EqualIntervals(NamedTuple):
 
 
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
-    """Return how many intervals are equal in two runs to the clock's tick: epochs, blocks, evaluations and windows.
+    """Describe suspiciously equal durations (intervals) of the epochs, blocks, evaluations and windows of two runs.
 
     The text begins a sentence that the caller ends: "51 of 90 intervals are, to the clock's tick," + "those of
-    result_1.txt". It is empty if fewer than 3 intervals are equal, or if as many are equal by chance more often than
-    once in 10 ** `least_digits`.
+    result_1.txt". It is "" if fewer than 3 intervals are equal, or if the chance of so many equal intervals is above
+    10 ** -`least_digits`.
 
     The n-th interval of a kind in one run is compared with the n-th in the other. The chances of the kinds are
     multiplied: their logarithms are added.
@@ -231,22 +239,24 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: fl
 
 
 def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
-    """Count the equal intervals of two runs, place by place, and estimate the chance that a pair is equal by accident.
+    """Count the equal intervals of two runs, place by place, and estimate the chance of one equality by accident.
 
-    The chance is the share of equal intervals at neighbouring places: these are similarly long, and equal by accident
-    only. A place with an interval of 0 is not compared.
+    For the chance, each interval of one run is compared with the intervals of the other run up to _NEIGHBOURS places
+    away. These are similarly long, and equal by accident only. The chance is the share of equal pairs among them.
+
+    A place is left out if either run has an interval of 0 there. As a neighbour of another place, it counts as unequal.
     """
     count = min(len(intervals), len(others))
     places = [place for place in range(count) if intervals[place] > 0 and others[place] > 0]
     equal = sum(intervals[place] == others[place] for place in places)
-    pairs = 0
+    pairs = 0  # of an interval and a neighbour in the other run
     equal_pairs = 0
     for place in places:
         first_neighbour = max(0, place - _NEIGHBOURS)
         last_neighbour = min(count - 1, place + _NEIGHBOURS)
         for neighbour in range(first_neighbour, last_neighbour + 1):
             if neighbour != place:
-                # Each pair is counted from both of its ends, which leaves the share as it is.
+                # Most pairs are met twice, once from each of their ends. This hardly changes the share.
                 pairs += 2
                 equal_pairs += intervals[place] == others[neighbour]
                 equal_pairs += intervals[neighbour] == others[place]

@@ -177,12 +177,14 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Take an event step_window, about the steps between two lines of progress.
 
-        Its loss and its time are always kept, to compare the run with others. Its sums and comparisons stop once there
-        are FINDINGS_PER_RULE faults.
+        - Its loss and its time are kept to compare the run with others. A malformed event leaves a gap in their places.
+        - A malformed event is a fault, and nothing more is done with it.
+        - The first event of a run gives the plan of the steps that are due in each window.
+        - It is added to the sums and compared, until there are FINDINGS_PER_RULE faults.
         """
         window = dataclass_of(schema.StepWindow, event.value)
         position = dataclass_of(schema.InWindow, event.metadata)
-        self._keep_loss_and_time(window)
+        self._keep_loss_and_time(window)  # of None, too, which leaves a gap
         if window is None or position is None or not _is_possible(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return

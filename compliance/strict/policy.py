@@ -53,13 +53,13 @@ class Policy:
         `benchmark_asked` is the benchmark that the log must be of; None allows any.
 
         Rules may hold for some benchmarks or one division only. At the end, the findings of rules that do not hold for
-        this run are dropped, also those of single events, and a note names each such rule. A rule for some benchmarks
-        holds for a run only if this project has the run's benchmark in this round.
+        this run are dropped, also those of single events, and a note names each such rule. If the ruleset does not
+        define the run's benchmark, no rule for some benchmarks holds.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
         division = run.stated_text(schema.SUBMISSION_DIVISION)
-        benchmark = self.ruleset.benchmarks.get(name)  # None: this project does not have it in this round
+        benchmark = self.ruleset.benchmarks.get(name)  # None: the ruleset does not define it
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
         self._check_summary()
@@ -72,7 +72,7 @@ class Policy:
             # their findings are dropped.
             self._check_project_log(benchmark)
 
-        name_if_in_round = name if benchmark is not None else None
+        name_if_in_round = name if benchmark is not None else None  # None: no rule for some benchmarks holds
         self.collector.drop_inapplicable_rules(name_if_in_round, division)
         if division == "closed":  # last: it looks at the findings that are left
             self._note_rules_for_benchmark_data()
@@ -158,8 +158,12 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        Any run is checked for its throughputs, its accuracies, its pace and its target. Further rules hold for logs of
-        this project, closed runs, and ResNet.
+        Any run is checked for its throughputs, its accuracies, its pace and its target. Some runs are checked for more:
+
+        - logs of this project on the benchmark's data: for the bytes of the data set
+        - closed ResNet runs: by the checks of written.yaml, such as those of hyperparameters
+        - closed runs: for their numbers of samples
+        - ResNet runs: for their evaluations
         """
         run = self.run
         is_closed = division == "closed"
@@ -172,7 +176,8 @@ class Policy:
         if run.is_project_log and states_benchmark_data(run, benchmark):
             self._check_bytes_of_data_set(benchmark)
         if is_closed and is_resnet:
-            self.collector.findings += self._written_findings()
+            self.collector.findings += self._written_findings()  # by the checks of written.yaml
+        # An open run is not checked for its counts. A closed one is, and the answer is whether it is on its data set.
         is_closed_on_its_data = is_closed and self._check_counts_of_closed_run(benchmark)
         if is_resnet:
             self._check_resnet_evaluations(benchmark, is_closed_on_its_data=is_closed_on_its_data)
@@ -187,8 +192,12 @@ class Policy:
     def _check_counts_of_closed_run(self, benchmark: Benchmark) -> bool:
         """Report a closed run that does not state the benchmark's numbers of samples.
 
-        Return whether the run is on the benchmark's data set. The accuracies may show that it is, although it states a
-        wrong eval_samples. Such a run only gets a warning.
+        Return whether the run is on the benchmark's data set.
+
+        - It states the benchmark's numbers: True.
+        - Only eval_samples is wrong, and the accuracies of a ResNet run show this: a warning, and True. They show it if
+          all of them fit the benchmark's eval_samples (accuracy * eval_samples is whole), but not all fit the stated.
+        - Anything else: the wrong numbers are reported, and False.
         """
         if states_benchmark_data(self.run, benchmark):
             return True
@@ -282,11 +291,13 @@ class Policy:
             self._add_breach("target-status", last.line, actual)
 
     def _check_reached(self, reaching: Evaluation, division: str) -> None:
-        """Check a run that reached the target at the evaluation `reaching`. The run must have a run_stop.
+        """Check a run that first reached the target at the evaluation `reaching`. The run must have a run_stop.
+
+        Only the first of these that applies is reported:
 
         - The run's status is not success: a breach.
-        - The evaluation came after run_stop by more than `after_stop_ms`, a bound of the rule: a breach.
-        - A closed run went on after this evaluation: a note, because it may.
+        - The evaluation came after run_stop by more than `after_stop_ms`, a bound of the rule target-status: a breach.
+        - It is not the last evaluation of a closed run: a note. Such a run may go on after it reached the target.
         """
         run = self.run
         assert run.stop is not None

@@ -177,18 +177,20 @@ class ProjectLog:
     def _window_beyond_peak(self) -> Iterator[Fault]:
         """Yield the fastest window of a ResNet run if its images/s exceed what the machines can do at their peak.
 
-        A setting RECIPE.image_size that is not a number of pixels is a fault itself, because the peak depends on it.
+        The peak depends on the setting RECIPE.image_size. If it is absent or not a number of pixels, this is a fault.
+        Nothing is yielded for other benchmarks, for a header without nodes, or if the peak is not known.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
             return
         pixels = self.run.settings.get("RECIPE.image_size")
+        # COUNT wants a number above 0, but takes 224.0, too, so the type is tested first. None: the setting is absent.
         if type(pixels) is not int or not has_type(pixels, COUNT):
             yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
         cores = sum(node["cores"] for node in nodes)
         cards = self._cards_of(nodes)
-        most = most_images_per_s(cards, cores, pixels)
+        most = most_images_per_s(cards, cores, pixels)  # at the peak; None if it is not known
         fastest = self.order.measured.fastest
         if most is not None and fastest.images_per_s > most:
             devices = f"{len(cards)} cards" if cards else f"{cores} cores"
@@ -234,8 +236,13 @@ class ProjectLog:
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a fault if the number of telemetry samples is too small or too large for the time of the run.
 
-        A sample is due on each node every TELEMETRY_S seconds. The least number covers run_start to run_stop. The most
-        covers all of the log up to telemetry_summary.
+        A sample is due on each node every TELEMETRY_S seconds. There must be
+
+        - at least half of the samples that are due from run_start to run_stop, and
+        - at most 1.5 times the samples that are due from the beginning of the log to telemetry_summary, and 10 for each
+          node in addition.
+
+        Nothing is yielded if the log does not state the samples, TELEMETRY_S or run_start.
         """
         run = self.run
         summary = run.first_event(schema.TELEMETRY_SUMMARY)

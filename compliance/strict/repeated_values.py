@@ -121,13 +121,13 @@ def _consequences_in_any_run(run: LoggedRun, summary: schema.RunSummary) -> list
 
 
 def _consequences_in_some_runs(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the values that follow from other values in some runs only.
+    """Return what some values must be because of other values, if the run's device, seed or optimizer demands it.
 
-    - On a CPU, PRECISION must be fp32.
-    - The event seed must equal the setting SEED, unless SEED is -1, which asks for any seed, or the run was resumed: a
-      resumed run keeps its first seed.
-    - The event of the base learning rate must equal the recipe's rate for the run's global batch. This follows only if
-      the optimizer is known and the recipe has such a rate.
+    - If the run is on a CPU, PRECISION must be fp32.
+    - If SEED is not -1 and the run was not resumed, the logged event `seed` must equal the setting SEED. -1 asks for
+      any seed, and a resumed run keeps its first seed.
+    - If the optimizer is known and the recipe has a base learning rate, the logged event for this rate, such as
+      `lars_opt_base_learning_rate`, must equal the recipe's rate for the run's global batch.
     """
     settings = run.settings
     expectations = []

@@ -112,13 +112,12 @@ class RunOrder:
 
         Its time is compared with the latest time of the events of KEYS_OF_THE_CLOCK so far.
 
-            key                  may go back by   more is a breach of   after run_stop
-            _KEYS_OF_EVERY_RANK  any time         -                     allowed
-            KEYS_OF_THE_CLOCK    0.1 s            time-order            a breach of event-order
-            any other key        0 s              event-order           allowed
+        - _KEYS_OF_EVERY_RANK are not checked, because each rank logs them by its own clock.
+        - KEYS_OF_THE_CLOCK decide the score. They may go back by 0.1 s, because clocks are corrected during the run
+          (rule time-order). They must not come after run_stop (rule event-order).
+        - Any other key may not go back at all (rule event-order). It may come after run_stop.
 
-        Each rank logs its own _KEYS_OF_EVERY_RANK, by its own clock. The 0.1 s are for clocks that are corrected during
-        the run. A breach of event-order only warns.
+        A breach of event-order only warns.
         """
         if event.key in _KEYS_OF_EVERY_RANK:  # each rank logs these by its own clock
             return
@@ -152,15 +151,15 @@ class RunOrder:
     def _start_run(self, event: Event) -> None:
         """Begin the run at its first run_start. The time of any later run_start is only compared with the first.
 
-        Report a breach if a block, epoch or evaluation started on an earlier line of the log. The time of the first
-        of these is checked, too: it could not be compared with run_start before.
+        Report a breach if a block, epoch or evaluation started on an earlier line of the log. The first such event is
+        then also checked for a time before run_start. This time was not known when the event was read.
         """
         first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
             self._compare_time_with_first(event, first)
             return
         self.measured.run_starts(event)
-        early_start = self._early_start
+        early_start = self._early_start  # the first start of a block, epoch or evaluation above run_start
         if early_start is not None:
             self._add_breach(ORDER, early_start, f"{early_start.key} above run_start")
             self._check_not_before_start(early_start, event.time_ms)  # only now is run_start known
@@ -262,11 +261,11 @@ class RunOrder:
         return _OpenPart(event, number)
 
     def _open_evaluation(self, event: Event, number: int | None) -> _OpenPart:
-        """Return the evaluation that starts at an event with the epoch `number`. From now on it lacks an accuracy.
+        """Return the evaluation that starts at an event with the epoch `number`. Its accuracy is still to come.
 
         Report a breach if the previous evaluation has no accuracy, or if `number` is not the epoch to evaluate now.
         """
-        # `_start_part` has reported a previous evaluation that never stopped. It is not reported again here.
+        # If the previous evaluation is still open, `_start_part` has reported it already. One report is enough.
         is_previous_still_open = "eval" in self._open_parts
         if self._evaluation_without_accuracy is not None and not is_previous_still_open:
             self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
@@ -274,7 +273,7 @@ class RunOrder:
         if number != epoch_to_evaluate:
             self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
         evaluation = _OpenPart(event, number)
-        self._evaluation_without_accuracy = evaluation
+        self._evaluation_without_accuracy = evaluation  # until its accuracy comes
         return evaluation
 
     def _stop_part(self, event: Event) -> None:
@@ -364,11 +363,12 @@ class RunOrder:
         """Keep an accuracy with the number of its epoch, and check that number. The number is
 
         - the count of the accuracies so far (1, 2, ...) if the event states no epoch. Benchmarks that count samples or
-          steps state none, and nothing is checked.
+          steps state none. This number is not checked.
         - the stated epoch, if it is a whole number.
         - `epochs_counted` if the stated epoch is anything else, which is reported.
 
-        The number must be that of the evaluation that the accuracy is of, and not ahead of the training.
+        The last two are checked: the number must equal the epoch of the evaluation that waits for its accuracy. It must
+        not be above the epochs started so far by more than a bound allows.
         """
         if "epoch_num" not in event.metadata:
             accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
@@ -382,14 +382,16 @@ class RunOrder:
         self._check_not_ahead_of_training(event, number)
 
     def _match_accuracy_with_evaluation(self, event: Event, number: int) -> None:
-        """Take an accuracy of epoch `number` as that of the evaluation that started last.
+        """Take an accuracy of epoch `number` as that of the evaluation that waits for its accuracy.
 
-        - This evaluation has no accuracy yet: warn if it is of another epoch.
-        - It has an accuracy already: report a breach. Nothing is reported if the log has no eval_start at all.
+        - An evaluation waits: it takes this accuracy. Warn if their epochs differ.
+        - No evaluation waits, but the log has had an eval_start: report a breach.
+        - The log has had no eval_start: report nothing.
         """
-        evaluation = self._evaluation_without_accuracy
+        evaluation = self._evaluation_without_accuracy  # the one that waits; None if none does
         self._evaluation_without_accuracy = None
         if evaluation is not None:
+            # This warns only if the two numbers differ.
             self._warn_of_other_number(event, "an accuracy of epoch", number, evaluation.number)
         elif self.run.number_of_events(schema.EVAL_START):
             self._add_breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")

@@ -15,8 +15,12 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cut gradients of one type, in the order in which they are computed, into buckets of at most `limit_mib` MiB.
 
-    `sizes` maps each gradient to its bytes. The last bucket is small (TAIL_MIB). A gradient larger than the limit is a
-    bucket by itself. Returns the names in each bucket.
+    - The first bucket is closed once it holds HEAD_MIB, so that its all-reduce starts early.
+    - The last bucket holds at most TAIL_MIB, because no computation is left to hide its all-reduce behind. If the last
+      gradient is larger than that, there is no such bucket.
+    - A gradient larger than the limit is a bucket by itself.
+
+    `sizes` maps each gradient to its bytes. Returns the names in each bucket.
     """
     limit_bytes = limit_mib * ops.MIB
     # The user may set a limit below HEAD_MIB or TAIL_MIB.
@@ -78,7 +82,11 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
         before: compute a, all-reduce a, compute b, all-reduce b
         after:  coalesce_tensor (a, b), compute a, compute b, all-reduce (a, b), depend a, depend b
 
-    `limit_mib` is the most that several gradients in a bucket may have together.
+    `coalesce_tensor` makes a and b slices of one buffer, the bucket. `depend a` makes the later readers of a wait for
+    the all-reduce of the bucket.
+
+    `limit_mib` is the most that several gradients in a bucket may have together. With `one_stream`, the all-reduces run
+    on the stream that computes, so nothing overlaps with them.
     """
     block = main.global_block()
     parameters_by_gradient = ops.parameters_by_gradient(block)

@@ -135,11 +135,13 @@ class _Matcher:
 
         - relu(bn(conv)): the pattern has no `add`.
         - relu(bn(conv) + bn(conv)): it has an `add`, and the `second` bn(conv).
-        - relu(bn(conv) + image): it has an `add`, and `second` is None. An image is any other addend, also a bn(conv)
-          that `resnet_unit` cannot compute together with the first one.
+        - relu(bn(conv) + shortcut): it has an `add`, and `second` is None. The shortcut is any other image, or a
+          bn(conv) that `resnet_unit` cannot compute together with the first one.
 
-        `resnet_unit` must be able to compute the first bn(conv). Else there is no pattern.
+        `resnet_unit` must be able to compute the first bn(conv), which in an addition is the input X. Else there is no
+        pattern. X and Y are never exchanged.
         """
+        # `_side` returns a bn(conv) that `resnet_unit` can compute; None for anything else.
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         if add is None:  # relu(bn(conv))
             first = self._side(relu.input("X")[0])
@@ -189,7 +191,7 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
     """Insert, before the relu of a matched pattern, the `resnet_unit` operator that computes the same.
 
     - relu(bn(conv) + bn(conv)): `pattern.second` is the second convolution with its batch norm.
-    - relu(bn(conv) + image): `pattern.second` is None, and `pattern.add` adds the image.
+    - relu(bn(conv) + shortcut): `pattern.second` is None, and `pattern.add` adds the shortcut, its input Y.
     - relu(bn(conv)): `pattern.second` and `pattern.add` are None.
 
     The operator reads and writes the variables of the pattern's operators, which the caller removes. It also writes a
@@ -202,12 +204,13 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
     outputs: Slots = {"Y": relu_output, "BitMask": [mask.name]}
     # Slot names end in X for the first convolution and in Z for the second, as `FilterX` and `FilterZ`.
     for slot_ending, side in (("X", pattern.first), ("Z", pattern.second)):
+        # `slot` is of the `resnet_unit`, `replaced_slot` of the convolution or the batch norm.
         for slot, replaced_slot in _INPUTS.items():
             inputs[f"{slot}{slot_ending}"] = _side_operands(side, replaced_slot)  # empty if the side is None
         for slot, replaced_slot in _OUTPUTS.items():
             outputs[f"{slot}{slot_ending}"] = _side_operands(side, replaced_slot)
-    if pattern.add is not None and pattern.second is None:  # relu(bn(conv) + image)
-        inputs["Z"] = pattern.add.input("Y")
+    if pattern.add is not None and pattern.second is None:  # relu(bn(conv) + shortcut)
+        inputs["Z"] = pattern.add.input("Y")  # the shortcut: `match` takes X as the bn(conv)
 
     # AMP decides by the relu's name scope whether the operator runs in half precision.
     scope = {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}

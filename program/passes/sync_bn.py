@@ -126,9 +126,9 @@ class _CpuEquivalent:
         scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
 
-        # Paddle's batch norm is the fastest way to a rank's mean and variance. Its slot SavedVariance gets
-        # 1 / sqrt(variance + epsilon), here with an epsilon of 0. `_batch_norm` does not change the running statistics.
-        # `_normalize` overwrites what it writes to `out`.
+        # Paddle's batch norm is called only for this rank's mean and variance, because it is the fastest way to them.
+        # Its slot SavedVariance gets 1 / sqrt(variance + epsilon), here with an epsilon of 0. Its output in `out` is
+        # overwritten by `_normalize` below. The running statistics stay as they are.
         saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
         self._append("pow", self.variance, to=self.variance, factor=-2.0)  # from 1 / sqrt(variance) to variance

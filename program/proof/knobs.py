@@ -37,13 +37,14 @@ _FUSIONS = (
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """Prove that the knobs of STRATEGY changed a built program as they should.
 
-    `asked` has the knobs as the user set them, with None for an open one. In `decided` each of these is on or off.
+    `asked` has the knobs as the user set them. None means that the user left a knob to the program. `decided` has the
+    same knobs, with on or off in place of None. Only cuDNN's knobs may still be None in it.
 
     - fusions and merged updates: see `_check_fusions`.
     - cuDNN's flags: Paddle has the values that the user gave.
     - `perturb_input`: if it is on, an input is moved.
-    - `fuse_grad_size_in_MB`: the buckets of the all-reduce keep to it and use it. With one rank there are no
-      buckets, so any value except the default is refused.
+    - `fuse_grad_size_in_MB`: no bucket of several gradients is larger than this limit, and buckets are filled up to it.
+      With one rank there are no buckets, so any value except the default is refused.
 
     Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
     rule that does not hold.
@@ -79,11 +80,11 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove that the pass of each knob of `_FUSIONS` did all its work if the knob is on, and nothing if it is off.
 
-    `asked` says which knobs the user turned on. Returns in words what each pass did. Raises Refused for the first knob
-    that fails.
+    `asked` says which knobs the user turned on. Returns in words what each pass did that is on, and how many sums of
+    gradients `enable_addto` left. Raises Refused for the first knob that fails.
     """
-    made_by_knob = _count_made(block)
-    left_by_knob = _count_left(block)
+    made_by_knob = _count_made(block)  # how many operators, or gradients added to, each pass made
+    left_by_knob = _count_left(block)  # how many operators each pass could still replace
     proved = []
     for fusion in _FUSIONS:
         knob = fusion.knob
@@ -97,6 +98,7 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
         else:
             prove(made_count == 0, f"STRATEGY: {knob} is off and the program has {made_count} {fusion.made_noun}")
 
+    # These sums are no failure: `enable_addto` can only remove sums of gradients that a convolution makes.
     sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
     if decided.enable_addto and sums:
         proved.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
@@ -104,9 +106,12 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
 
 
 def _check_fusion_that_is_on(fusion: _Fusion, made_count: int, *, left_count: int, is_asked: bool) -> str:
-    """Prove that a pass that is on left nothing unchanged and, if the user asked for it, made something.
+    """Prove that a pass changed everything that it could: `left_count` is 0.
 
-    Returns in words what the pass made.
+    If `is_asked`, the user set the knob, and the pass must also have made something: `made_count` is above 0. Otherwise
+    the knob is on by default, and a program without anything to change is accepted.
+
+    Returns in words what the pass made. Raises Refused if a proof fails.
     """
     knob, made_noun, left_noun = fusion
     prove(left_count == 0, f"STRATEGY: {knob} is on and the program has {left_count} {left_noun}: set {knob}=0")
