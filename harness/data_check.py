@@ -45,7 +45,7 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
             by_part[part] = {"error": str(error)}
             continue
         seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
-        tested = _choose_samples(len(samples), seed)
+        tested = _choose_samples(len(samples), seed)  # numbers of samples
         first_fault = _first_undecodable(samples, tested) or _first_label_fault(data_module, samples, tested)
         by_part[part] = {
             "name": f"{part} ({samples.form})",

@@ -87,7 +87,7 @@ def _jpeg_fault(content: bytes) -> str:
         if segment.kind == START_OF_SCAN:
             has_scan = True
             if is_one_pass and _ends_with_marker(content, segment.end):
-                return ""  # without a search through all pixels
+                return ""  # whole: no search through all pixels is needed
     return f"{TRUNCATED}: no end marker follows its data"
 
 

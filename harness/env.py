@@ -333,7 +333,9 @@ class _Described(NamedTuple):
 
 
 def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
-    """Return the job that this process's environment and its system's config file describe, and check it.
+    """Read and check the job that this process's environment and its system's config file describe.
+
+    Returns it with the origins of its values and the environment that `resolve` returns. The two flags add checks:
 
     - `is_from_user`: also refuse paths of the wrong kind, and RESULT_FILE, because the trial loop sets that for each
       log. It is False if a launcher or run_and_time.sh has read this job and refused them already.
@@ -384,7 +386,8 @@ def main() -> int:
     # False if the job is resolved already: whoever resolved it has set the variable.
     is_from_user = "JOB_FROM_CONFIG" not in os.environ
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
-    # Without numpy the training program cannot be imported, so the checks of the job that it makes are skipped.
+    # Without numpy the training program cannot be imported, so what it refuses is not checked. A launcher leaves these
+    # checks to its nodes, which call this with --shell.
     checks_program = has_packages and not args.launch
     try:
         described = _describe(is_from_user=is_from_user, checks_program=checks_program)
@@ -395,7 +398,7 @@ def main() -> int:
     if is_from_user:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
-    if args.json and not has_packages:
+    if args.json and not has_packages:  # the checks of the training program were skipped
         print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
 
     if args.json:

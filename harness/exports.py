@@ -28,15 +28,15 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 
 
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
-    """Return the variables that a launcher needs to start the job on its nodes.
+    """Return the variables that a launcher needs to start the job on its nodes; lists of names have spaces between.
 
     - the container's settings (CONT_...), the number of nodes and the device
     - JOB_GIVEN: names of the variables that the user set and the launcher hands to the nodes. Those of the config file
       are left out, because run_and_time.sh reads that file itself on each node.
-    - JOB_SECRETS: names of variables with secrets
+    - JOB_SECRETS: names of the user's variables that hold secrets
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
-    names_of_job = {name for name in names() if name in user_environ}  # `names`: of all variables of a job
+    names_of_job = {name for name in names() if name in user_environ}  # `names` lists the variables that describe a job
     names_of_libraries = handed_on(user_environ, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes)
     handed_to_nodes = names_of_job.union(names_of_libraries)
     return {

@@ -294,7 +294,8 @@ def gpu_of(handle: Handle) -> Gpu:
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
-    is_in_use = processes or used_bytes > SERVICE_MIB * MIB  # a service may hold so much without being listed
+    # In use: a process is listed, or more memory is used than an unlisted service would hold.
+    is_in_use = processes or used_bytes > SERVICE_MIB * MIB
     displays = None
     if is_in_use:
         displays = _processes(DRAWING, handle)

@@ -95,9 +95,11 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
     `named_scores` are pairs of a system's name and its score. `given_spread` is the spread between repeated runs; it is
     used for systems with a single run. None takes it from those of the scores that are repeats of the same system.
 
-    A system with another number of devices than the base has no efficiency if it would be above MAX_PLAUSIBLE_RATIO: a
-    warning says so instead. Raises InputError for fewer than two systems, for scores of different units or protocols,
-    and if two systems share a run.
+    If a system has another number of devices than the base, its efficiency should be 1 or less. A warning is added if
+    it is above 1. If it is above MAX_PLAUSIBLE_RATIO, it is also left out.
+
+    Raises InputError for fewer than two systems, for scores of different units or protocols, and if two systems share
+    a run.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -113,7 +115,7 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
         # With as many devices as the base, the efficiency is just the speedup, which has no upper limit.
         has_other_device_count = row.devices != base.records[0].devices
         if row.efficiency is not None and has_other_device_count:
-            # There is a warning from just above 1, but only an impossible efficiency is dropped.
+            # An efficiency just above 1 only gets a warning. One above MAX_PLAUSIBLE_RATIO is left out, too.
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
             if row.efficiency > MAX_PLAUSIBLE_RATIO:
                 row = dataclasses.replace(row, efficiency=None)
@@ -297,12 +299,16 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, if at least one side is a single run.
 
-    There is no interval if a run did not converge, or without a spread that holds for both sides.
+    Its width comes from `between_runs`, the spread of single runs. There is no interval if
+
+    - `between_runs` is None,
+    - a run did not converge,
+    - one side has several runs, and the protocol does not average them by their mean.
     """
     counts = (len(base.runs), len(other.runs))
     runs_of_larger_side = max(counts)
     all_converged = all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)])
-    # The spread holds for single runs and for their plain means, not for a median or an olympic mean.
+    # The spread of single runs gives that of their mean. It does not give that of a median or an olympic mean.
     spread_holds = runs_of_larger_side == 1 or base.protocol.over_runs == "mean"
     if between_runs is None or not all_converged or not spread_holds:
         # One text for all cases, because several runs of each system help in all of them.

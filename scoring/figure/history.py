@@ -76,19 +76,24 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return the verdict whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
+    The ratio is that of the mean of the new runs to the mean of the past runs. For its interval, the mean of each host
+    counts as one value, if there are several hosts. Without an interval, the verdict is `cannot be told`.
+
     `hosts` names the host of each past run; None if not known. The line begins with the verdict and the new figure:
     `LOWER: 980 images/s ...` or `cannot be told: 980 images/s ...`.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
     new_mean = statistics.fmean(new_values)
+    # The levels are how many windows, runs and hosts were measured: "40 windows +-1.20%; 3 runs +-0.31%; one host".
     figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
 
-    # For the interval, the mean of each host is one value, because runs on one host are not independent.
+    # The runs on one host are not independent. If there are several hosts, each host counts once.
     independent_past = independent_values(past_values, hosts)
     independent_new = independent_values(new_values, hosts_of_runs(result.records))
     interval = ratio_interval(independent_past, independent_new)
     if interval is None:
+        # False: the new result is not called lower
         return Judgement(False, f"cannot be told: {figure}; {_too_few_in_words(len(past), len(independent_past))}")
     if spread.has_no_width(interval):
         says = "the figures have too few digits to tell how far runs lie apart"

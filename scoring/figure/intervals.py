@@ -31,14 +31,16 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
     The intervals need a figure that is made of windows, because their widths were calibrated for such figures. There
-    are none, and `method` says why, if:
+    are no intervals, and `method` says why, if:
 
-    - the figure is the log's own closing figure, or the time between two time stamps,
-    - the windows are running averages,
-    - the windows are printed summaries of epochs,
-    - the windows are too few or too uneven.
+    - `over_steps` is own_summary: the figure is the one that the log closes with. It has no standard deviation either.
+    - `over_steps` is run_time or between_stamps: the figure is the difference of two time stamps. It has no standard
+      deviation either.
+    - The log prints running averages, and `over_steps` averages these. They are not independent.
+    - `over_steps` is epoch_rates: the widths are not calibrated for printed summaries of epochs.
+    - The windows are too few or too uneven.
 
-    The first case has no standard deviation either; in the others it is that of the windows' rates.
+    From the third case on, the standard deviation is that of the windows' rates.
     """
     if protocol.over_steps == "own_summary":
         return Intervals(deviation=None, method="none: the log says one figure")
@@ -46,7 +48,7 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
         return Intervals(deviation=None, method="none: one run, and the protocol takes one difference of time stamps")
 
     deviation = spread.sd(run.rates)
-    # Only these two methods read the printed values, which are the running averages.
+    # Only these two methods average the printed values. If `cumulative`, the printed values are running averages.
     if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
         return Intervals(deviation=deviation, method="none: running averages are no independent windows")
     if protocol.over_steps == "epoch_rates":
@@ -57,8 +59,12 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return the intervals of a run, with the widths that published logs showed for windows of its kind and number.
 
-    `kind` is EPOCHS or ROWS. `deviation` is passed on into the result. Without intervals, the result's `method` says
-    why.
+    - `run_95` is where the mean of the whole run lies, and `interval_95` is the same.
+    - `repeat_95` is where the figure of another run lies; None if the windows are too few for it.
+    - `deviation` is the given one: the standard deviation of the windows' rates.
+
+    If the windows are too few or too uneven, all three intervals are None, and `method` says why. `kind` is EPOCHS or
+    ROWS.
     """
     windows = len(run.rates)
     calibrated_widths = calibration().run[kind]
@@ -67,8 +73,8 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         return Intervals(deviation=deviation, method=_why_no_width(calibrated_widths, kind))
 
     times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
-    half_share = width.half_width(spread.relative_sd(times))
-    # The windows are enough here. So they alone have no interval only if they are too uneven.
+    half_share = width.half_width(spread.relative_sd(times))  # half the width of `run_95`, as a share of the figure
+    # `windows_interval_95` is None for too few or too uneven windows. Here they are enough, so they are too uneven.
     if half_share > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
 
@@ -145,11 +151,13 @@ def _interval_by_protocol(
 
     `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """
+    # `needed` ends a text such as "none: 3 runs, order statistics need 5". The last one below says that the interval of
+    # a mean needs 2 runs.
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)
     if protocol.over_runs == "olympic_mean":
         return _interval_of_olympic_mean(values, runs_in_words, protocol.dropped_runs)
-    if hosts is not None and _some_host_ran_twice(hosts):  # runs on one host lie closer together than hosts do
+    if hosts is not None and _some_host_ran_twice(hosts):  # and there are two hosts or more
         return _interval_over_hosts(values, runs_in_words, hosts)
     bounds = _bounds_of(spread.mean_of(values))
     return _IntervalOfRuns(bounds, f"t over {runs_in_words}", needed="a mean's needs 2")

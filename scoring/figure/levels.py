@@ -32,9 +32,15 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
-    not known. A run that did not converge (infinite) counts only in `not_converged`.
+    - Windows: how far they vary within their runs.
+    - Runs: how far they vary within their hosts. If the hosts are not known, this includes the variation of the hosts.
+    - Hosts: how far the means of their runs vary.
+
+    `values` are the figures of the runs. An infinite one is of a run that did not converge: the run is only counted in
+    the run level's `not_converged`. `rates` are the rates of each run's windows. `hosts` names each run's host; None
+    if not known.
     """
+    # `unknown` is the reason that a level gives if it has no deviation.
     window_level = _level_of_windows(rates)
     indices_of_converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     not_converged = len(values) - len(indices_of_converged)
@@ -61,14 +67,14 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_sets(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
-    """Return one level of repetition: the number of its values, and their relative deviation within their sets.
+    """Return how many values a level of repetition has, and how far they vary within sets of comparable values.
 
-    `name` is window, run or host. Each set holds values that are compared with each other, such as the images/s of the
-    runs of one host. The deviation is pooled over all sets. A value of NaN is counted, but has no part in the
-    deviation.
+    A set is the windows of one run, the runs of one host, or the means of all hosts. The relative deviation is pooled
+    over all sets. A value of NaN is counted, but has no part in the deviation.
 
-    If no set has two values, there is no deviation, and the level carries the text `unknown` as the reason.
-    `not_converged` is the number of runs that are in no set because they did not converge.
+    - `name` is the level: window, run or host.
+    - `unknown` is the reason, in words, why there is no deviation. It is used only if no set has two values.
+    - `not_converged` is the number of runs that are in no set because they did not converge.
     """
     count = sum(len(values) for values in sets)
     measured_sets = []  # without NaN: a run without a figure only counts
@@ -99,11 +105,14 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many values a level counts, and their deviation or why there is none: `2 runs (one run of each host)`.
+    """Return how many values a level has, and how far they vary.
 
-    Without a count, the text says why: `hosts: the logs do not name their hosts`.
+    - The count is not known: the reason, such as `hosts: the logs do not name their hosts`.
+    - No value or one: `no run` or `one run`.
+    - The deviation is not known: the reason stands in its place, such as `2 runs (one run of each host)`.
+    - Otherwise: `3 runs +-0.31%`.
     """
-    why_unknown = level.unknown
+    why_unknown = level.unknown  # why there is no count, or else why there is no deviation
     if level.count is None:
         return f"{level.name}s: {why_unknown}"
     if level.count == 0:

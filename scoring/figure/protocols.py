@@ -64,10 +64,14 @@ class Protocol:
     def describe(self, counts: Sequence[int] = ()) -> str:
         """Return the rule in words: `skip 1 windows, mean of rates; mean of 1 run`.
 
+        If the number of runs depends on a benchmark that is not known yet, the rule ends with `olympic mean of as many
+        runs as MLPerf asks for of the benchmark`.
+
         `counts` are the numbers of runs of the systems, if known. If a system has more runs than the protocol asks for,
         the counts are shown: `5 to 7 runs`.
         """
         mean = self.over_runs.replace("_", " ")
+        # The number of runs is not known before a log has named the benchmark.
         benchmark_is_open = self.by_benchmark and not self.runs_given
         if benchmark_is_open:
             return f"{self._steps_in_words()}; {mean} of as many runs as MLPerf asks for of the benchmark"

@@ -97,10 +97,13 @@ class Work(NamedTuple):
 
 
 def work_of(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
-    """Return the images and seconds of each chosen window, read in the same way from all rows.
+    """Return the images and seconds of each chosen window, by the way in which the protocol averages the windows.
 
-    `over_steps` is how the protocol averages the steps of a run. Raises InputError if the log lacks something that is
-    needed, such as the batch.
+    - `over_steps` is `images_over_time`, and all rows measured both: these.
+    - `epoch_rates`: any images and seconds that make the printed speed. All epochs weigh the same.
+    - Otherwise: such images and seconds times the steps of the window, so that longer windows weigh more.
+
+    Raises InputError if the log lacks something that is needed, such as the batch.
     """
     if over_steps == "images_over_time":
         measured = _measured_work(record, chosen)
@@ -144,9 +147,17 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 
 
 def _work_at_printed_speed(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
-    """Return images and seconds of each window that make the speed its row prints, read in the same way from all rows.
+    """Return images and seconds for each window that make the speed of its row. The windows' lengths play no part.
 
-    A printed rate of 500 images/s is 1 image in 1/500 s on each device. Raises InputError if a row's rate is not known.
+    All windows use the same source, the first of these that all rows print:
+
+    - A step time: the images of one step in this time. It is passed over if rates are preferred: for `epoch_rates`, and
+      if all rows print the rate of all devices.
+    - A rate: N images in 1 / rate seconds. N is 1 for a rate of all devices. For a rate of one device, N is the number
+      of devices, or 1 if it is not known.
+    - Otherwise the rate by `rate_of`: 1 image in 1 / rate seconds. This rate is of all devices already.
+
+    Raises InputError if a row gives no rate, or if the batch is not known for a step time.
     """
     windows = len(chosen)
     rates = _values_if_in_all(chosen, "printed_rate")
@@ -156,7 +167,7 @@ def _work_at_printed_speed(record: Record, chosen: Sequence[Window], over_steps:
     if step_times and not prefers_rates:
         return Work([images_per_step(record)] * windows, step_times)
     if rates:
-        images_in_1_over_rate = devices_in_rate(record) or 1  # None: count the images of one device
+        images_in_1_over_rate = devices_in_rate(record) or 1  # None: take 1, the images of one device
         return Work([images_in_1_over_rate] * windows, [1 / rate for rate in rates])
     rates_of_any_kind = [rate_or_refuse(record, window, printed=False) for window in chosen]
     return Work([1] * windows, [1 / rate for rate in rates_of_any_kind])

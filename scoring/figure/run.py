@@ -127,15 +127,16 @@ def _average_over_time(record: Record, chosen: Sequence[Window], over_steps: str
 
 
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of the rate `value`, as (low, high) in images/s, by how the time of an image varies.
+    """Return the 95 % interval of the rate `value`, as (low, high) in images/s.
 
-    Returns None if the times are too few or too uneven for an interval.
+    The times of an image have an interval of their mean, and 1 / its bounds is the interval of the rate 1 / mean time.
+    These bounds are then scaled to `value`. Returns None if the times are too few or too uneven for an interval.
     """
     interval_of_time = spread.series_interval(seconds_per_image)
     if interval_of_time is None:
         return None
     low_time, high_time = interval_of_time
-    # A small correction, value * mean time: 1, unless `value` is all images / all seconds of unequal windows.
+    # `value` over 1 / mean time. If `value` is all images / all seconds of unequal windows, the two differ a little.
     correction = value * math.fsum(seconds_per_image) / len(seconds_per_image)
     return correction / high_time, correction / low_time
 
@@ -151,9 +152,16 @@ class StampedRow(NamedTuple):
 def _figure_between_stamps(record: Record, protocol: Protocol, start_row: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows: steps * batch / seconds between them.
 
-    With `start_row` 3, the clock starts at the third stamped row; with None, where the protocol's warm-up ends.
+    `start_row` is the user's --skip. It is the number, from 1, of the stamped row at which the clock starts. None: the
+    clock starts where the protocol's warm-up ends.
 
-    Raises InputError if there are no such rows, if the clock was set between them, or without a batch.
+    Raises InputError if
+
+    - no row has a time stamp and a known number of steps done,
+    - `start_row` is 0,
+    - the log ends before the clock starts, or is too short for the steps that the protocol takes,
+    - the clock was set between the two rows, or their stamps are equal,
+    - the batch is not known.
     """
     stamped = _stamped_rows(record, protocol)
     if start_row == 0:
@@ -200,16 +208,17 @@ def _rows_to_measure(
 ) -> list[StampedRow]:
     """Return the rows after `start`, up to the last one within `take_steps` steps; None takes all of them.
 
-    Raises InputError if the log is too short.
+    Raises InputError if there is no such row, or if the log is too short for `take_steps`. A log that is only one step
+    too short is accepted, because it may count its steps from 0.
     """
     steps_left = max(0, stamped[-1].position - start.position)
     steps_to_take = steps_left if take_steps is None else take_steps
     last_position = start.position + steps_to_take
     rows = [row for row in stamped if start.position < row.position <= last_position]
-    # One step less is enough: if a log counts its steps from 0, the last of N steps prints N - 1.
+    # One step less is enough: a log that counts its steps from 0 prints N - 1 for the last of N steps.
     least_steps_left = 0 if take_steps is None else take_steps - 1
     if not rows or steps_left < least_steps_left:
-        raise too_short(record, take_steps or 1, steps_left)
+        raise too_short(record, take_steps or 1, steps_left)  # without `take_steps`, one step is enough
     return rows
 
 
@@ -236,14 +245,19 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the first row at whose time stamp the steps to skip were done. Raises InputError if the log ends before.
+    """Return the row at whose time stamp the warm-up ends: the first of these that there is.
 
-    A row at which exactly that many steps were done comes before all others.
+    - The row at which exactly the steps to skip were done.
+    - If the log counts its steps from 0: the row that prints this number. It is one step late.
+    - The first row at which more steps were done.
+
+    Raises InputError if the log ends before.
     """
+    # `position` is how many steps were done at the row, whatever number the row prints.
     for row in stamped:
         if row.position == steps_to_skip:
             return row
-    # A log that counts from 0 prints the steps 0, 10, 20 after 1, 11, 21 steps. Its row 20 counts as 20 steps here.
+    # A log that counts from 0 prints "step 20" after 21 steps. This row is taken as the end of 20 steps nevertheless.
     for row in stamped:
         if record.first_step == 0 and row.window.step == steps_to_skip:
             return row

@@ -22,11 +22,15 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    The user's own number of runs (--runs) is kept. Raises InputError if the benchmark does not determine the numbers,
-    or if --runs is too few.
+    - The protocol is returned unchanged if its numbers do not depend on the benchmark, or if the log has no run_start.
+      `run_figure` refuses a log without run_start, with a message about that.
+    - If the user gave a number of runs (--runs), this number is kept. Only the number of dropped runs is set.
+    - Otherwise, both numbers are set.
+
+    Raises InputError if the benchmark does not determine the numbers, or if --runs is too few.
     """
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
-    has_start = record.run_start_s is not None  # without one, `run_figure` refuses the log later
+    has_start = record.run_start_s is not None  # if not, `run_figure` refuses the log
     if not protocol.by_benchmark or not has_start:
         return protocol
 
@@ -93,7 +97,8 @@ def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, missing_run
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     would_drop_all = is_olympic and len(runs) <= 2 * protocol.dropped_runs
-    # Such a protocol asks for more runs than it drops. So there is a message if it would drop all of them.
+    # If all runs would be dropped, the message is never None, because an olympic mean asks for more runs than it drops.
+    # So the test for None is only for the type checker.
     if would_drop_all and missing_runs_message is not None:
         raise TooFewRunsError(missing_runs_message)
 

@@ -20,9 +20,12 @@ class Start(NamedTuple):
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started: by its run_start, or the time stamp of its first row, or the last change of its file.
+    """Return when a run started, by the first of these that gives a plausible date.
 
-    A log does not say how its stamps count. A stamp that gives no plausible date is passed over.
+    - Its run_start, in seconds from 1970.
+    - The time stamp of its first row, if the stamp counts seconds from 1970.
+    - That stamp, if it counts seconds from the year 1.
+    - Otherwise, the last change of its file. A stamp that counts from midnight, for example, gives no date.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
@@ -31,6 +34,7 @@ def start_of(record: Record) -> Start:
     if first_stamp_s is not None:
         if _is_date(first_stamp_s):
             return Start(first_stamp_s, "first_row")
+        # The stamp may count from the year 1, because importers make it of a date's ordinal.
         unix_s = first_stamp_s - ORDINAL_OF_1970 * 86_400
         if _is_date(unix_s):
             return Start(unix_s, "first_row")

@@ -190,10 +190,12 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `skip` drops so many windows of each run, not the protocol's number. `system` names the machine.
+    `skip` is the number of windows (or epochs) to drop at the start of each run; None takes the protocol's number.
+    If `system` names the machine, there is no warning about logs that do not name it.
 
-    Raises InputError if the runs are not repeats or do not fit the protocol, and TooFewRunsError for too few runs. Its
-    `partial` is their score, if they have one.
+    Raises InputError if the runs are not repeats or do not fit the protocol. Raises TooFewRunsError if there are fewer
+    runs than the protocol asks for, or if too few of them converged. The error's `partial` is the score of the runs
+    that there are; None if the protocol cannot average them.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON. Returns 1 if there are too few runs, else 0.
 
-    Raises NothingMeasuredError if the warm-up leaves nothing to measure. Runs that were resumed near their end have a
-    score without a figure instead, unless --skip is given.
+    The warm-up may leave nothing to measure. If --skip is not given, and all runs were resumed from a checkpoint and
+    finished, this is no mistake: a score without a figure is printed. Otherwise NothingMeasuredError is raised.
     """
     protocol = protocol_of(args)
     records = read_records(args)
@@ -48,6 +48,7 @@ def main(args: argparse.Namespace) -> int:
             _print_json(error.partial or _score_without_figure("too_few_runs", error, protocol, records))
         return 1
     except NothingMeasuredError as error:
+        # A run that was resumed near its end may be shorter than the warm-up.
         is_expected = args.skip is None and all(_was_resumed_and_finished(record) for record in records)
         if not is_expected:
             raise

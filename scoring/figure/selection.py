@@ -97,10 +97,11 @@ def positions(record: Record) -> list[int | None]:
             steps_done.append(done)
             continue
 
+        # In a new epoch the printed numbers may start again or go on. If going on would not lead beyond `done`, they
+        # have started again: after 100 in the epoch before, 50 is a restart, and 150 is not.
         printed_done = window.step - record.first_step + 1  # a log may print 0 for its first step
         is_new_epoch = last_epoch is not None and window.epoch != last_epoch
         done_if_numbers_go_on = done_at_restart + printed_done
-        # After 100 in the epoch before, 50 is a restart. 150 is not: the numbers go on.
         if is_new_epoch and done is not None and done_if_numbers_go_on <= done:
             done_at_restart = done
         last_epoch = window.epoch

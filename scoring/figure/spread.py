@@ -85,7 +85,8 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows, as (low, high).
 
     `values` are the windows' rates or times, in their order. Neighbouring ones are correlated, so a plain t interval
-    would be too narrow. Returns None if the values are fewer than LEAST_WINDOWS or too uneven.
+    would be too narrow. So if there are many, the means of groups (batches) are taken. The width is then weighed over
+    the correlations that neighbours may have. Returns None for fewer values than LEAST_WINDOWS, or too uneven ones.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -208,7 +209,7 @@ def _deviation_sums(deviations: Sequence[float]) -> DeviationSums:
 def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
     """Return the fit of a series to a first-order autoregression whose neighbours have the correlation `r`.
 
-    `sums` are sums over the deviations of the values from their plain mean. The likelihood is averaged over all true
+    `sums` are sums over the deviations of the values from their plain mean. The likelihood is integrated over all true
     means and all sizes of noise (Zellner and Tiao, JASA 59, 1964).
     """
     n = sums.length
@@ -216,11 +217,13 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
     # independent noise. The squares of the noise add up to
     #     (1 - r**2) * d[0]**2 + sum of (d[i] - r * d[i - 1])**2  =  a * m**2 - 2 * b * m + c
     a = (1 - r) * (n - (n - 2) * r)
-    b = (1 - r) * r * sums.ends
+    b = (1 - r) * r * sums.ends  # `ends` is the first deviation plus the last one
     c = sums.squares + r * r * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
     least_sum = c - b * b / a  # at m = b / a
     noise_squares = max(least_sum, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
 
+    # The likelihood is sqrt(1 - r**2) / s**n * exp(-squares / (2 * s**2)), for noise of the standard deviation s. This
+    # is the logarithm of its integral over m, and over s with the prior 1 / s.
     log_likelihood = 0.5 * math.log((1 - r * r) / a) - (n - 1) / 2 * math.log(noise_squares)
     # noise_squares / (n - 1) is the variance of the noise.
     error = math.sqrt(_variance_of_mean(r, n) * noise_squares / (n - 1))
@@ -372,8 +375,7 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
     Each value of `other` is divided by each value of `base`. The interval runs from the k-th least to the k-th greatest
-    of these quotients, where k is the result of `_rank_of_bounds`. It is widened if the ratio of the medians lies
-    outside.
+    of these quotients; `_rank_of_bounds` gives k. It is widened if the ratio of the medians lies outside.
 
     If both sets have distributions of the same shape, the interval holds every ratio that the Mann-Whitney test does
     not reject (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963).
@@ -397,9 +399,9 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
     The interval runs from the k-th least of their m * n quotients to the k-th greatest. For 5 and 5 values k is 3.
     """
-    # U is the number of quotients below the true ratio. The interval lies above the true ratio if U is less than k, and
-    # below it in as many rankings. All rankings of the m + n values are equally probable.
-    rankings_of_u = _rankings_by_u(m, n)
+    # U is the number of quotients below the true ratio (Mann-Whitney). If U is less than k, the lower end is above the
+    # true ratio. The upper end is below it as often, hence the factor 2. All rankings are equally probable.
+    rankings_of_u = _rankings_by_u(m, n)  # how many rankings have each U
     most_outside = (1 - CONFIDENCE) * math.comb(m + n, m)  # rankings, at both ends together
     rank = 0
     outside_at_one_end = 0  # rankings of a U less than `rank`
@@ -415,7 +417,7 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
     U is the number of pairs in which the first set has the greater value. For m = 1 and n = 2: [1, 1, 1].
     """
     # The counts are the coefficients of the Gaussian binomial, a polynomial in q. It is the product of
-    # (1 - q**(n + k)) / (1 - q**k) for k from 1 to m. Here they are by power of q, at first of the polynomial 1.
+    # (1 - q**(n + k)) / (1 - q**k) for k from 1 to m. Start with 1; counts[u] is the coefficient of q**u.
     # Powers above m * n are cut off: they never change a lower one, and the final polynomial does not have them.
     counts = [1] + [0] * (m * n)
     for k in range(1, m + 1):

@@ -155,14 +155,15 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
     """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than clocks differ.
 
-    Above 1, one device of many would do more than one device of few. Above MAX_PLAUSIBLE_RATIO the message adds
-    that the caller shows no efficiency.
+    Above 1, each device does more than a device of the base. This points to a wrong clock, a wrong number of devices,
+    or another machine than the log says. Above MAX_PLAUSIBLE_RATIO, the message adds that no efficiency is given.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
+    # "as much a device": the throughput of each device, beside that of a device of the base
     message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
     message += " is another than it seems"
-    # The caller does not show such an efficiency.
+    # The caller leaves out such an efficiency.
     if efficiency > MAX_PLAUSIBLE_RATIO:
         message += "; no efficiency is given, as it is 1 at most"
     yield warning("over_linear", message)
@@ -261,6 +262,9 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
     Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned.
+
+    If some logs lack a precision, and no log says fp32, the text "not said" is one more value. A log without a
+    precision may have run in FP32, which would differ from the others.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case
@@ -270,7 +274,7 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     different_values = list(value_by_letters.values())
 
     some_logs_lack_it = len(values) < len(records)
-    # A missing precision may stand for FP32.
+    # A log without a precision may have run in FP32.
     if field == "precision" and values and some_logs_lack_it and "fp32" not in values:
         different_values.append("not said")
     return [str(value) for value in sorted(different_values)]

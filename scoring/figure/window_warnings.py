@@ -157,13 +157,15 @@ def _warn_if_mean_of_rates_is_high(
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
 
-    If many windows lie far from the median, the whole run is uneven. Another warning reports that.
+    A window is an outlier if its time is farther from the median than OUTLIER_DEVIATIONS standard deviations, and also
+    farther than OUTLIER_DISTANCE_SHARE of the median. If more than MOST_OUTLIERS_SHARE of the windows are outliers, the
+    whole run is uneven. Another warning reports that.
     """
     median = statistics.median(times)
     distances = [abs(time - median) for time in times]
-    # The MAD, scaled to a standard deviation: a few outliers hardly change it.
+    # The standard deviation of the times, estimated from their median distance (MAD): a few outliers hardly change it.
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
-    most_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)
+    most_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)  # of any other window
     is_outlier = [distance > most_distance for distance in distances]
     outliers = sum(is_outlier)
     if outliers == 0 or outliers > MOST_OUTLIERS_SHARE * len(times):

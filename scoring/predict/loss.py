@@ -33,16 +33,19 @@ class ScalingLoss:
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        The error is that of log(throughput), and Student's t makes an interval of it. Its variance is the sum of three:
+        `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it.
 
-        - scatter of single figures from the model: spread² for each doubling from `base_nodes` to `nodes`
-        - error of the fitted loss: spread² / tables for each doubling, assumed to grow in the same way
-        - `relative_error`²: the standard error of the throughput measured on `base_nodes`, as a share of it
+        The interval is that of log(throughput) by Student's t. The variance is the sum of three:
+
+        - `spread`² for each doubling from `base_nodes` to `nodes`: a single figure scatters about the model.
+        - `spread`² / `tables` for each doubling: `loss` has an error, because it is fitted to only `tables` published
+          tables. We assume that this error grows with the doublings too.
+        - `relative_error`².
 
         If all three are 0, both factors are 1.
         """
         doublings = abs(math.log2(nodes / base_nodes))
-        # 1: scatter of single figures; 1 / tables: error of the fitted loss, assumed to grow in the same way.
+        # 1: scatter of single figures; 1 / tables: error of the fitted `loss`.
         model_error = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
         total_error = math.hypot(model_error, relative_error)
         half_width = stats.t_quantile(self.tables - 1) * total_error  # of the interval of log(throughput)
@@ -103,11 +106,14 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
         log(linear scaling / figure on M nodes) = loss * (1 / M0 - 1 / M)
 
-    M0 is the fewest nodes of the figure's table, and linear scaling is M / M0 times the figure there. The result has
-    the mean of the `loss` of each figure on more than M0 nodes.
+    M0 is the fewest nodes of the figure's table, and linear scaling is M / M0 times the figure on M0 nodes. In a ring
+    all-reduce, (M - 1) / M of the traffic leaves a node. From M0 to M nodes this share grows by 1 / M0 - 1 / M.
 
-    `spread` is the standard deviation of log(figure) from the model after one doubling of the nodes. The variance is
-    assumed to grow in proportion to the doublings. The tables must hold two figures on more than their fewest nodes.
+    - `loss`: each figure on more than M0 nodes gives one estimate, by solving the model. The result is their mean.
+    - `spread`: how far log(figure) typically departs from the model when the nodes double once, as a standard
+      deviation. The variance is assumed to grow in proportion to the doublings.
+
+    All tables together must hold at least two figures on more than M0 nodes.
     """
     figures = []
     for table in tables:

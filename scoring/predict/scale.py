@@ -211,9 +211,9 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Predict throughput and time to train at each node count of --nodes, from the logs of --measured.
 
-    Each prediction is scaled from the largest measured node count that is not larger. If all are larger, it is scaled
-    from the smallest one. Every node has the same number of devices: --devices-per-node, or the most that a measured
-    node has.
+    Each prediction is scaled from the nearest measured node count at or below its own; without one, from the smallest
+    measured node count. Every node has the same number of devices: --devices-per-node, or the most that a measured node
+    has.
 
     Returns plain values: the model, the measured points, the predictions, and the assumptions and warnings as texts.
     Raises InputError for the same reasons as `measure`, or if no node with that number of devices was measured.
@@ -223,7 +223,9 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     assert batch, "`measure` has refused logs without it"
     points = _points_by_nodes(measured, args.devices_per_node)
     scaling_loss = fit_scaling_loss(published_tables(read_published()))
-    fewest_nodes = min(points)  # their throughput per device has lost the least between nodes
+    # The rate of evaluation is estimated from the point on the fewest nodes. Its throughput per device is the least
+    # reduced by communication between nodes.
+    fewest_nodes = min(points)
     training, assumptions = _assumed_training(args, records, points[fewest_nodes])
     unmeasured_nodes = set(args.nodes) - set(points)
     if unmeasured_nodes:
@@ -288,11 +290,13 @@ class Assumed(NamedTuple):
 def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
     """Return the inputs of the time to train, and a text for each that is assumed.
 
-    - Epochs: those of --epochs, or None. Then `epochs_to_target` takes the reference points of MLPerf. They hold only
-      for ResNet-50 on ImageNet, and then have a text.
-    - Images to train on and to evaluate: the size of the logs' data set. They do not have a text.
-    - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`. It
-      is always assumed, and has a text.
+    - Epochs, --epochs is given: these, without a text.
+    - Epochs, --epochs is missing and the run is ResNet-50 on ImageNet: None. `epochs_to_target` then takes the MLPerf
+      reference epochs. A text says so.
+    - Epochs, --epochs is missing for any other run: None, without a text. The time to train is then not known.
+    - Images to train on and to evaluate: the size of the logs' data set, without a text.
+    - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`.
+      It is always assumed, and a text says so.
     """
     assumptions = []
     size = _dataset_size(records)

@@ -140,16 +140,19 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | None) -> Campaign:
     """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
 
-    `repeats` is the number of trials of each run; None stands for the protocol's number. Removes entries from `fields`.
-    Raises KeyError, TypeError, AttributeError or ValueError for a wrong field.
+    - `shrink`: whether the runs are tiny ones on CPU ranks, with a protocol for their few steps.
+    - `repeats`: the number of trials of each run; None stands for the protocol's number.
+
+    The campaign's cells are the published throughputs of its first framework. Removes entries from `fields`. Raises
+    KeyError, TypeError, AttributeError or ValueError for a wrong field.
     """
     protocol = protocols.find(fields.pop("protocol"))
     environment = {key: str(value) for key, value in fields.pop("environment").items()}
-    other_fields = fields  # workload, frameworks and note: Campaign has fields of these names
+    other_fields = fields  # what is left in it: workload, frameworks and note. Campaign has fields of these names
     # A run's log then marks as warm-up exactly the steps that the protocol drops.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
     if shrink:
-        environment |= SHRUNK_EXPORTS  # with another WARMUP_STEPS, which the shrunk protocol drops
+        environment |= SHRUNK_EXPORTS  # overrides WARMUP_STEPS by the number that the shrunk protocol drops
         protocol = _shrunk_protocol(protocol)
     if repeats:
         protocol = protocol.asking(repeats)

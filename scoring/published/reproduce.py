@@ -76,11 +76,12 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
     - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
     - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
-    - `as_recorded`: whether published.csv has a note that the logs give another figure; False for NOT_RECOMPUTED
+    - `as_recorded`: whether published.csv already has a note that the logs do not confirm the figure; always False for
+      NOT_RECOMPUTED. The note's text is not compared with the recomputed figure.
     - `footnotes`: what the rules of MLPerf demand beside an MLPerf figure
     """
     notes: list[str] = []
-    if rule.is_assumed:
+    if rule.is_assumed:  # the number of dropped windows is assumed to be the one of the publisher's other logs
         notes.append("the publisher does not say how many windows it dropped: as in its other logs")
     recomputed = _recompute(rule, paths, published)
     notes += recomputed.notes
@@ -88,7 +89,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     as_recorded = False
     if recomputed.figure is not None:
         difference = recomputed.figure / published.value - 1
-        as_recorded = published.log_note is not None
+        as_recorded = published.log_note is not None  # the table has a note only if the log does not confirm the figure
 
     return {
         "logs": [str(path) for path in paths],

@@ -82,10 +82,13 @@ def published_figure_by_framework(campaign: Campaign, cell: Published, metric: s
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
-    `_row_of_cell` says what the columns hold. A speedup compares our figure with our figure on one device.
+    `_row_of_cell` says what the columns hold. Each cell has two runs:
 
-    In a shrunk campaign several cells share one tiny run. So the figure on one device is looked up by the run that the
-    report asks for, which differs from cell to cell.
+    - the reported run: the full-size run that the report names for the cell. It differs from cell to cell.
+    - the scored run: the run that was executed. In a shrunk campaign it is a tiny one, which several cells share. In
+      any other campaign it is the reported run.
+
+    A speedup compares our figure with our figure on one device, which is looked up by the reported run.
     """
     ours_by_scored_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     our_value_by_reported_run: dict[Run, float] = {}
@@ -97,7 +100,6 @@ def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     rows = []
     for cell in campaign.cells:
         ours = ours_by_scored_run[run_of_cell(cell, shrink=campaign.shrunk)]
-        # In a shrunk campaign several cells share one tiny run, but the run that the report asks for differs.
         run_on_one_device = replace(run_of_cell(cell, shrink=False), nodes=1, devices=1)
         value_on_one_device = our_value_by_reported_run.get(run_on_one_device)  # None: the campaign has no figure of it
         rows.append(_row_of_cell(campaign, cell, ours, value_on_one_device))
@@ -110,17 +112,19 @@ def _row_of_cell(
     """Return the row of one cell of the report's tables, as plain values by these names of columns.
 
     - `table`: accelerator, precision and strategy in words
-    - `nodes`, `devices`, `batch_per_device`, `precision`, `strategy`: of the run that the report asks for
+    - `nodes`, `devices`, `batch_per_device`, `precision`, `strategy`: of the full-size run that the report names
     - the columns of our throughput and its ratios: see `_our_columns` and `_ratio_columns`
-    - `published`: {framework: published throughput}, and `log_value`: {framework: what its own log gives instead}
+    - `published`: {framework: published throughput}
+    - `log_value`: {framework: the throughput by the publisher's own log, where it differs from the published one}
     - `speedup`, `speedup_published`, only if the report has speedups
     - `gpu_memory_mib`, `gpu_memory_mib_published`, only if the report has them; of the first framework alone
-    - `ran_as`: the run that was scored, a tiny one in a shrunk campaign; `notes` on all figures; `logs`: our log files
+    - `ran_as`: name of the run that was executed; `notes` on all figures; `logs`: our log files
 
-    `ours` is our score, or a text that says why there is none.
+    `ours` is our score, or a text that says why there is none. A shrunk campaign executes tiny runs on CPUs instead of
+    the full-size runs.
     """
-    reported_run = run_of_cell(cell, shrink=False)
-    scored_run = run_of_cell(cell, shrink=campaign.shrunk)
+    reported_run = run_of_cell(cell, shrink=False)  # full-size
+    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the one that was executed: tiny in a shrunk campaign
     records: Sequence[Record] = ours.records if isinstance(ours, Score) else ()
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
 
@@ -207,19 +211,19 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return notes on the published figures that belong to a cell but are not confirmed by their publisher's own log.
+    """Return notes on published figures that their publisher's own log does not confirm.
 
-    A cell is one throughput of the first framework. To it belong the figures of all frameworks and metrics, such as
-    speedup, under the same conditions. The throughput of the cell itself is one of them.
+    `cell` is the published throughput that we compare ours with. The figures of all frameworks and metrics, such as
+    speedup, under its conditions are looked at, `cell` itself among them.
 
-    - For each such figure: "published speedup 7.59: its own log gives 7.5: ...".
-    - Last, if the log of the cell's own throughput gives another value: a note that our ratio is to that value.
+    - A note on each figure that is not confirmed: "published speedup 7.59: its own log gives 7.5: ...".
+    - Last, if the log of `cell` gives another throughput: a note that our ratio is to that throughput.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         for row in published_row_by_framework(campaign, cell, metric).values():
-            if row is None or row.log_note is None:
+            if row is None or row.log_note is None:  # no such figure, or no note that its log differs
                 continue
             what_log_gives = ""
             if row.log_value is not None:

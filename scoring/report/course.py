@@ -123,8 +123,11 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without any value are left out.
 
-    `read` returns the quantity of a window, or None. All curves share one axis: "step", or "printed row" if a log does
-    not say all its steps.
+    `read` returns the quantity of a window, or None. The axis has one name for all curves: "step", or "printed row" if
+    at least one log does not say all its steps.
+
+    - The places of a run's windows are its steps, if its log says all of them.
+    - Else they are the numbers of its printed rows, from 1.
     """
     curves = []
     axis = "step"
@@ -132,7 +135,7 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
         places = _steps_done(run.record)
         if places is None:
             places = list(range(1, len(run.record.windows) + 1))
-            axis = "printed row"
+            axis = "printed row"  # the name for all curves, also for those that are placed by their steps
         curve = _curve_of_run(run, places, read)
         if curve.points:
             curves.append(curve)

@@ -202,14 +202,14 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return (name, value) pairs that identify the data that a run read: number of files, bytes and SHA-256.
+    """Return (name, value) pairs that identify the data that a run read.
 
-    The log's header has these three as a passport for each part of the data set: the data for training, the data for
-    evaluation, and the files that each was packed from. A part without a passport is left out. Each value is a link to
-    the header's line.
+    The parts of a data set are the data for training, the data for evaluation, and the files that each was packed from.
+    The log's header has a passport of each part, which tells its data from any other: a count, bytes and a SHA-256.
+    Each value shows one passport as a link to the header's line. A part without a passport is left out.
 
-    The bytes are those of the images alone, unless the images are packed into records with labels and other data. Then
-    the records are counted, and the text says so.
+    - `is_exact` is true: count and bytes are those of the images alone, and the text says "files".
+    - `is_exact` is false: they are those of packed records, which also hold labels, and the text says "records".
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -218,7 +218,7 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is None:
             continue
-        counts_image_bytes_only = passport.is_exact  # else records hold labels and other data too
+        counts_image_bytes_only = passport.is_exact  # else those of records, which also hold labels
         unit_of_count = "files" if counts_image_bytes_only else "records with more in them than the images"
         shown = f"{passport.files:,} {unit_of_count}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
         facts.append((title, link_to_line(run, line, shown)))

@@ -261,13 +261,13 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
 
 
 def _warning_of_other_data(record: Record) -> str:
-    """Return a sentence, after a space, that warns that the runs read other data than the published figures are of.
+    """Return a warning that the published figures were measured on other images than these runs, or "".
 
-    The published figures were measured on full-size images. The sentence calls them "They", because it follows one that
-    names the published tables.
+    The published figures were measured on full-size images. The warning continues a text about the published tables, so
+    it begins with " They".
 
-    - The log does not describe its data set: empty.
-    - The log says that the images are real and 224 px large: empty.
+    - The log does not describe its data set: "".
+    - The log says that the images are real and 224 px large: "".
     - Else, also if the log does not say the size: the warning.
     """
     dataset = section(record, "dataset")

@@ -301,9 +301,9 @@ class _PlotByDevices(NamedTuple):
 def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
 
-    The styles of curves, which are colours and markers, have numbers. Our curves have the first ones, from 0. Published
-    curves have the numbers after ours in the plot of throughput. They have the same numbers in the plot of efficiency,
-    even if it has fewer of our curves.
+    A published curve has the same style, which is a colour and a marker, in both plots. The styles are numbered: our
+    curves have the first ones, from 0. The published curves have those that follow after our throughput curves, also in
+    the plot of efficiency, which may have fewer of our curves.
     """
     our_rates = [_rates_of_rows(rows) for rows in report.scaling]
     if not our_rates:

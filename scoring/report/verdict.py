@@ -129,8 +129,8 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield a verdict on how the training runs ended. Only runs with a status in their log count.
 
-    - A run ended without success: FATAL for more failures than the benchmark's rules allow, WARNING if they allow all,
-      UNKNOWN if it is not known how many they allow. See `_status_of_failures`.
+    - Some runs ended without success: the status is that of `_status_of_failures`. It is FATAL if more runs failed than
+      the benchmark's rules allow, UNKNOWN if that number is not known, and WARNING if no more failed than that.
     - All ended with success, and all logs have a quality: the verdict compares the final quality with the target.
     - Else: no verdict.
     """
@@ -140,7 +140,7 @@ def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iter
     if failed:
         text = f"{_numbers_in_words(failed, runs)} ended without success ({failed[0].record.status})"
         status = _status_of_failures(groups, protocol)
-        if status == WARNING:
+        if status == WARNING:  # a group's result leaves out a fixed number of runs, and no more than these failed
             text += "; the benchmark's rules drop as many of its runs"
         elif status == UNKNOWN:
             text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
@@ -175,9 +175,10 @@ def _count_failures(group: Group) -> int:
 
 
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group may fail: as many of the slowest runs as its result drops.
+    """Return how many runs of a group may fail.
 
-    A failed run counts as the slowest.
+    A failed run counts as a slowest run. The group's result leaves out a fixed number of its slowest runs, so as many
+    may fail.
 
     - A benchmark without MLPerf rounds: 1 if the protocol takes the olympic mean and the group has enough runs for it,
       else 0.

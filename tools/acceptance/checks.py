@@ -284,8 +284,8 @@ def read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a batch of images as float32 on the host; a program reads and copies the batch, as a training reads it.
 
-    To expose a pipeline that hands over a batch too early, this does not wait until the GPU has filled the batch. If
-    the pipeline does so, the images are wrong, and the caller's comparison finds that.
+    To expose a pipeline that hands over a batch too early, this does not wait until the GPU has filled the batch. The
+    images of such a pipeline are wrong, and the caller's comparison finds that.
 
     If this Paddle has no kernels for the GPU, no program can run. The batch is then copied without a program.
     """

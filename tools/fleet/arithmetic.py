@@ -324,7 +324,8 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     - It gave a wrong table that no other host gave: fatal.
     - It usually gives a wrong table, and other hosts gave the same one: unknown, because a library or a setting of
       these hosts may be the cause.
-    - Its repetitions differ, and other hosts gave the same wrong table: unknown, as the order of sums seems random.
+    - Its repetitions differ, and other hosts gave the same wrong table: unknown, because the order of sums seems to be
+      random.
     """
     majority_text = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
     if rank.usual_table == majority_table and rank.is_steady:
@@ -338,7 +339,7 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     if is_usually_wrong:  # another library or setting of these hosts may be the cause
         found = f"not decided: {host_count} hosts agree on other bits than {majority_text}: see what differs there"
         return Judgement(UNKNOWN, found)
-    # Its repetitions differ, and other hosts have the same wrong digests: the order of sums seems random.
+    # Its repetitions differ, and other hosts have the same wrong digests: the order of sums seems to be random.
     return _judge_random_order(host_count)
 
 

@@ -61,10 +61,10 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
 
 
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
-    """Return how the metric `title` changed on a fleet: its median over the nodes, and the nodes that slowed down more.
+    """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down more than it.
 
-    A node that slowed down more than the median of the nodes is named if chance does not explain the difference.
-    `alpha` is the chance of a false alarm if all nodes changed alike.
+    Such a node is named only if chance does not explain the difference from the median change. `alpha` is the chance
+    of a false alarm if all nodes changed alike.
     """
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
@@ -76,7 +76,7 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
         nodes=len(log_ratios),
         fleet=math.expm1(median_log_ratio),  # 0.05: 5 % slower than in the earlier record
         interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
-        # The nodes that slowed down more than the median of the nodes, and by how much more.
+        # The nodes that slowed down more than the median change, and by how much more.
         slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in slow_hosts},
     )
 
