@@ -74,8 +74,8 @@ def pack(source: Path, target: Path, part: str) -> str:
     with growing.open("ab") as file:
         _lock(file)
         if packed.exists():
-            # open() has just created `growing`, empty: it is removed. Nothing is there if another pack has renamed
-            # `growing` to `packed` since the open() of this one.
+            # open() has just created `growing` as an empty file, which is removed. But there is no such file if another
+            # pack has renamed `growing` to `packed` after this pack opened it.
             growing.unlink(missing_ok=True)
             if _read_sizes(sizes).get("list_sha256") != list_sha256:
                 raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")

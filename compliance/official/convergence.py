@@ -221,7 +221,7 @@ def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allo
     - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs
     - std: the standard deviation of all these runs
     - least: the lowest mean with which the runs of a `submission` pass. Below it they are faster than chance explains.
-      `allowed_samples` lowers it further, where the rules let a result converge earlier. It is 0 for most benchmarks,
+      If the rules let a result converge earlier, `allowed_samples` lowers it further. This is 0 for most benchmarks,
       and above 0 only for a benchmark that counts samples, not epochs.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"

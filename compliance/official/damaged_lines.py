@@ -26,10 +26,10 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
     `ours` are the findings of our reader. At least one must be about a damaged line.
 
-    - If all are about damaged lines, and the official checker ends at one of these lines, that is all.
-    - Otherwise the log is read a second time, as mlperf-logging's parser reads it. Two kinds of findings are added:
-      those of the second reading whose rule no finding of `ours` is about, and an error at the first line that the
-      parser cannot read, if `ours` has no error at any such line.
+    - If all are about damaged lines, and the official checker ends at one of these lines, nothing more is looked for.
+    - Otherwise the log is read a second time, as mlperf-logging's parser reads it. If `ours` has no error at any line
+      that the parser cannot read, an error at the first such line is added. The findings of the second reading are
+      added, too, if `ours` has no finding of the same rule.
     """
     is_only_damage_found = all(_is_about_damage(finding) for finding in ours)
     if is_only_damage_found:

@@ -174,9 +174,9 @@ def _least_beyond_chance(places: int, chance: float) -> int:
     """Return the least number of equal values of two runs that chance does not explain.
 
     The values of the runs are compared at `places` positions. `chance` is the chance that they are equal at one of
-    them. The number is at least 3. It is so high that fewer than one submission in 1,000 has two runs that reach it by
-    chance: any of the ten pairs of its 5 runs may. If even `places` equal values may be chance, the number is
-    `places` + 1, which is never reached.
+    them. The number is at least 3. It is so high that in fewer than one submission in 1,000 any pair of runs reaches
+    it by chance. A submission has 5 runs, and so ten pairs. If chance explains equal values at all `places`, the
+    number is `places` + 1, which is never reached.
     """
     for count in range(LEAST_EQUAL_VALUES, places + 1):
         chance_of_two_runs = math.comb(places, count) * chance**count  # an upper bound (union bound)

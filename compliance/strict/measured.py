@@ -179,8 +179,8 @@ class Measured:
 
         - Its loss and its time are kept to compare the run with others. A malformed event leaves a gap in their places.
         - A malformed event is a fault, and nothing more is done with it.
-        - The first event of a run gives the plan of the steps that are due in each window.
-        - It is added to the sums and compared, until there are FINDINGS_PER_RULE faults.
+        - The first step_window of a run begins the plan of the steps that are due in each window.
+        - A window is added to the sums and compared, until there are FINDINGS_PER_RULE faults.
         """
         window = dataclass_of(schema.StepWindow, event.value)
         position = dataclass_of(schema.InWindow, event.metadata)

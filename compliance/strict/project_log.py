@@ -177,7 +177,7 @@ class ProjectLog:
     def _window_beyond_peak(self) -> Iterator[Fault]:
         """Yield the fastest window of a ResNet run if its images/s exceed what the machines can do at their peak.
 
-        The peak depends on the setting RECIPE.image_size. If it is absent or not a number of pixels, this is a fault.
+        The peak depends on the setting RECIPE.image_size. If it is absent or no number of pixels, that is a fault.
         Nothing is yielded for other benchmarks, for a header without nodes, or if the peak is not known.
         """
         nodes = self._described_nodes()

@@ -263,7 +263,8 @@ class RunOrder:
     def _open_evaluation(self, event: Event, number: int | None) -> _OpenPart:
         """Return the evaluation that starts at an event with the epoch `number`. Its accuracy is still to come.
 
-        Report a breach if the previous evaluation has no accuracy, or if `number` is not the epoch to evaluate now.
+        Report a breach if the previous evaluation stopped without an accuracy, or if `number` is not the epoch to
+        evaluate now.
         """
         # If the previous evaluation is still open, `_start_part` has reported it already. One report is enough.
         is_previous_still_open = "eval" in self._open_parts
@@ -367,8 +368,8 @@ class RunOrder:
         - the stated epoch, if it is a whole number.
         - `epochs_counted` if the stated epoch is anything else, which is reported.
 
-        The last two are checked: the number must equal the epoch of the evaluation that waits for its accuracy. It must
-        not be above the epochs started so far by more than a bound allows.
+        The last two are checked: the number must equal the epoch of the evaluation that waits for its accuracy. It may
+        exceed the number of epochs started so far by a bound of the rule epochs-counted at most.
         """
         if "epoch_num" not in event.metadata:
             accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one

@@ -94,8 +94,8 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
         questions_by_log = _ask_about_logs(folder, tree, first_seen)
         submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
         candidates.append(_candidate_for_screen(folder))
-    # Runs are compared with those of all submissions, so this comes last. It returns the rows, some with one question
-    # more.
+    # Runs are compared with those of all submissions, so this call comes last. It returns the same rows, and adds a
+    # question to those whose runs converged unusually early.
     return _ask_about_unusually_early_runs(submissions, candidates)
 
 
@@ -105,8 +105,8 @@ def _ask_about_logs(folder: Folder, tree: Tree, first_seen: dict[Mark, _FirstSee
     The questions are about its description and its scaling.json, a run that an earlier submission has, and a speed
     above the peak of the hardware.
 
-    Sets `folder.description` and `folder.scaling` by the files of the tree. Adds the marks of the runs to `first_seen`.
-    A mark, such as the times of a run, is what a copy of the run shares with it.
+    Sets `folder.description` and `folder.scaling` by the files of the tree. Adds the new marks of the runs to
+    `first_seen`. A mark is what shows that two logs are of the same run, such as equal times.
     """
     about_description = set_description_or_ask(folder, tree.descriptions)
     about_scaling = set_scaling_or_ask(folder, tree.scalings)
@@ -387,16 +387,16 @@ def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
     """Repeat a convergence test against the true lower convex envelope of the reference points.
 
     rcp_checker sometimes keeps points above this envelope (mlcommons/logging #368), and `test` does so, too. The
-    returned Envelope is the outcome of the repeated test. It shows if these points matter for the runs, by the mean
-    epochs of the reference point that the runs were held to: `held_to` in the repeated test, `held_to_by_tool` in
-    `test`.
+    returned Envelope is the outcome of the repeated test. It has the mean epochs of the reference point that the runs
+    were held to: `held_to` in the repeated test, `held_to_by_tool` in `test`. If the two are equal, the points above
+    the envelope do not matter for these runs.
 
     None if `test` could not compare the runs, or if one of the two tests has no reference point for their batch.
     """
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
     point_of_tool = test.result.point
-    envelope = convergence.lower_envelope(test.reference)  # the true one
+    envelope = convergence.lower_envelope(test.reference)  # the points of the true envelope
     repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points=envelope)
     if point_of_tool is None or repeated.point is None:
         return None

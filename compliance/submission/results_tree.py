@@ -172,8 +172,8 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
     - The round is the name of its folder in the tree. Without such a folder, the round is the version in a name above
       `results`, such as `v1.1` in `training_results_v1.1`. It is empty if no name has a version.
-    - The submitter is the name of its folder, if that is in the tree or is `root` itself. Otherwise the submitter is
-      `organisation`, which the logs state.
+    - The submitter is the name of its folder, if this folder is in the tree or is `root` itself. Otherwise the
+      submitter is `organisation`, which the logs state.
     - In another layout the benchmark is the last name, the submitter is `organisation`, and round and system are empty.
     """
     names_of_root = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count

@@ -289,8 +289,7 @@ def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     - No port that NCCL uses is ACTIVE.
     - Of the ACTIVE ports that NCCL uses, some are Ethernet and some InfiniBand.
 
-    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200
-    Gb/sec (4X HDR)"}.
+    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"

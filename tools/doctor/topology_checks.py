@@ -98,7 +98,7 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
         found = ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
     for binding in far_bindings:
         found += f"; rank {binding.rank}'s far from {binding.gpu}"
-    # They fill the placeholders {near} and {numa} of this check's texts in checks.yaml.
+    # These two texts fill the placeholders {near} and {numa} of the check's row in checks.yaml.
     near_cores_of_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
     numa_nodes = ",".join(binding.numa_node for binding in bindings)
     return judge_check(job, "cpu.binding", good=not far_bindings, found=found, near=near_cores_of_gpus, numa=numa_nodes)
