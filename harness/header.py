@@ -49,18 +49,15 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    The first rank of each node flushes the node's page cache, if the job says so. Then rank 0 writes:
-
     - the sections of the header: the code, all settings and the fields of the `recipe` (a frozen dataclass) with who
-      set each value (`origins`), the libraries, the machines of all ranks and the data set;
-    - the events that MLPerf has for a submission;
-    - an event for each node whose page cache was, or could not be, flushed.
+      set each value (`origins`), the libraries, the machines of all ranks and the data set
+    - the events that MLPerf has for a submission
+    - an event for each node: whether its page cache was flushed, as the job may ask
 
     Every rank must call this: the others send rank 0 what they know.
     """
     submission = job.submission
     settings = origins | _flat("RECIPE", recipe, f"{job.model.package}/config.py")
-    flushed_caches = _flush_caches(job.data, ranks)
     nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
     source = provenance.source(submission.source_commit, submission.image_digest)
@@ -77,7 +74,9 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     log.event(schema.SUBMISSION_DIVISION, submission.division)
     log.event(schema.SUBMISSION_STATUS, submission.status)
     log.event(schema.SUBMISSION_PLATFORM, submission.platform or job.cluster.dgxsystem)
-    for flushed in flushed_caches:
+
+    # After the header: a node may take minutes to flush, and a log that is cut off there says what ran.
+    for flushed in _flush_caches(job.data, ranks):
         log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
     log.mark(schema.INIT_START)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from harness import env
 from runlog.completion import complete
-from runlog.digits import six_digits
 from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
@@ -24,7 +23,7 @@ from tools.doctor.node import own_cores, probe
 if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
     from mpi4py import MPI
 
-MPIRUN_S = 8.0
+MPIRUN_S = 8
 MESSAGE_CHARS = 300  # of mpirun's message, in a verdict
 TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hands to its ranks
 
@@ -89,7 +88,7 @@ def mpirun_failure() -> str:
     if done.returncode == 0:
         return ""
     if done.returncode == TIMED_OUT:
-        return f"no answer in {six_digits(MPIRUN_S)} s"
+        return f"no answer in {MPIRUN_S} s"
     message = " ".join(done.stderr.split())
     return message[:MESSAGE_CHARS] or "mpirun failed"
 
