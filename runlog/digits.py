@@ -6,6 +6,11 @@ def six_digits(value: float) -> str:
     return significant(value, digits=6)
 
 
+def four_digits(value: float) -> str:
+    """Return a figure as text with at most four significant digits: 45.678 -> `45.68`, 0.45678 -> `0.4568`."""
+    return significant(value, digits=4)
+
+
 def significant(value: float, *, digits: int) -> str:
     """Return a figure as text with at most this many significant digits: with 3 of them 1234.5678 -> `1.23e+03`."""
     return format(value, f".{digits}g")
@@ -22,7 +27,7 @@ def percent_above(share: float, limit: float) -> str:
     For the limit 0.02: 0.0312 -> `3.1%`, and 0.020004 -> `2.0004%`, because `2.0%` would look like the limit.
     """
     for decimals in range(1, 15):
-        text = format(share, f".{decimals}%")
+        text = percent(share, decimals=decimals)
         if float(text.removesuffix("%")) > 100 * limit:
             return text
     return percent(share)  # share and limit differ by less than a rounding error

@@ -58,14 +58,6 @@ def named(name: str) -> Workload:
     return workload
 
 
-def of_benchmark(benchmark: str | None) -> Workload | None:
-    """Return the workload of a log's `submission_benchmark`; None if no workload here has that benchmark."""
-    for workload in WORKLOADS:
-        if workload.benchmark == benchmark:
-            return workload
-    return None
-
-
 def of_model(model: str | None) -> Workload | None:
     """Return the workload of a model's full name, as in a log's `run_summary`; None if no workload has that model."""
     for workload in WORKLOADS:

@@ -11,7 +11,7 @@ from compliance.logged_run import LoggedRun
 from compliance.rules import Benchmark, FindingCollector
 from compliance.strict.run_order import RunOrder, TrainedPart
 from runlog import schema
-from runlog.digits import significant, six_digits
+from runlog.digits import four_digits, significant, six_digits
 
 RULE = "epoch-time"
 
@@ -129,7 +129,7 @@ def _check_evaluations(
     training_ms = fastest_epoch_ms / train_samples * eval_samples
     least_ms = collector.strict_rules[RULE].bounds["share_of_training"] * training_ms
     if fastest_evaluation_ms < least_ms:
-        training_takes = f"{eval_samples} images of training take {significant(training_ms, digits=4)} ms"
+        training_takes = f"{eval_samples} images of training take {four_digits(training_ms)} ms"
         actual = f"an evaluation of {significant(fastest_evaluation_ms, digits=10)} ms; {training_takes}"
         collector.add_breach(RULE, run.stop.line, actual)
 

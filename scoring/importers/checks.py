@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from runlog.digits import significant, six_digits
+from runlog.digits import four_digits, six_digits
 from scoring.importers.gaps import Gap, gaps_of_training, without_pauses
 from scoring.importers.run_time import rows_of_epochs, training_rate_by_clock
 from scoring.importers.text import lines_in_words, total
@@ -302,7 +302,7 @@ def _check_printed_rates(record: Record) -> Check | None:
     return _check_of_ratio(
         "rate",
         f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {six_digits(printed_rate)} images/s",
-        f"images / time, {six_digits(measured_rate)} images/s, {significant(ratio, digits=4)} times the printed ones",
+        f"images / time, {six_digits(measured_rate)} images/s, {four_digits(ratio)} times the printed ones",
         ratio=ratio,
     )
 
@@ -336,7 +336,7 @@ def _check_batch(record: Record) -> Check | None:
     return _check_of_ratio(
         "batch",
         f"{source}: {batch} a device",
-        f"{lines_in_words(rows)}: rate x step time, {significant(batch_by_rows, digits=4)} a device at the median",
+        f"{lines_in_words(rows)}: rate x step time, {four_digits(batch_by_rows)} a device at the median",
         ratio=batch_by_rows / batch,
     )
 

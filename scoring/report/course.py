@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from runlog.digits import four_digits
 from runlog.run import real
 from scoring.figure.levels import level_in_words
 from scoring.figure.score import Score
@@ -17,7 +18,7 @@ from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
 from scoring.report.brief import figure_of, link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import four_digits, interval_in_words, number, percent, range_in_words
+from scoring.report.text import interval_in_words, number, range_in_words, short_percent
 
 SHOWN_VALUES = 400  # of a curve
 NAMED_TIMES = 5  # times to train in a section's gist, the words beside its title
@@ -87,7 +88,7 @@ def _training_share(run: ReportedRun) -> Inline:
     seconds: list[float] = values_of(windows, "seconds")
     if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
         return NOT_MEASURED
-    return link_to_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
+    return link_to_line(run, windows[0].line, short_percent(math.fsum(seconds) / run_s))
 
 
 class _Curve(NamedTuple):
@@ -359,7 +360,7 @@ def variance(report: Report) -> Section:
     headline = report.headline.score
     gist = ""
     if headline is not None and headline.spread is not None and headline.value:
-        gist = f"standard deviation {percent(headline.spread / headline.value)} over {headline.spread_over}"
+        gist = f"standard deviation {short_percent(headline.spread / headline.value)} over {headline.spread_over}"
     return Section(key="variance", title="Variance", gist=gist, blocks=[table, by_level])
 
 
@@ -402,7 +403,7 @@ def _deviation(group: Group, score: Score) -> Inline:
     """Return the standard deviation, its share of the figure, and what it is taken over; or "not measured"."""
     if score.spread is None:
         return NOT_MEASURED
-    share = f" ({percent(score.spread / score.value)} of the figure)" if score.value else ""
+    share = f" ({short_percent(score.spread / score.value)} of the figure)" if score.value else ""
     return link_to_runs(group, f"{number(score.spread)}{share} over {score.spread_over}")
 
 

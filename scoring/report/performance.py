@@ -14,7 +14,7 @@ from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
 from scoring.report.brief import link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import number, percent
+from scoring.report.text import number, short_percent
 
 DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
@@ -111,7 +111,7 @@ def _data_wait(group: Group) -> Inline:
         if window.data_wait_s is not None and window.seconds:
             waited_s += window.data_wait_s
             total_s += window.seconds
-    return link_to_runs(group, percent(waited_s / total_s)) if total_s else NOT_MEASURED
+    return link_to_runs(group, short_percent(waited_s / total_s)) if total_s else NOT_MEASURED
 
 
 def _rate_of_a_device(group: Group) -> Inline:
@@ -174,7 +174,7 @@ def _find_straggler(group: Group, kind: str, verb: str) -> _Straggler | None:
 
     rank, lags = max(lags_by_rank.items(), key=_count_of_lags)  # `max` returns the first of equals
     lag_share = statistics.median(lags)
-    text = f"rank {rank.number} on {visible(rank.host, 40)} {verb} {percent(lag_share)} longer"
+    text = f"rank {rank.number} on {visible(rank.host, 40)} {verb} {short_percent(lag_share)} longer"
     return _Straggler(text, lag_share)
 
 
@@ -191,7 +191,9 @@ def _efficiency(group: Group, efficiency: float | None) -> Inline:
     """
     if efficiency is None:
         return NOT_MEASURED
-    return link_to_runs(group, percent(efficiency) if efficiency <= MAX_PLAUSIBLE_RATIO else "no figure: at most 100 %")
+    return link_to_runs(
+        group, short_percent(efficiency) if efficiency <= MAX_PLAUSIBLE_RATIO else "no figure: at most 100 %"
+    )
 
 
 def runs_in_order(report: Report) -> Table | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from runlog.digits import significant, six_digits
+from runlog.digits import four_digits, six_digits
 from runlog.text import visible
 from scoring.report.blocks import Figure
 from scoring.report.content import Point, stretches
@@ -253,9 +253,9 @@ def _tick_label(value: float, _: object) -> str:
     """
     size = abs(value)
     if size >= 1e6:
-        return f"{significant(value / 1e6, digits=4)} M"
+        return f"{four_digits(value / 1e6)} M"
     if size >= 1e5:
-        return f"{significant(value / 1e3, digits=4)} k"
+        return f"{four_digits(value / 1e3)} k"
     if size >= 1000 or value == int(value):
         return format(value, ",.0f")
     return format(value, ".10g")

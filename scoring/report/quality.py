@@ -3,13 +3,12 @@
 import functools
 from collections.abc import Sequence
 
-from runlog.digits import six_digits
+from runlog.digits import four_digits, six_digits
 from runlog.text import visible
 from scoring.record import Quality
 from scoring.report import blocks, plots
 from scoring.report.blocks import Cell, Figure, Paragraph, link_to_line, run_link
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
-from scoring.report.text import four_digits
 
 
 def figure(report: Report) -> Figure | Paragraph:

@@ -27,7 +27,7 @@ from scoring.report.content import (
     values_of,
 )
 from scoring.report.overlay import NO_RATES, unit_of_rates
-from scoring.report.text import interval_in_words, number, percent, range_in_words
+from scoring.report.text import interval_in_words, number, range_in_words, short_percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
 
@@ -197,7 +197,7 @@ def _part(group: Group, step: StepTime, seconds: float | None, otherwise: str) -
     """Return a part of a step in milliseconds and as a share of the step; `otherwise` if `seconds` is None."""
     if seconds is None:
         return otherwise
-    return link_to_runs(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
+    return link_to_runs(group, f"{number(seconds * 1000)} ({short_percent(seconds / step.total_s)})")
 
 
 def _all_reduce_note(group: Group, step: StepTime) -> str:
@@ -276,7 +276,7 @@ def _efficiency(row: ScalingRow) -> str:
     """Return the efficiency as a percentage; words instead if it is too high to be explained by noise."""
     if row.efficiency > MAX_PLAUSIBLE_RATIO:
         return "no figure: at most 100 %"
-    return percent(row.efficiency)
+    return short_percent(row.efficiency)
 
 
 def _speedup_interval(row: ScalingRow) -> Inline:
@@ -433,7 +433,7 @@ def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
         Cell("batch", str(row.batch_per_device or "not said"), numeric=True),
         Cell("devices", str(row.devices), numeric=True),
         Cell("images/s", row.printed, numeric=True),
-        Cell("efficiency", percent(curve.efficiency(row)), numeric=True),
+        Cell("efficiency", short_percent(curve.efficiency(row)), numeric=True),
         Cell("note", note),
         Cell("row", f"published.csv:{row.line}"),
     ]

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 
+from runlog.digits import four_digits, percent
 from runlog.text import visible
 
 
@@ -26,16 +27,9 @@ def number(value: float) -> str:
     return four_digits(value)
 
 
-def four_digits(value: float) -> str:
-    """Return a value with its four leading digits."""
-    return format(value, ".4g")
-
-
-def percent(share: float) -> str:
+def short_percent(share: float) -> str:
     """Return a share as a percentage, with two decimals below 10 % and one above."""
-    if abs(share) < 0.1:
-        return format(share, ".2%")
-    return format(share, ".1%")
+    return percent(share, decimals=2 if abs(share) < 0.1 else 1)
 
 
 def interval_in_words(bounds: tuple[float, float] | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from compliance import mlperf
-from runlog.digits import six_digits
+from runlog.digits import four_digits, six_digits
 from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
@@ -11,7 +11,7 @@ from scoring.figure.run_count import benchmark_of
 from scoring.record import Quality, section
 from scoring.report.brief import hardware
 from scoring.report.content import Group, Overall, ReportedRun, runs_of
-from scoring.report.text import counted, four_digits
+from scoring.report.text import counted
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it if there is nothing to check

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runlog.digits import percent, percent_above, significant, six_digits
+from runlog.digits import four_digits, percent, percent_above, significant, six_digits
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,11 @@ def test_significant_and_percent_take_as_many_digits_as_are_asked_for():
     assert significant(0.123456, digits=3) == "0.123"
     assert percent(0.0312) == "3.1%"
     assert percent(0.0312, decimals=0) == "3%"
+
+
+def test_four_digits_has_no_zeros_behind_the_last():
+    assert four_digits(45.678) == "45.68"
+    assert four_digits(0.5) == "0.5"
 
 
 def test_percent_above_shows_that_it_lies_above():

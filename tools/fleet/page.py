@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from runlog.digits import significant
+from runlog.digits import four_digits
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
@@ -69,7 +69,7 @@ def _figure_on_map(metric: str, time_s: float) -> str:
     value = time_s * 1e6
     if metric == "transfer_s":
         value = EXCHANGE_MIB / time_s
-    return f"{value:,.0f}" if value >= 1000 else significant(value, digits=4)
+    return f"{value:,.0f}" if value >= 1000 else four_digits(value)
 
 
 def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
