@@ -17,7 +17,7 @@ from compliance.official.rule_files import VERSION, keys
 from compliance.official.tool_reading import ToolReader
 from compliance.rules import Finding, FindingCollector, Ruleset, breach, verdict
 from compliance.strict.policy import Policy
-from compliance.strict.run_order import RunOrder
+from compliance.strict.run_order import KEYS_OF_EVERY_RANK, RunOrder
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, read_log
@@ -30,7 +30,6 @@ _FORM = "log-form"
 _READABLE_PROBLEMS = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
 _OFFICIALLY_REFUSED_PROBLEMS = frozenset({"json", "fields", "trailing-text"})
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
-_KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})
 # Keys that a score or a rate is computed from; other names and numbers are labels.
 _KEYS_OF_FIGURES = frozenset(
     {schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, schema.GLOBAL_BATCH_SIZE.key}
@@ -189,7 +188,7 @@ class Checker:
         if event.time_ms % 1000:  # then the log's clock counts milliseconds, not only seconds
             self._run.tick_ms = 1
         rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
-        if rank and event.key not in _KEYS_OF_EVERY_RANK:
+        if rank and event.key not in KEYS_OF_EVERY_RANK:
             self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
         if event.key in self._known_keys:
             self._run.take(event)

@@ -55,9 +55,8 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
         stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
-    output, was_silent = _listen(process.stdout.fileno(), silent_s)
-    was_killed = was_silent
-    if was_silent:
+    output, was_killed = _listen(process.stdout.fileno(), silent_s)
+    if was_killed:
         process.kill()
     wait_s = END_S if was_killed else silent_s
     try:

@@ -168,30 +168,17 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         _refuse_cudnn_flags(strategy)
 
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
-    conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     decided: dict[str, bool] = {}
-    for knob, is_possible in _possible_knobs(strategy, conditions).items():
-        if getattr(strategy, knob) is None:
-            decided[knob] = is_possible
+    for condition in _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc):
+        choice = getattr(strategy, condition.knob)
+        if choice and not condition.is_met:
+            raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
+        if choice is None:  # such a knob has one condition
+            decided[condition.knob] = condition.is_met
     if strategy.enable_inplace is None:  # has no conditions: the user may turn it on anywhere
         # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
         decided["enable_inplace"] = on_gpu
     return replace(strategy, **decided)
-
-
-def _possible_knobs(strategy: Strategy, conditions: list[_Condition]) -> dict[str, bool]:
-    """Tell of each knob that has conditions whether all of them are met.
-
-    Raises ValueError for the first condition that is not met although the strategy has its knob on.
-    """
-    can_be_on: dict[str, bool] = {}
-    for condition in conditions:
-        is_turned_on = bool(getattr(strategy, condition.knob))
-        if is_turned_on and not condition.is_met:
-            raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
-        meets_earlier_conditions = can_be_on.get(condition.knob, True)
-        can_be_on[condition.knob] = meets_earlier_conditions and condition.is_met
-    return can_be_on
 
 
 def _refuse_cudnn_flags(strategy: Strategy) -> None:

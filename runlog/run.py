@@ -22,9 +22,9 @@ _PHASE_AFTER = {  # what goes on after an event
     schema.EVAL_START.key: "evaluating",
     schema.EVAL_STOP.key: "training",
 }
-_INTERVAL_KEYS = ("epoch_start", "epoch_stop", "block_start", "block_stop", "eval_start", "eval_stop")
-# The name in an event's metadata that has the number of its interval.
+# The name in an event's metadata that has the number of its interval, by the interval's kind.
 _NUMBER_NAMES = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}
+_INTERVAL_KEYS = {*(f"{kind}_start" for kind in _NUMBER_NAMES), *(f"{kind}_stop" for kind in _NUMBER_NAMES)}
 
 
 class Mark(NamedTuple):

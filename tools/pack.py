@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -122,8 +122,7 @@ def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[En
     """Write the file of sizes of a part that was packed, with the list and the files that it was packed from."""
     source_passport = passport.passport(images.contents(lambda done, total: None))
     more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
-    largest = max(((entry.width, entry.height) for entry in entries), key=_pixels)
-    _write_sizes(sizes, largest=largest, images=len(entries), more=more)
+    _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
 
 
 def _print_warning(note: str) -> None:
@@ -277,13 +276,13 @@ def _pixels(size: folder.Size) -> int:
     return width * height
 
 
-def _write_sizes(file: Path, *, largest: folder.Size, images: int, more: JsonObject) -> None:
+def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> None:
     """Write a file of sizes: `more`, the width and height of the largest image, and the number of images.
 
     `more` may be the content of an earlier file of sizes. Its own width, height and number of images are replaced.
     """
-    width, height = largest
-    content = more | {"width": width, "height": height, "images": images}
+    width, height = max(sizes, key=_pixels)
+    content = more | {"width": width, "height": height, "images": len(sizes)}
     file.write_text(json.dumps(content) + "\n")
 
 
@@ -302,8 +301,7 @@ def find_sizes(source: Path, part: str) -> str:
     with ThreadPoolExecutor(READERS) as readers:
         for ids in _batches_with_progress(f"sizes {part}", len(images)):
             sizes += readers.map(lambda number: _size_of_sample(images, int(number)), ids)
-    largest = max(sizes, key=_pixels)
-    _write_sizes(file, largest=largest, images=len(sizes), more=earlier_content)
+    _write_sizes(file, sizes, earlier_content)
     return f"{file}: {file.read_text().strip()}"
 
 

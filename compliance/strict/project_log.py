@@ -195,7 +195,9 @@ class ProjectLog:
         if most is not None and fastest.images_per_s > most:
             devices = f"{len(cards)} cards" if cards else f"{cores} cores"
             bound = f"the peak of its {devices} is below {six_digits(most)}"
-            yield Fault(fastest.line, f"a window of {fastest.images_per_s:.6g} images/s; {bound} at {pixels} px")
+            yield Fault(
+                fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {bound} at {pixels} px"
+            )
 
     def _cards_of(self, nodes: list[JsonObject]) -> list[str]:
         """Return the names of the GPUs of the nodes; empty for a run on CPUs."""

@@ -25,7 +25,7 @@ _PARTS = _STARTS | _STOPS | {schema.EVAL_ACCURACY.key}
 # Keys by whose times a score or a rate is computed. All others only annotate the run: some log them at any time.
 KEYS_OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
 KEYS_OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
-_KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
+KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ class RunOrder:
 
         Its time is compared with the latest time of the events of KEYS_OF_THE_CLOCK so far.
 
-        - _KEYS_OF_EVERY_RANK are not checked, because each rank logs them by its own clock.
+        - KEYS_OF_EVERY_RANK are not checked, because each rank logs them by its own clock.
         - KEYS_OF_THE_CLOCK decide the score. They may go back by 0.1 s, because clocks are corrected during the run
           (rule time-order). They must not come after run_stop (rule event-order).
         - Any other key may not go back at all (rule event-order). It may come after run_stop.
 
         A breach of event-order only warns.
         """
-        if event.key in _KEYS_OF_EVERY_RANK:  # each rank logs these by its own clock
+        if event.key in KEYS_OF_EVERY_RANK:  # each rank logs these by its own clock
             return
         latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
         decides_score = event.key in KEYS_OF_THE_CLOCK
@@ -300,13 +300,13 @@ class RunOrder:
 
         took_ms = event.time_ms - part.start.time_ms
         self._keep_duration(event, took_ms)
-        if kind == "block":
-            self._keep_training_time(part, took_ms, event.line)
-        elif kind == "epoch":
-            self._keep_training_time(part, took_ms, event.line)
+        if kind == "eval":
+            if "epoch" in self._open_parts:
+                self._evaluated_in_epoch_ms += took_ms
+            return
+        self._keep_training_time(part, took_ms, event.line)
+        if kind == "epoch":
             self.measured.epoch_stops(part.number, took_ms - self._evaluated_in_epoch_ms)
-        elif "epoch" in self._open_parts:  # an evaluation within an epoch
-            self._evaluated_in_epoch_ms += took_ms
 
     def _keep_training_time(self, part: _OpenPart, took_ms: float, line: int) -> None:
         """Keep the time of an epoch, or the mean time of a block's epochs, and the number of the last epoch.

@@ -17,7 +17,7 @@ from typing import Any
 from compliance.check import check_file
 from compliance.logged_run import LoggedRun
 from compliance.rules import load, read_rules
-from compliance.submission.description import STATUS_WORDS, Node, gpu_names, hardware_nodes
+from compliance.submission.description import MOST_DEVICES, STATUS_WORDS, Node, gpu_names, hardware_nodes
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.text import printable
@@ -26,7 +26,6 @@ FIELDS = tuple(read_rules("system_description.yaml")["fields"])
 NOTES = ("hw_notes", "sw_notes")  # free text: an empty note is valid too
 # All fields about accelerators except their number, accelerators_per_node.
 _FIELDS_OF_ONE_ACCELERATOR = tuple(name for name in FIELDS if name.startswith("accelerator_"))
-MOST_DEVICES = 2**63  # a log with more holds garbage
 NOT_STATED = "not stated"  # in a log whose SUBMISSION_ORG was left unset
 CHOICES = {"status": tuple(STATUS_WORDS.values()), "division": ("closed", "open")}
 # The official summarizer computes with these.

@@ -126,7 +126,7 @@ class _JoinedVariables:
         # Later calls must find under `kept` all writers and readers of the joined variables.
         for name in dropped:
             self._substitutes[name] = kept
-            self._writers[kept] = sorted(self._writers[kept] + self._writers[name])
+            self._writers[kept] = self._writers[kept] + self._writers[name]
             self._readers[kept] = self._readers.get(kept, []) + self._readers.get(name, [])
         return kept
 

@@ -56,11 +56,10 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         moved = _moved_inputs(block)
         prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
         proved.append(f"perturb_input moved {', '.join(moved)} by one rounding")
-    default_size_mib = Strategy().fuse_grad_size_in_MB
     if ranks > 1:
         proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
     # One rank has no buckets.
-    elif asked.fuse_grad_size_in_MB != default_size_mib:
+    elif asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:  # the class has the default
         raise Refused(
             "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
             "above 1"
@@ -298,7 +297,7 @@ def _bucket_sizes_by_type(coalescing: list[Operator], block: Block, limit_mib: f
         is_within_limit = len(sizes_mib) == 1 or sum(sizes_mib) <= limit_mib
         prove(
             is_within_limit,
-            f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}",
+            f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {six_digits(limit_mib)}",
         )
         buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
     return buckets_by_type
@@ -323,5 +322,5 @@ def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
         prove(
             mib + next_mib > limit_mib,
             f"STRATEGY: a bucket is closed at {mib:.2f} MiB, the next gradient has {next_mib:.2f}, "
-            f"fuse_grad_size_in_MB is {limit_mib:g}",
+            f"fuse_grad_size_in_MB is {six_digits(limit_mib)}",
         )

@@ -93,8 +93,8 @@ class Lines:
             self._has_row = False
             self._words_of_start = set()
 
-    def confirm_run(self, number: int) -> None:
-        """Note that line `number` is a row, which makes the last noted start the start of a run."""
+    def confirm_run(self) -> None:
+        """Note that a row was read, which makes the last noted start the start of a run."""
         if not self._has_row:
             self._first_lines.append(self._possible_start)
             self._has_row = True

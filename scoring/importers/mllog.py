@@ -113,7 +113,7 @@ class MLLog(FormatReader):
         if name in _OPENING:
             self.lines.note_possible_start(entry.line)
         if name == schema.RUN_START.key:
-            self.lines.confirm_run(entry.line)  # a run that logs its start counts, even if nothing follows
+            self.lines.confirm_run()  # a run that logs its start counts, even if nothing follows
 
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
             # The event is not kept, so that a long run is in memory only once.

@@ -106,10 +106,6 @@ class FormatReader:
         """Return the value of the fact `name`, or None if the log does not state it."""
         return self.facts_by_name[name].value if name in self.facts_by_name else None
 
-    def line(self, name: str) -> int | None:
-        """Return the line that states the fact `name`, or None if the log does not state it."""
-        return self.facts_by_name[name].line if name in self.facts_by_name else None
-
     def set_if_unset_from(self, field: str, name: str, value: object = None) -> None:
         """Set the fact `field` from the fact `name`, with the line of `name`.
 

@@ -86,7 +86,7 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
             rows_of_line = [Row(number, text, pattern.search(text)) for text in row_texts]
             for row in rows_of_line:
                 if row.values is not None:
-                    lines.confirm_run(number)
+                    lines.confirm_run()
                 yield row
             last_row = rows_of_line[-1]
             first_half = last_row if _is_first_half(last_row, pattern.head) else None
@@ -97,7 +97,7 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
         if first_half is not None and may_be_second_half:
             joined_row = _joined(first_half, line, pattern)
         if joined_row is not None:
-            lines.confirm_run(joined_row.line)
+            lines.confirm_run()
             yield joined_row
             first_half = None
             continue

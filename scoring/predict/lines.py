@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from runlog.digits import percent
+
 
 def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     """Return predictions as lines: the measured shapes, a table of the predictions, assumptions and warnings.
@@ -11,7 +13,7 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     first one. If times to train are not known, the last lines say why.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
-    loss = format(predicted["model"]["loss"], ".1%")
+    loss = percent(predicted["model"]["loss"])
     row_format = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
     head = ("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured")
     lines = [
@@ -53,7 +55,7 @@ def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[
         row["devices"],
         format(row["images_per_s"], ".1f"),
         interval,
-        format(efficiency, ".1%"),
+        percent(efficiency),
         format(1e3 * row["step_time_s"], ".2f"),
         to_train,
         measured,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from compliance.official import convergence
 from runlog import workloads
+from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure.options import counts, whole
@@ -252,7 +253,7 @@ def _assumed_scaling_in_words(scaling_loss: ScalingLoss) -> str:
 
     On M nodes the share is exp(-loss * (1 - 1 / M)), compared with one node. For large M it tends to exp(-loss).
     """
-    share_of_linear = format(math.exp(-scaling_loss.loss), ".1%")
+    share_of_linear = percent(math.exp(-scaling_loss.loss))
     sources = f"{scaling_loss.tables} published tables of up to 8 nodes"
     return f"many nodes do {share_of_linear} of as many times one node, as {sources} have it"
 

@@ -123,10 +123,24 @@ class Group:
         """Return the first run's record. Use it for what all runs of the group share."""
         return self.runs[0].record
 
+    @property
+    def measured(self) -> list[Window]:
+        """Return the measured windows of all runs, run by run."""
+        return list(itertools.chain.from_iterable(run.measured for run in self.runs))
+
 
 def runs_of(groups: Iterable[Group]) -> list[ReportedRun]:
     """Return the runs of all the groups, group by group."""
     return list(itertools.chain.from_iterable(group.runs for group in groups))
+
+
+def warnings_of_scores(groups: Iterable[Group]) -> list[Verdict]:
+    """Return the warnings of all groups' scores. A group without a score has none."""
+    warnings: list[Verdict] = []
+    for group in groups:
+        if group.score:
+            warnings += group.score.warnings
+    return warnings
 
 
 @dataclass(frozen=True)
@@ -202,11 +216,7 @@ class Report:
     @property
     def warnings(self) -> list[Verdict]:
         """Return the warnings of all scores and scaling tables. Equal ones are returned once."""
-        warnings: list[Verdict] = []
-        for group in self.groups:
-            if group.score:
-                warnings += group.score.warnings
-        warnings += self.mixture
+        warnings = [*warnings_of_scores(self.groups), *self.mixture]
         each_once = {(warning.check, warning.found, warning.where): warning for warning in warnings}
         return list(each_once.values())
 

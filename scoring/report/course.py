@@ -417,9 +417,7 @@ def _interval(group: Group, score: Score) -> Inline:
 
 def _step_quantiles(group: Group) -> Inline:
     """Return the QUANTILES of the measured windows' step times in ms: "98.10 / 99.02 / 103.4"; or "not measured"."""
-    times_s: list[float] = []
-    for run in group.runs:
-        times_s += values_of(run.measured, "step_s")
+    times_s = values_of(group.measured, "step_s")
     if not times_s:
         return NOT_MEASURED
     times_s.sort()

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from runlog.digits import six_digits
 from runlog.text import visible
 from scoring.figure.stragglers import slowest_ranks
+from scoring.figure.window_warnings import waiting_share
 from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
-from scoring.record import Window, nodes_of
+from scoring.record import nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
 from scoring.report.brief import link_to_runs
@@ -69,17 +70,9 @@ def _cells_of_group(group: Group) -> list[Cell]:
     ]
 
 
-def _measured_windows(group: Group) -> list[Window]:
-    """Return the measured windows of all runs of a group."""
-    windows: list[Window] = []
-    for run in group.runs:
-        windows += run.measured
-    return windows
-
-
 def _step_times_s(group: Group) -> list[float]:
     """Return the step times that a group's measured windows say, in ascending order."""
-    times_s: list[float] = values_of(_measured_windows(group), "step_s")
+    times_s: list[float] = values_of(group.measured, "step_s")
     return sorted(times_s)
 
 
@@ -105,13 +98,8 @@ def _slow_step(group: Group) -> Inline:
 
 def _data_wait(group: Group) -> Inline:
     """Return the share of the time that rank 0 waited for input, over the windows that say both."""
-    waited_s = 0.0
-    total_s = 0.0
-    for window in _measured_windows(group):
-        if window.data_wait_s is not None and window.seconds:
-            waited_s += window.data_wait_s
-            total_s += window.seconds
-    return link_to_runs(group, short_percent(waited_s / total_s)) if total_s else NOT_MEASURED
+    share = waiting_share(group.measured)
+    return NOT_MEASURED if share is None else link_to_runs(group, short_percent(share))
 
 
 def _rate_of_a_device(group: Group) -> Inline:
@@ -132,7 +120,7 @@ def _rate_of_a_device(group: Group) -> Inline:
 
 def _memory(group: Group) -> Inline:
     """Return the most GPU memory that any window shows, in MiB."""
-    used_mib: list[float] = values_of(_measured_windows(group), "gpu_memory_mib")
+    used_mib: list[float] = values_of(group.measured, "gpu_memory_mib")
     return link_to_runs(group, f"{number(max(used_mib))} MiB") if used_mib else NOT_MEASURED
 
 
@@ -166,7 +154,7 @@ def _find_straggler(group: Group, kind: str, verb: str) -> _Straggler | None:
     lags. If two ranks are the slowest equally often, it is the one that was the slowest first.
     """
     lags_by_rank: dict[Rank, list[float]] = {}  # one for each window in which the rank is the slowest
-    for slowest in slowest_ranks(_measured_windows(group), kind):
+    for slowest in slowest_ranks(group.measured, kind):
         rank = Rank(slowest.rank, str(slowest.host))
         lags_by_rank.setdefault(rank, []).append(slowest.lag_share)
     if not lags_by_rank:

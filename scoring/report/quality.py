@@ -102,5 +102,5 @@ def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
         Cell("run", run_link(run)),
         Cell("measure", quality.name),
         Cell("epoch", epoch, numeric=True),
-        Cell("value", link_to_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
+        Cell("value", link_to_line(run, quality.line, six_digits(quality.value)), numeric=True),
     ]

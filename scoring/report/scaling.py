@@ -121,9 +121,7 @@ def _mean_step(group: Group) -> _MeanStep | None:
     - the step time that each window prints
     - the group's throughput and its global batch
     """
-    windows: list[Window] = []
-    for run in group.runs:
-        windows += run.measured
+    windows = group.measured
     if windows:
         mean_step = _mean_of_windows(windows)
         if mean_step is not None:

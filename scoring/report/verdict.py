@@ -10,7 +10,7 @@ from scoring.figure.protocols import Protocol
 from scoring.figure.run_count import benchmark_of
 from scoring.record import Quality, section
 from scoring.report.brief import hardware
-from scoring.report.content import Group, Overall, ReportedRun, runs_of
+from scoring.report.content import Group, Overall, ReportedRun, runs_of, warnings_of_scores
 from scoring.report.text import counted
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
@@ -238,7 +238,7 @@ def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
     Yield a second verdict, a warning to measure again, if a score has one of UNSTEADY_WARNINGS.
     """
     problems = [group.problem for group in groups if group.problem]  # why a group lacks its figure
-    warnings = _warnings_of_scores(groups)
+    warnings = warnings_of_scores(groups)
     unsteady = [warning.found for warning in warnings if warning.check in UNSTEADY_WARNINGS]
     other_warnings = {warning.check for warning in warnings if warning.check not in UNSTEADY_WARNINGS}
     if problems:
@@ -257,15 +257,6 @@ def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
     if unsteady:
         fix = "Look for other load on the machine, waits for data and throttling; then measure again."
         yield Verdict(check="steadiness", status=WARNING, found=_first_and_count(unsteady), fix=fix)
-
-
-def _warnings_of_scores(groups: Sequence[Group]) -> list[Verdict]:
-    """Return the warnings of all groups' scores. A group without a score has none."""
-    warnings: list[Verdict] = []
-    for group in groups:
-        if group.score:
-            warnings += group.score.warnings
-    return warnings
 
 
 def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:

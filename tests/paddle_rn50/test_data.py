@@ -17,10 +17,11 @@ from mpi4py import MPI
 from PIL import Image
 from scipy.stats import ks_2samp
 
-from harness import ranks, sampling, train
+from harness import ranks, sampling
 from harness.embedded import make_once
 from harness.job import job_of
 from harness.loader import Batch, Loader, ReaderConfig
+from harness.task import task_of
 from paddle_rn50 import data, digits
 from paddle_rn50 import folder as folder_of_images
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
@@ -304,7 +305,7 @@ def test_synthetic_data_needs_no_data_set_of_the_batchs_size(embedded: Path) -> 
     """As the README's first line for a GPU system: 8 GPUs have more images a step than the embedded data set has."""
     me = ranks.Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
     settings = {"batchsize": 1500, "dgxngpu": 1, "recipe": "nvidia_cosine", "data_cache": str(embedded.parent)}
-    task = train.task_of(job_of(data="synthetic", **settings), me)  # type: ignore[arg-type]
+    task = task_of(job_of(data="synthetic", **settings), me)  # type: ignore[arg-type]
     assert task.dataset.train_samples == IMAGENET_TRAIN
     with pytest.raises(ValueError, match="global batch 1500 is larger than the training set of 1437 images"):
-        train.task_of(job_of(data="real", **settings), me)  # type: ignore[arg-type]
+        task_of(job_of(data="real", **settings), me)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from compliance.check import check_file
 from compliance.official import rule_files
 from harness import header
 from runlog import schema
+from runlog.writer import RunLog
 from tests import jobs, make_log
 from tests.harness import small
 
@@ -143,18 +144,20 @@ BATCHES = {"mlperf_lars": 1632}  # images; it takes only those of the reference 
 RECIPES = [(config, name) for config in (paddle_rn50.config, paddle_hrnet.config) for name in config.RECIPES]
 
 
-def logged(config: ModuleType, name: str, batch: int) -> dict[str, Any]:
-    """The events of a recipe's optimizer."""
-    recipe = config.recipe(name, global_batch=batch)
+def logged(path: Path, config: ModuleType, name: str, batch: int) -> dict[str, Any]:
+    """The events of a recipe's optimizer, as a log has them."""
+    recipe, log = config.recipe(name, global_batch=batch), RunLog(path)
     schedule = recipe.make_schedule(samples=recipe.train_samples, global_batch=batch)
-    events = header.optimizer_events(schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
-    return {event.key: value for event, value in events}
+    for event, value in header.optimizer_events(schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs):
+        log.event(event, value)
+    log.close()
+    return {event["key"]: event["value"] for event in jobs.mllog(path)}
 
 
 @pytest.mark.parametrize(("config", "name"), RECIPES, ids=[name for _, name in RECIPES])
 def test_the_checker_takes_the_optimizer_of_every_recipe(tmp_path: Path, config: ModuleType, name: str) -> None:
     """Closed where the recipe is one of the closed division: its rules ask for each hyperparameter."""
-    events = logged(config, name, BATCHES.get(name, 32))
+    events = logged(tmp_path / "optimizer.txt", config, name, BATCHES.get(name, 32))
     closed = {"mlperf_lars": make_log.closed_run, "cityscapes_80k": make_log.closed_hrnet_run}
     plain = make_log.run if config is paddle_rn50.config else make_log.hrnet_run
     path = tmp_path / "result_0.txt"

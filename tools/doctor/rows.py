@@ -7,7 +7,7 @@ import yaml
 
 from harness import env, nvidia
 from runlog.json_types import JsonObject
-from runlog.verdict import OK, Verdict
+from runlog.verdict import Verdict, judged
 
 Facts = JsonObject  # what was seen of a node, as `node.probe` returns it
 ROWS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"))
@@ -38,8 +38,5 @@ def judge_check(
     group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
     row = ROWS.get(check) or ROWS[group]
     wanted = row["wanted"].format(job=job, **values)
-    if good:
-        return Verdict(check=check, status=OK, found=found, wanted=wanted)
-    status = bad_status or row["bad"]
     advice = (fix or row["fix"]).format(job=job, **values)
-    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=advice)
+    return judged(check, good, found, wanted, advice, bad=bad_status or row["bad"])

@@ -24,7 +24,7 @@ from runlog.verdict import UNKNOWN, Verdict, as_text
 from scoring.importers import count
 from tools.fleet import arithmetic
 from tools.fleet.baseline import Change, changes
-from tools.fleet.page import MOST_NODES_SHOWN, report_as_page, signed
+from tools.fleet.page import MOST_NODES_SHOWN, report_as_page, signed, signed_interval
 from tools.fleet.record import differences, read, why_no_baseline
 from tools.fleet.verdicts import NOT_POSSIBLE, Judged, Record
 
@@ -147,7 +147,7 @@ def _change_lines(change: Change) -> list[str]:
     """Return a line on how a metric changed since the baseline, and one for each node that slowed down more."""
     interval = ""
     if change.interval_95 is not None:
-        interval = " ({:+.1%} to {:+.1%})".format(*change.interval_95)
+        interval = f" ({signed_interval(*change.interval_95)})"
     lines = [f"since     {change.metric}: {signed(change.fleet)}{interval} on {change.nodes} nodes"]
     for host, slower in change.slower.items():
         lines.append(f"since     {host}: {change.metric}: {percent(slower)} slower beside itself")

@@ -254,10 +254,10 @@ def _merge_metric(metric: str, hosts: list[str], results: Sequence[RankResult]) 
     for host_index, times_by_rank in enumerate(times_by_host):
         has_failed = str(host_index) in reasons
         is_measured = bool(times_by_rank) and not has_failed
-        series.append(_slowest_of_each_turn(times_by_rank) if is_measured else None)
+        series.append(slowest_of_each_turn(times_by_rank) if is_measured else None)
     return {"series": series, "reasons": reasons}
 
 
-def _slowest_of_each_turn(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
+def slowest_of_each_turn(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
     """Return the longest time of each turn over several ranks, because a node is as slow as its slowest rank."""
     return [max(times_of_turn) for times_of_turn in zip(*times_by_rank, strict=True)]

@@ -24,7 +24,15 @@ from tools.acceptance.machine import Machine
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
 from tools.fleet import digests
-from tools.fleet.alone import LEAST_STEPS, MOST_STEPS, RankMeasurements, RankResult, measure_in_turns, merge_by_host
+from tools.fleet.alone import (
+    LEAST_STEPS,
+    MOST_STEPS,
+    RankMeasurements,
+    RankResult,
+    measure_in_turns,
+    merge_by_host,
+    slowest_of_each_turn,
+)
 from tools.fleet.links import measure_links
 from tools.fleet.record import FORMAT, facts_of_node
 from tools.fleet.rounds import groups_of
@@ -100,7 +108,7 @@ def time_steps_together(
             WATCHDOG.beat("computing a step together")
             times_s.append(take_step_of_all())
     times_by_rank = me.comm.allgather(times_s)
-    return [max(times_of_step) for times_of_step in zip(*times_by_rank, strict=True)]
+    return slowest_of_each_turn(times_by_rank)
 
 
 class ComparedHosts(NamedTuple):

@@ -46,6 +46,11 @@ def signed(share: float) -> str:
     return f"{share:+.1%}"
 
 
+def signed_interval(low: float, high: float) -> str:
+    """Return the two ends of an interval of shares: -0.01 and 0.05 -> "-1.0% to +5.0%"."""
+    return f"{signed(low)} to {signed(high)}"
+
+
 class Cell(NamedTuple):
     """One pair of nodes on a map."""
 
@@ -124,7 +129,7 @@ def _row_of_bad(verdict: Verdict) -> list[str]:
         status = verdict.status
     interval = ""
     if figures.get("interval_95"):  # None if there were too few turns
-        interval = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
+        interval = signed_interval(*figures["interval_95"])
     return [verdict.where, verdict.check, _slower(verdict, missing=""), interval, median, status]
 
 
