@@ -94,7 +94,11 @@ def _names_matched(choice: Choice, names: Sequence[str]) -> list[str]:
     """Return the names that an entry of a setting matches; all names if the setting has no entries."""
     if not choice.entries:
         return list(names)
-    return [name for name in names if any(_matches(entry, name, choice) for entry in choice.entries)]
+    matched_names = []
+    for name in names:
+        if any(_matches(entry, name, choice) for entry in choice.entries):
+            matched_names.append(name)
+    return matched_names
 
 
 def _matches(entry: str, name: str, choice: Choice) -> bool:
