@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from runlog.digits import four_digits, percent
 from runlog.text import visible
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 
 
 def number(value: float) -> str:
@@ -30,6 +31,13 @@ def number(value: float) -> str:
 def short_percent(share: float) -> str:
     """Return a share as a percentage, with two decimals below 10 % and one above."""
     return percent(share, decimals=2 if abs(share) < 0.1 else 1)
+
+
+def efficiency_in_words(efficiency: float) -> str:
+    """Return a scaling efficiency as a percentage; words instead if it is too high to be explained by noise."""
+    if efficiency > MAX_PLAUSIBLE_RATIO:
+        return "no figure: at most 100 %"
+    return short_percent(efficiency)
 
 
 def interval_in_words(bounds: tuple[float, float] | None) -> str:
