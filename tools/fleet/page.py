@@ -12,8 +12,9 @@ from runlog.verdict import FATAL, OK, UNKNOWN, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
+from tools.fleet.judged import BAD, Judged
 from tools.fleet.record import EXCHANGE_MIB, differences
-from tools.fleet.verdicts import BAD, LINK_METRICS, Judged, links_of
+from tools.fleet.verdicts import LINK_METRICS, links_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from harness import env, provenance
 from harness.job import Job
 from runlog import named_files
 from tools.fleet import arithmetic
-from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
+from tools.fleet.judged import Judged, judge_record
+from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Record, Series, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 # The order of facts in the report, first what changes speed most. A fact is sorted by the entry that it begins with.
