@@ -24,17 +24,18 @@ from runlog.errors import print_to_reader
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
+ORIGIN_OF_DEFAULTS = "harness/env.py"  # in a log, of a value that nobody has set
 
 
 # ---- reading a job
 
 
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
-    """Return the job that the environment describes, and for each of its variables the value and who set it.
+    """Return the job that the environment describes; and for each of its settings the value and who set it.
 
-    The second is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. A variable that is not set has its
-    default, and so has one that is empty where a number is wanted. BATCHSIZE and RECIPE may also be set for one
-    workload alone, as RN50_BATCHSIZE, which serves where the general name is not set or empty.
+    The latter is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. A variable that is not set has its
+    default; so has an empty one if its setting is a number. The settings in PER_WORKLOAD, as BATCHSIZE, may also be set
+    for one workload: RN50_BATCHSIZE counts if the job is RN50, and BATCHSIZE is not set or is empty.
 
     Raises ValueError for a value that is no number, out of range, none of the choices, not of its form, or at odds with
     another.
@@ -42,13 +43,15 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
     workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default)).upper()
     origins: Origins = {}
     for name, setting in SETTINGS.items():
-        accepted_names = [name, f"{workload}_{name}"] if name in PER_WORKLOAD else [name]
+        accepted_names = [name]
+        if name in PER_WORKLOAD:
+            accepted_names = [name, f"{workload}_{name}"]
         text = _text_of(accepted_names, environ)
-        if text is None or (not text and setting.is_number):
-            origins[name] = {"value": setting.default, "origin": "harness/env.py"}
-            continue
-        value = setting.parse(text)  # which checks it
-        origins[name] = {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
+        if text is None or (text == "" and setting.is_number):
+            origins[name] = {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
+        else:
+            value = setting.parse(text)  # which checks it
+            origins[name] = {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
 
     job = job_of(**{name: entry["value"] for name, entry in origins.items()})
     refusals.raise_first(refusals.of_settings(job, environ.get(TF32_OVERRIDE, "")))
@@ -81,20 +84,20 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
         return f"config_{environ.get('DGXSYSTEM', '')}.sh"
     if value != setting.default:
         return "launch/trials.sh"
-    return "harness/env.py"
+    return ORIGIN_OF_DEFAULTS
 
 
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    The file may set a variable for one workload and precision alone. RN50_AMP_O2_STRATEGY is copied to STRATEGY if the
-    job is RN50 in AMP O2 and the user gave STRATEGY no value.
+    The file may set a variable for one workload and precision alone, as RN50_AMP_O2_STRATEGY. If the job is RN50 in AMP
+    O2, and the user gave STRATEGY no value, STRATEGY gets that value.
 
     Three variables are added:
 
     - DGXSYSTEM: the system
-    - JOB_FROM_USER: names of the job's variables that the user set
-    - JOB_FROM_CONFIG: names of the variables that the file set, and of those that were copied
+    - JOB_FROM_USER: names of the job's variables that the user set, to an empty text, too
+    - JOB_FROM_CONFIG: names of the variables that are set now and were not before
 
     An environment that has JOB_FROM_CONFIG was resolved before and is returned as it is.
 
@@ -103,23 +106,37 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if "JOB_FROM_CONFIG" in environ:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
-    resolved = _variables_after_config(system, environ)
+    after_config = _variables_after_config(system, environ)
+    with_config = after_config | _values_for_this_job(after_config, environ)
 
-    workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
-    precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
+    from_user = [name for name in names() if name in environ]
+    from_config = [name for name in with_config if name not in environ]
+    added = {
+        "DGXSYSTEM": system,
+        "JOB_FROM_USER": " ".join(from_user),
+        "JOB_FROM_CONFIG": " ".join(from_config),
+    }
+    return dict(environ) | with_config | added  # `environ` has the shell's own variables, too
+
+
+def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the values that the `variables` give for the job's workload and precision alone, by their general names.
+
+    RN50_AMP_O2_STRATEGY is returned as STRATEGY, if the variables describe a job of RN50 in AMP O2. A name to which the
+    user gave a value, in `environ`, is left out.
+    """
+    workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
+    precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
     prefix = f"{workload}_{precision}_".upper()  # as RN50_AMP_O2_
-    for name, value in list(resolved.items()):
+    values = {}
+    for name, value in variables.items():
+        if not name.startswith(prefix):
+            continue
         general_name = name.removeprefix(prefix)  # as STRATEGY
-        is_for_this_job = general_name != name
         user_gave_a_value = bool(environ.get(general_name))
-        if is_for_this_job and not user_gave_a_value:
-            resolved[general_name] = value
-
-    by_user = [name for name in names() if name in environ]  # one that is empty, too
-    by_config = [name for name in resolved if name not in environ]  # the general names added above, too
-    resolved["DGXSYSTEM"] = system
-    set_by_whom = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
-    return dict(environ) | resolved | set_by_whom  # `environ` has the shell's own variables, too
+        if not user_gave_a_value:
+            values[general_name] = value
+    return values
 
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
