@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from harness import loader, ranks, sampling, session, state
 from harness.hooks import resume
-from harness.job import ClusterSettings, CourseSettings, DataSettings, Job, ModelSettings, Origins
+from harness.job import CourseSettings, Job, ModelSettings, Origins
 from harness.loader import Batch, Loader
 from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
 from harness.task import task_of
 from program import build
+from program.arrays import Array
 from runlog import schema
 from runlog.errors import RunError
 
@@ -31,9 +32,11 @@ def main(job: Job, origins: Origins) -> None:
         # ---- programs, warmed up, and their state
         synthetic = synthetic_batches(run)
         trainer, evaluator = build_trainer(run, job.model, job.course)
+        # Read before the warm-up, which may take minutes: a wrong file ends the run at once.
+        first_weights = task.workload.pretrained(job.model.pretrained, trainer.step.program.main)
         warm_up(run, trainer, evaluator, synthetic, evaluates=job.course.trains)
-        set_first_state(run, trainer.step.program, job.model.pretrained)
-        trainer.step.capture()  # of a CUDA graph, where the step is one: it takes the memory of the state as it is now
+        set_first_state(run, trainer.step.program, first_weights)
+        trainer.step.capture()  # does nothing unless the step is a CUDA graph, which needs the state in its last place
 
         # ---- input: nothing is read before the first batch is asked for
         reader = loader.ReaderConfig.of_rank(
@@ -129,20 +132,19 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
         evaluator.warm_up(batches.evaluation)
 
 
-def set_first_state(run: session.Run, training: build.TrainingProgram, pretrained_file: str) -> None:
+def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program, on every rank, the state that the training starts from.
 
     Each of these replaces some of what the one before has set:
 
     1. The start-up program sets everything.
-    2. The file PRETRAINED (`pretrained_file`) has first weights; there are none if that is empty.
+    2. The `first_weights`, by name, are those of the file PRETRAINED. There are none if the job has no such file.
     3. Rank 0 sends its state to the other ranks.
     4. A checkpoint, if the run resumes from one. It gives each rank statistics of batch normalization of its own, which
        rank 0 would overwrite if it sent its state later.
 
-    Raises ValueError if a file does not have what the program needs.
+    Every rank must call this. Raises ValueError on rank 0 if the checkpoint does not have what the program needs.
     """
-    first_weights = run.task.workload.pretrained(pretrained_file, training.main)
     # It has run before, in `warm_up`: without this, its second run would connect the ranks again.
     build.keep_communicators(training.startup)
     run.executor.run(training.startup)
