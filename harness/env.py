@@ -349,40 +349,23 @@ class _Described(NamedTuple):
     environ: dict[str, str]  # the environment with what the system's config file adds to it
 
 
-def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
-    """Read and check the job that this process's environment and its system's config file describe.
+def _describe() -> _Described:
+    """Return the job that this process's environment and its system's config file describe.
 
-    Returns it with the origins of its values and the environment that `resolve` returns. The two flags add checks:
-
-    - `is_from_user`: also refuse paths of the wrong kind, and RESULT_FILE, because the trial loop sets that for each
-      log. It is False if a launcher or run_and_time.sh has read this job and refused them already.
-    - `checks_program`: also refuse what the training program refuses. This needs the packages of launch/setup.sh.
-
-    Raises ValueError if a check fails.
+    Raises ValueError as `resolve` and `read` do.
     """
-    if is_from_user:
-        _refuse_result_file(os.environ)
-    environ = resolve()  # with the config file
+    environ = resolve()
     job, origins = read(environ)
-    if is_from_user:
-        refusals.raise_first(refusals.of_named_paths(job))
-    if checks_program:
-        refusals.raise_first(refusals.of_program(job))
     return _Described(job, origins, environ)
 
 
-def _print_exports(args: argparse.Namespace, described: _Described) -> None:
-    """Print NAME=value for each variable that a launcher (`--launch`) or a node's shell (`--shell`) should export.
-
-    A NUL byte ends each, because a value may hold a line feed.
-    """
+def _exports(described: _Described, *, for_launcher: bool) -> dict[str, str]:
+    """Return the variables that a launcher, or else a node's shell, should export for the job."""
+    # What the shell does not have yet: the config file's variables, and the names that `resolve` adds.
     set_by_config = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
-    if args.launch:
-        exported = exports.for_launcher(os.environ, set_by_config, described.job)
-    else:
-        exported = exports.for_node(described.environ, set_by_config, described.origins)
-    for name, value in exported.items():
-        sys.stdout.write(f"{name}={value}\0")
+    if for_launcher:
+        return exports.for_launcher(os.environ, set_by_config, described.job)
+    return exports.for_node(described.environ, set_by_config, described.origins)
 
 
 def main() -> int:
@@ -400,14 +383,17 @@ def main() -> int:
         print_to_reader(table())
         return 0
 
-    # False if the job is resolved already: whoever resolved it has set the variable.
+    # False where a launcher or run_and_time.sh has read the job: it sets JOB_FROM_CONFIG for those that it starts.
     is_from_user = "JOB_FROM_CONFIG" not in os.environ
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
-    # Without numpy the training program cannot be imported, so what it refuses is not checked. A launcher leaves these
-    # checks to its nodes, which call this with --shell.
-    checks_program = has_packages and not args.launch
     try:
-        described = _describe(is_from_user=is_from_user, checks_program=checks_program)
+        if is_from_user:  # later the trial loop sets it, for each log
+            _refuse_result_file(os.environ)
+        described = _describe()
+        if is_from_user:  # on this machine alone the paths must be right: a node may have others
+            refusals.raise_first(refusals.of_named_paths(described.job))
+        if has_packages and not args.launch:  # a launcher's nodes ask this themselves, by --shell
+            refusals.raise_first(refusals.of_program(described.job))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -415,13 +401,13 @@ def main() -> int:
     if is_from_user:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
-    if args.json and not has_packages:  # the checks of the training program were skipped
-        print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
-
     if args.json:
+        if not has_packages:
+            print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
         print_to_reader(json.dumps(described.origins, indent=1))
-    else:
-        _print_exports(args, described)
+        return 0
+    for name, value in _exports(described, for_launcher=args.launch).items():
+        sys.stdout.write(f"{name}={value}\0")  # a value may hold a line feed, but no NUL
     return 0
 
 
