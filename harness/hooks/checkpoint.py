@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from paddle import static
@@ -116,24 +116,27 @@ class Keeper(Hook):
         self._report()
         if not self._earlier_handlers:
             self._catch_signals()
-        # All ranks exchange these, so that all take the same branch below: each checkpoint is a step of all.
+        # Exchanged, so that every rank takes the same branch below: all must save, or none.
         signal_of_each_rank = self._ranks.comm.allgather(self._signal)
         is_due = self._ranks.comm.bcast(self._is_due())  # by rank 0's clock
 
-        started = time.perf_counter()
-        epoch_step = step - (epoch - 1) * self._steps_per_epoch
-        stopped_by = max(signal_of_each_rank)
+        position = self._position(step=step, epoch=epoch, epoch_step=step - (epoch - 1) * self._steps_per_epoch)
+        stopped_by = max(signal_of_each_rank)  # if ranks got different ones, any will do
         if stopped_by != NO_SIGNAL:
-            self._wait_for_writer()  # else `_save` would skip this checkpoint if the one before is still being written
-            self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
-            self._wait_for_writer()
-            self._report()
-            cause = STOPPED_BY[signal.Signals(stopped_by)]
-            raise RunError(f"stopped by {cause} after step {step}; {self.last_good}")
-        if is_due:
-            self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
-            return time.perf_counter() - started
-        return 0.0
+            self._save_and_stop(main, position, signal.Signals(stopped_by))
+        if not is_due:
+            return 0.0
+        started_s = time.perf_counter()
+        self._save(main, position)
+        return time.perf_counter() - started_s
+
+    def _save_and_stop(self, main: Any, position: Position, stopped_by: signal.Signals) -> NoReturn:
+        """Write a checkpoint, wait for it, and raise RunError, which names the signal; every rank must call this."""
+        self._wait_for_writer()  # else `_save` would skip this checkpoint if the one before is still being written
+        self._save(main, position)
+        self._wait_for_writer()
+        self._report()
+        raise RunError(f"stopped by {STOPPED_BY[stopped_by]} after step {position.step}; {self.last_good}")
 
     def _catch_signals(self) -> None:
         """Have the signals of STOPPED_BY noted in `_signal` from now on.
@@ -149,18 +152,27 @@ class Keeper(Hook):
 
     def epoch_ended(self, main: Any, epoch: int) -> None:
         """Write a checkpoint that is due after an epoch and its evaluation; every rank must call this."""
-        every_epochs = self._settings.epochs
+        every_epochs = self._settings.epochs  # 0: none is due by epochs
         if self._active and every_epochs and epoch % every_epochs == 0:
-            self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
+            self._save(main, self._position(step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0))
 
-    def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
+    def _position(self, *, step: int, epoch: int, epoch_step: int) -> Position:
+        """Return the place after `step` steps of this run; it goes on in `epoch`, after `epoch_step` of its steps."""
+        return Position(
+            step=step,
+            epoch=epoch,
+            epoch_step=epoch_step,
+            seed=self._seed,
+            global_batch=self._global_batch,
+            ranks=self._ranks.size,
+        )
+
+    def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
         The other ranks only send rank 0 their statistics of batch normalization (BN), which differ from rank to rank.
         Rank 0 returns when the copy is made. If it is still writing the checkpoint before, this one is left out, and
         the log says so.
-
-        `step` steps are done; a run that goes on from here begins in `epoch` after `epoch_step` of its steps.
         """
         started_s = time.monotonic()
         self._last_checkpoint_s = started_s  # of one that is left out, too: a slow disk is not asked again at once
@@ -169,19 +181,11 @@ class Keeper(Hook):
         if statistics_by_rank is None:  # on all ranks but 0
             return
         if self._writer and self._writer.is_alive():
-            self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
+            self._log.text(f"checkpoint of step {position.step} left out: the one before is still being written")
             return
         self._report()  # the outcome of the checkpoint before, which that of this one will replace
 
         arrays = self._copy_shared(main) | _by_rank_and_name(statistics_by_rank)
-        position = Position(
-            step=step,
-            epoch=epoch,
-            epoch_step=epoch_step,
-            seed=self._seed,
-            global_batch=self._global_batch,
-            ranks=self._ranks.size,
-        )
         blocked_s = time.monotonic() - started_s
         self._writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
         self._writer.start()
