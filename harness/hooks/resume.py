@@ -192,7 +192,9 @@ def _statistics_of_each_rank(
     If the checkpoint's run had as many ranks, rank n gets those of its rank n. Else all ranks get the mean over its
     `saved_ranks` ranks. The arrays are named as rank0/NAME.
     """
-    saved = [{name: arrays[f"rank{rank}/{name}"] for name in names} for rank in range(saved_ranks)]
+    saved = []
+    for rank in range(saved_ranks):
+        saved.append({name: arrays[f"rank{rank}/{name}"] for name in names})
     if saved_ranks == ranks:
         return saved
     mean = {}
