@@ -213,7 +213,7 @@ def test_the_doctor_looks_into_packed_images(source: Path, tmp_path: Path) -> No
         pack.pack(source, target, part)
 
     def judged() -> list[tuple[str, str, str]]:
-        facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(target)), {})}
+        facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(target)), has_packages=True)}
         return [(r.check, r.status, r.found) for r in doctor_checks.judge_data(facts, job_of())][1:]
 
     assert any(check == "data.lists" and "train (recordio): 40 samples" in found for check, _, found in judged())

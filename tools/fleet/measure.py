@@ -21,7 +21,7 @@ from runlog.schema import as_json
 from runlog.verdict import FATAL
 from tools.acceptance.machine import Machine
 from tools.doctor.checks import clock_offset_s, judge_node
-from tools.doctor.node import probe
+from tools.doctor.node import cores_by_launcher, probe
 from tools.fleet import digests
 from tools.fleet.alone import (
     LEAST_STEPS,
@@ -56,7 +56,7 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     result: JsonObject | None = None
     is_first_of_node = me.local_rank == 0
     if is_first_of_node:
-        probed = probe(job, node=me.rank // job.cluster.dgxngpu)
+        probed = probe(job, rank_cores=cores_by_launcher(job), node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
         result = {"failed": failed, "facts": facts_of_node(job, probed)}
     ranks.wait(me.comm)
