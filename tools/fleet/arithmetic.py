@@ -69,7 +69,7 @@ class Judgement(NamedTuple):
 
 
 class ClassSummary(NamedTuple):
-    """What the measured ranks of one class gave. A table has the digests of one repetition."""
+    """A summary of what the measured ranks of one class gave. A table has the digests of one repetition."""
 
     rank_count: int
     majority_table: str | None  # name of the table that more than half of the ranks usually give; None: no majority

@@ -150,14 +150,14 @@ def main(job: Job, origins: Origins) -> None:
 
 
 class NetworkResults(NamedTuple):
-    """What the ranks that represent the compared hosts measured and gathered; empty on the other ranks."""
+    """Results that the ranks measured and gathered which represent the compared hosts; empty on the other ranks."""
 
     links: list[JsonObject]
     nodes: list[JsonObject] | None  # of `gather_nodes`: None on all ranks but the first
 
 
 class TrainingResults(NamedTuple):
-    """What all ranks measured by training together."""
+    """Results of training on all ranks at the same time."""
 
     digests: JsonObject | None  # None: this Paddle has no kernels for a rank's device
     step_times_s: list[float]  # empty: no steps were taken
