@@ -199,11 +199,11 @@ class FollowedLog:
             if not isinstance(entry, Problem):  # any file may have text that looks like a damaged event
                 self._valid_entries += 1
             self._run.take(entry)
-        has_text = self._bytes_read[self.log] > 0
-        if has_text and self._valid_entries == 0:
+        is_empty = self._valid_entries == 0
+        has_only_other_text = is_empty and self._bytes_read[self.log] > 0
+        if has_only_other_text:
             raise ValueError(f"{self.log}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
         nodes = self._look_at_nodes()
-        is_empty = self._valid_entries == 0
         return {"log": str(self.log), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
 
     def _look_at_nodes(self) -> list[JsonObject]:

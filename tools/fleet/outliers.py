@@ -81,8 +81,9 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     `distances` has for each name its distance from the median, above 0 if it is slower. `noise` is the standard error
     of one distance. `alpha` is the chance of a false alarm among healthy nodes.
 
-    At least the half of the names that is nearest to the median is taken to be usual. Each farther name, from near to
-    far, is tested against all nearer ones. The first one that is an outlier makes all farther ones outliers, too.
+    More than half of the names, those nearest to the median, are taken to be usual. Each farther name, from near to
+    far, is tested against all nearer ones. The first one that is an outlier makes all farther ones outliers, too. So
+    several outliers do not hide each other.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
