@@ -4,7 +4,7 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from runlog.digits import four_digits
 from runlog.run import real
@@ -128,7 +128,7 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
     - The log of each of these runs says all its steps: "step", the steps done at the end of a window.
     - Else: "printed row", the numbers of a run's windows from 1.
     """
-    runs = [run for run in report.runs if any(_is_finite(read(window)) for window in run.record.windows)]
+    runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
     known_steps = [steps for steps in steps_of_runs if steps is not None]
     if len(known_steps) == len(runs):
@@ -138,7 +138,12 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
     return _Curves(by_row, "printed row")
 
 
-def _is_finite(value: float | None) -> bool:
+def _has_values(run: ReportedRun, read: Callable[[Window], float | None]) -> bool:
+    """Return whether a window of a run has a finite value of the quantity that `read` returns."""
+    return any(_is_finite(read(window)) for window in run.record.windows)
+
+
+def _is_finite(value: float | None) -> TypeGuard[float]:
     """Return whether there is a value, and it is neither infinite nor NaN."""
     return value is not None and math.isfinite(value)
 
@@ -151,7 +156,7 @@ def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Windo
     curve = _Curve(run, [], [])
     for place, window in zip(places, run.record.windows, strict=True):
         value = read(window)
-        if value is not None and math.isfinite(value):
+        if _is_finite(value):
             curve.points.append((float(place), value))
             curve.windows.append(window)
     return curve
