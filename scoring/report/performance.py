@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runlog.digits import six_digits
 from runlog.text import visible
-from scoring.figure.stragglers import slowest_ranks
+from scoring.figure.stragglers import KindOfTime, most_often_slowest
 from scoring.figure.window_warnings import waiting_share
 from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import nodes_of
@@ -20,14 +20,8 @@ from scoring.report.text import number, short_percent
 DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
 SLOW_STEP_SHARE = 0.95  # of the measured windows: they have shorter steps than the slow step that is shown
-KINDS_OF_TIME = (("compute", "computes"), ("data_wait", "waits for its input"))  # each with the verb for it
-
-
-class Rank(NamedTuple):
-    """A rank and its host, as the log names them."""
-
-    number: int | None
-    host: str
+# Each with the verb for it
+KINDS_OF_TIME: tuple[tuple[KindOfTime, str], ...] = (("compute", "computes"), ("data_wait", "waits for its input"))
 
 
 class _Straggler(NamedTuple):
@@ -133,7 +127,7 @@ def _slowest_rank_in_words(group: Group) -> Inline:
     """
     candidates = []  # the rank that most often computes longest, and the one that most often waits longest
     for kind, verb in KINDS_OF_TIME:
-        straggler = _find_straggler(group, kind, verb)
+        straggler = _straggler_of_group(group, kind, verb)
         if straggler is not None:
             candidates.append(straggler)
     if not candidates:
@@ -146,30 +140,18 @@ def _lag_of(straggler: _Straggler) -> float:
     return straggler.lag_share
 
 
-def _find_straggler(group: Group, kind: str, verb: str) -> _Straggler | None:
+def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler | None:
     """Return the rank that is most often the slowest in a group's measured windows; None if no window has ranks' times.
 
-    `kind` is the time to compare, "compute" or "data_wait", and `verb` names it in the text. In each window the lag of
-    the slowest rank is how much longer it takes than the window's median rank. The result has the median of the rank's
-    lags. If two ranks are the slowest equally often, it is the one that was the slowest first.
+    `kind` is the time to compare, and `verb` names it in the text. The lag is the median over the windows in which the
+    rank is the slowest.
     """
-    lags_by_rank: dict[Rank, list[float]] = {}  # one for each window in which the rank is the slowest
-    for slowest in slowest_ranks(group.measured, kind):
-        rank = Rank(slowest.rank, str(slowest.host))
-        lags_by_rank.setdefault(rank, []).append(slowest.lag_share)
-    if not lags_by_rank:
+    slowest = most_often_slowest(group.measured, kind)
+    if slowest is None:
         return None
-
-    rank, lags = max(lags_by_rank.items(), key=_count_of_lags)  # `max` returns the first of equals
-    lag_share = statistics.median(lags)
-    text = f"rank {rank.number} on {visible(rank.host, 40)} {verb} {short_percent(lag_share)} longer"
-    return _Straggler(text, lag_share)
-
-
-def _count_of_lags(rank_and_lags: tuple[Rank, list[float]]) -> int:
-    """Return how many lags a rank has, one for each window in which it is the slowest."""
-    _, lags = rank_and_lags
-    return len(lags)
+    host = visible(str(slowest.host), 40)
+    text = f"rank {slowest.rank} on {host} {verb} {short_percent(slowest.median_lag_share)} longer"
+    return _Straggler(text, slowest.median_lag_share)
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
