@@ -296,7 +296,7 @@ def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
 
 
 class _Begin(NamedTuple):
-    """What a file has to be done before the first event: statements to run, or metrics to join by a metadata field."""
+    """The work before the first event: statements to run, or metrics to join by a metadata field."""
 
     statements: Sequence[Statement]
     joining_field: str | None
