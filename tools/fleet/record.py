@@ -147,11 +147,11 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
     Raises TypeError if one of its texts is not a text.
     """
     _raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
-    for count in rank.count_by_table.values():
+    for count in rank.count_by_result.values():
         if type(count) is not int or count < 1:
             raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
     has_failed = rank.failure is not None
-    has_repetitions = bool(rank.count_by_table)
+    has_repetitions = bool(rank.count_by_result)
     if has_failed == has_repetitions:
         raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
 
@@ -182,12 +182,12 @@ def _check_tables(digests: arithmetic.Digests) -> None:
     steps = digests["steps"]
     tensors = digests["tensors"]
     _raise_unless_texts(tensors)
-    for table_name, table in digests["tables"].items():
+    for result, table in digests["tables"].items():
         row_lengths = set(map(len, table))
         for row in table:
             _raise_unless_texts(row)
         if len(table) != steps or row_lengths != {len(tensors)}:
-            raise ValueError(f"table {table_name} has not {len(tensors)} digests in each of {steps} steps")
+            raise ValueError(f"table {result} has not {len(tensors)} digests in each of {steps} steps")
 
 
 def why_no_baseline(now: Record, then: Record) -> str:
