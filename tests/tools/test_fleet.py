@@ -15,7 +15,7 @@ from tests.scoring.pages import HOSTILE
 from tests.tools.test_fleet_verdicts import record as record_of
 from tools.fleet import __main__ as fleet
 from tools.fleet import alone as fleet_alone
-from tools.fleet import record as fleet_record
+from tools.fleet import facts as fleet_facts
 
 
 def slow_link(nodes: int, spared: int) -> tuple[int, int]:
@@ -172,9 +172,9 @@ def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
     for quota, said in (("8000", "8000 100000"), ("-1", "max 100000")):
         (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
         (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-        assert fleet_record._cpu_quota(tmp_path) == said
+        assert fleet_facts._cpu_quota(tmp_path) == said
     (tmp_path / "cpu.max").write_text("8000 50000\n")
-    assert fleet_record._cpu_quota(tmp_path) == "8000 50000"
+    assert fleet_facts._cpu_quota(tmp_path) == "8000 50000"
 
 
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:

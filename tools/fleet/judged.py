@@ -1,4 +1,4 @@
-"""The verdicts on a whole fleet: the status of each node, which nodes to run on, and whether to doubt it."""
+"""What is found on a whole fleet: the status of each node, which nodes to run on, whether to doubt it, differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from runlog.digits import percent
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, worst
 from tools.fleet import arithmetic
+from tools.fleet.facts import Difference, differences
 from tools.fleet.verdicts import NODE_METRICS, STEP, Record, judge_links, judge_nodes
 
 BAD = (WARNING, FATAL)  # statuses of a node or a link that is slow or fails
@@ -14,12 +15,13 @@ MOST_STEP_DIFFERENCE = 0.05  # of the slowest node's step over the fastest one's
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A record with the verdicts on it."""
+    """A record, the verdicts on it, and in what its nodes differ."""
 
     record: Record
     statuses: dict[str, str]  # of each node
     node_verdicts: list[Verdict]
     link_verdicts: list[Verdict]
+    differences: list[Difference]  # facts that are not the same on all nodes, first those that change speed most
 
     @property
     def bad_verdicts(self) -> list[Verdict]:
@@ -85,7 +87,7 @@ def _counts_for_status(verdict: Verdict) -> bool:
 
 
 def judge_record(record: Record) -> Judged:
-    """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
+    """Return a fleet's record with the verdicts on its nodes and links, the status of each node, and the differences.
 
     The status of a node is its worst verdict: by its own times, its network, its arithmetic, or the doctor
     (tools/doctor). It is unknown if no verdict counts for it.
@@ -100,4 +102,10 @@ def judge_record(record: Record) -> Judged:
     for host in record["hosts"]:
         counting = [verdict for verdict in node_verdicts if verdict.where == host and _counts_for_status(verdict)]
         statuses[host] = worst(counting) if counting else UNKNOWN
-    return Judged(record=record, statuses=statuses, node_verdicts=node_verdicts, link_verdicts=network.on_links)
+    return Judged(
+        record=record,
+        statuses=statuses,
+        node_verdicts=node_verdicts,
+        link_verdicts=network.on_links,
+        differences=differences(record),
+    )

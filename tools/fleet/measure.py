@@ -32,8 +32,9 @@ from tools.fleet.alone import (
     merge_by_host,
     slowest_of_each_turn,
 )
+from tools.fleet.facts import facts_of_node
 from tools.fleet.links import measure_links
-from tools.fleet.record import FORMAT, facts_of_node
+from tools.fleet.record import FORMAT
 from tools.fleet.rounds import groups_of
 from tools.fleet.steps import Programs, programs
 

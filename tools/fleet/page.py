@@ -13,7 +13,7 @@ from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet.judged import BAD, Judged
-from tools.fleet.record import EXCHANGE_MIB, differences
+from tools.fleet.record import EXCHANGE_MIB
 from tools.fleet.verdicts import LINK_METRICS, links_of
 
 
@@ -215,7 +215,7 @@ def report_as_page(judged: Judged) -> str:
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []
-    rows = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
+    rows = [(difference.fact, difference.usual, difference.but) for difference in judged.differences]
     caption = "What is not alike, first what matters most"
     # "but": the exceptions, which are the other values and the nodes that have them.
     table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)
