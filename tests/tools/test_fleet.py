@@ -179,10 +179,10 @@ def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
 
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:
     found = [
-        fleet_alone.RankResult(0, {"step_s": [1.0, 5.0], "disk_s_per_gib": [3.0]}, {}),
-        fleet_alone.RankResult(0, {"step_s": [2.0, 4.0]}, {}),
-        fleet_alone.RankResult(1, {"step_s": [1.0, 1.0]}, {"disk_s_per_gib": "No space left"}),
-        fleet_alone.RankResult(1, {}, {"step_s": "killed"}),
+        fleet_alone.RankTimes(0, {"step_s": [1.0, 5.0], "disk_s_per_gib": [3.0]}, {}, []),
+        fleet_alone.RankTimes(0, {"step_s": [2.0, 4.0]}, {}, []),
+        fleet_alone.RankTimes(1, {"step_s": [1.0, 1.0]}, {"disk_s_per_gib": "No space left"}, []),
+        fleet_alone.RankTimes(1, {}, {"step_s": "killed"}, []),
     ]
     metrics = fleet_alone.merge_by_host(["a", "b"], found)
     assert metrics["step_s"] == {"series": [[2.0, 5.0], None], "reasons": {"1": "killed"}}
