@@ -247,7 +247,7 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
     - All of them gave the same result: unknown, because no majority of ranks confirms it.
     - No result came out in more than half of them: unknown.
-    - Otherwise the rank's usual result counts as right, and `_judge_unsteady` judges the other ones.
+    - Otherwise, its usual result counts as right: fatal if no other host gave one of its other results, else unknown.
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
@@ -277,16 +277,16 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     """Judge a rank by the result of the majority of its class, which counts as right.
 
     - All repetitions of the rank gave the right result: ok.
-    - More than half of them gave the same wrong result: `_judge_usually_wrong` judges the rank.
-    - Otherwise: `_judge_unsteady` judges the rank.
+    - More than half of them gave the same wrong result: fatal if no other host gave that result, else unknown.
+    - Otherwise, wrong results came only now and then: fatal if no other host gave one of them, else unknown.
     """
-    if not rank.results_other_than(right.name):
+    is_always_right = not rank.results_other_than(right.name)
+    if is_always_right:
         return Judgement(OK, f"the same bits as {right.given_by}")
-    if rank.usual_result is None or rank.usual_result == right.name:
-        return _judge_unsteady(rank, digests, summary_of_class, right)
-    return _judge_usually_wrong(
-        rank, digests, right, host_count=summary_of_class.host_count_by_result[rank.usual_result]
-    )
+    if rank.usual_result is not None and rank.usual_result != right.name:
+        host_count = summary_of_class.host_count_by_result[rank.usual_result]
+        return _judge_usually_wrong(rank, digests, right, host_count=host_count)
+    return _judge_unsteady(rank, digests, summary_of_class, right)
 
 
 def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, host_count: int) -> Judgement:

@@ -28,11 +28,11 @@ LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha
 LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so much
 
 
-# ---- the centre of a node's or link's turns
+# ---- the level of a node or link over its turns
 
 
-def centre_of(log_ratios: Sequence[float]) -> float:
-    """Return the centre of a node's or link's log ratios: the Hodges-Lehmann estimate.
+def level_of(log_ratios: Sequence[float]) -> float:
+    """Return the level of a node or link, which sums up its log ratios: their Hodges-Lehmann estimate.
 
     It is the median of the means of all pairs of values. Each value is also paired with itself. The estimate varies
     less than the median of the values.
@@ -41,10 +41,10 @@ def centre_of(log_ratios: Sequence[float]) -> float:
     return statistics.median((first + second) / 2 for first, second in pairs)
 
 
-def error_of_centre(log_ratios: Sequence[float]) -> float:
-    """Return the standard error of `centre_of(log_ratios)`, estimated by the median absolute deviation (MAD).
+def error_of_level(log_ratios: Sequence[float]) -> float:
+    """Return the standard error of `level_of(log_ratios)`, estimated by the median absolute deviation (MAD).
 
-    In normal noise the variance of this centre is pi / 3 times the variance of the mean.
+    In normal noise the variance of a level is pi / 3 times the variance of the mean.
     """
     median = statistics.median(log_ratios)
     mad = statistics.median(abs(value - median) for value in log_ratios)

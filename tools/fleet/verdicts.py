@@ -2,8 +2,9 @@
 
 All figures are times. All nodes take a measurement at the same time, again and again: each such repetition is a turn.
 Each time is divided by the fleet's median of its turn, so that what slows all nodes alike cancels. The logarithm of
-this quotient is the log ratio: 0 is usual, 0.05 is about 5 % slower. A node is compared with the others by the centre
-of its log ratios over the turns, and outliers.py finds the slow ones.
+this quotient is the log ratio: 0 is usual, 0.05 is about 5 % slower. The log ratios of a node over the turns are summed
+up by their Hodges-Lehmann estimate, which is the level of the node. The nodes' levels are compared, and outliers.py
+finds the slow ones.
 
 In one of 1 / ALPHA healthy fleets any node or link is called slow by chance, over all metrics together. This holds if
 healthy nodes differ as a normal distribution does.
@@ -21,7 +22,7 @@ from runlog.digits import percent
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
-from tools.fleet.outliers import LEAST_NODES, centre_of, error_of_centre, find_slow
+from tools.fleet.outliers import LEAST_NODES, error_of_level, find_slow, level_of
 
 ALPHA = 0.002  # the chance of a false alarm in a healthy fleet, over all tests together
 STALLED_MEAN_OVER_MEDIAN = 1.1  # of a turn's steps, with a stall: one of eight took nearly twice as long
@@ -194,12 +195,12 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
     `log_ratios_by_name` has for each node, in each turn, the logarithm of its time over the fleet's median time in that
     turn. `alpha` is the chance that any node of a healthy fleet is called slow.
 
-    A node's level is the centre of its log ratios over the turns (Hodges-Lehmann). The fleet's level is the median of
-    all nodes' levels. A node's extra time follows from the difference of the two.
+    A node's level sums up its log ratios over the turns. The fleet's level is the median of all nodes' levels. A node's
+    extra time follows from the difference of the two.
     """
-    levels = {name: centre_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
+    levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     level_of_fleet = statistics.median(levels.values())
-    typical_error = statistics.median(error_of_centre(log_ratios) for log_ratios in log_ratios_by_name.values())
+    typical_error = statistics.median(error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values())
     slow_names = find_slow(levels, noise=typical_error, alpha=alpha)
 
     slowness_by_name = {}
@@ -220,8 +221,8 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
 def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: int) -> tuple[float, float] | None:
     """Return the 95 % interval of a node's level, as (low, high), for comparing it with the level of its fleet.
 
-    `level` is the centre of `log_ratios`, which has a value for each turn. `compared` is the number of nodes in the
-    fleet. None if there are too few turns for an interval.
+    `level` sums up `log_ratios`, which has a value for each turn. `compared` is the number of nodes in the fleet. None
+    if there are too few turns for an interval.
 
     The interval by the node's own values is too narrow for a comparison, because the fleet's level has an error, too.
     So both of its ends are moved away from the node's level by the factor of `_widening_by_error_of_median`.
