@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
+from compliance.logged_run import LoggedRun, is_count, is_number
 from compliance.rules import Benchmark, most_images_per_s
 from compliance.strict.accuracies import are_shares_of_samples, index_of_target
 from compliance.strict.measured import Fault
@@ -185,7 +185,7 @@ class ProjectLog:
             return
         pixels = self.run.settings.get("RECIPE.image_size")
         # COUNT wants a number above 0, but takes 224.0, too, so the type is tested first. None: the setting is absent.
-        if type(pixels) is not int or not has_type(pixels, COUNT):
+        if type(pixels) is not int or not is_count(pixels):
             yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
         cores = sum(node["cores"] for node in nodes)
