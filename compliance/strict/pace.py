@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
 from compliance.rules import Benchmark, FindingCollector
-from compliance.strict.run_order import RunOrder, TrainedPart
+from compliance.strict.parts import TrainedPart
+from compliance.strict.run_order import RunOrder
 from runlog import schema
 from runlog.digits import four_digits, significant, six_digits
 

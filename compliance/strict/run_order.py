@@ -1,16 +1,13 @@
-"""The order of a run, event by event: its clock, and its parts, which are blocks, epochs and evaluations.
-
-A block is several epochs together. Its event has the number of the first epoch, and how many there are.
-"""
+"""The order of a run, event by event: its clock, and its parts, which are blocks, epochs and evaluations."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import FindingCollector
 from compliance.strict.measured import Measured
+from compliance.strict.parts import OpenPart, TrainedPart
 from runlog import schema
 from runlog.digits import significant
 from runlog.reader import Event
@@ -26,33 +23,6 @@ _KEYS_OF_THE_CLOCK |= {schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "thr
 KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
-@dataclass(frozen=True)
-class _OpenPart:
-    """A part of the run that has started. `number` is the number of its first epoch; None if the event states none.
-
-    Only a block has more than one epoch.
-    """
-
-    start: Event
-    number: int | None
-    epochs: int = 1
-
-    @property
-    def last(self) -> int | None:
-        """The number of its last epoch."""
-        return None if self.number is None else self.number + self.epochs - 1
-
-    def __str__(self) -> str:
-        return f"the {_kind_of_part(self.start)} of line {self.start.line}"
-
-
-class TrainedPart(NamedTuple):
-    """The time of an epoch, or the mean time of the epochs of a block, and the line where it ended."""
-
-    epoch_ms: float
-    line: int
-
-
 class RunOrder:
     """Follows a run from event to event, and reports what is out of order. Times are Unix milliseconds."""
 
@@ -65,8 +35,8 @@ class RunOrder:
         self._collector = collector
         self._latest_ms = -math.inf  # the latest time of the events of _KEYS_OF_THE_CLOCK so far
         self._has_epoch_events = False  # whether the log has any epoch_start; some have blocks alone
-        self._open_parts: dict[str, _OpenPart] = {}  # by kind: block, epoch and eval
-        self._waiting_evaluation: _OpenPart | None = None  # the last evaluation, while it has no accuracy yet
+        self._open_parts: dict[str, OpenPart] = {}  # by kind: block, epoch and eval
+        self._waiting_evaluation: OpenPart | None = None  # the last evaluation, while it has no accuracy yet
         self._evaluated_in_epoch_ms = 0.0  # the time of the evaluations in the open epoch
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.RUN_START.key: self._take_run_start,
@@ -224,9 +194,10 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_block(self, event: Event) -> None:
-        """Open the block that starts at `event`.
+        """Open the block that starts at `event`. Report a start that is too early, or another epoch than the next one.
 
-        Its epochs are counted, unless the log has events of single epochs, which are counted instead.
+        The block has as many epochs as it states, else one. They are counted, unless the log has events of single
+        epochs, which are counted instead.
         """
         self._check_start(event, must_have_stopped=("block", "epoch"))
         number = self._epoch_number(event, _NUMBER_FIELD["block"])
@@ -236,12 +207,12 @@ class RunOrder:
             epochs = 1
         if not self._has_epoch_events:
             self.epochs_counted += epochs
-        self._open_parts["block"] = _OpenPart(event, number, epochs)
+        self._open_parts["block"] = OpenPart(event, number, epochs)
 
     def _start_epoch(self, event: Event) -> None:
-        """Open the epoch that starts at `event`, and count it.
+        """Open the epoch that starts at `event`. Report a start that is too early, or another epoch than the next one.
 
-        From the first such event on, the epochs that blocks announced no longer count.
+        The epoch is counted. From the first event of an epoch on, the epochs that blocks announced no longer count.
         """
         self._check_start(event, must_have_stopped=("epoch",))
         number = self._epoch_number(event, _NUMBER_FIELD["epoch"])
@@ -252,13 +223,14 @@ class RunOrder:
         self._has_epoch_events = True
         self._evaluated_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
-        self._open_parts["epoch"] = _OpenPart(event, number)
+        self._open_parts["epoch"] = OpenPart(event, number)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open the evaluation that starts at `event`. It waits for its accuracy from now on.
+        """Open the evaluation that starts at `event`. From now on it waits for its accuracy. Report
 
-        Report a breach if the previous evaluation stopped and still waits for its accuracy, and if this one states
-        another epoch than the one to evaluate now.
+        - a start that is too early,
+        - a previous evaluation that has stopped and still waits for its accuracy, and
+        - another epoch than the one to evaluate now.
         """
         self._check_start(event, must_have_stopped=("eval",))
         number = self._epoch_number(event, _NUMBER_FIELD["eval"])
@@ -268,7 +240,7 @@ class RunOrder:
         epoch_to_evaluate = self._epoch_to_evaluate()
         if number != epoch_to_evaluate:
             self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
-        evaluation = _OpenPart(event, number)
+        evaluation = OpenPart(event, number)
         self._open_parts["eval"] = evaluation
         self._waiting_evaluation = evaluation
 
@@ -302,7 +274,7 @@ class RunOrder:
     def _stop_epoch(self, event: Event) -> None:
         """Close the epoch that stops at `event`, and keep its time, if an epoch is open.
 
-        Its throughput is checked by its time without the evaluations in it.
+        The time without the evaluations in it goes to `measured`, which compares it with the epoch's throughput.
         """
         epoch = self._close_part("epoch", event)
         if epoch is None:
@@ -323,7 +295,7 @@ class RunOrder:
         if "epoch" in self._open_parts:
             self._evaluated_in_epoch_ms += took_ms
 
-    def _close_part(self, kind: str, event: Event) -> _OpenPart | None:
+    def _close_part(self, kind: str, event: Event) -> OpenPart | None:
         """Return the open part of a kind, which stops at `event` and is open no longer.
 
         - No part of the kind is open: report a breach, and return None.
@@ -337,7 +309,7 @@ class RunOrder:
         self._warn_if_number_differs(event, f"{event.key} of epoch", number, part.number)
         return part
 
-    def _keep_training_time(self, part: _OpenPart, took_ms: float, line: int) -> None:
+    def _keep_training_time(self, part: OpenPart, took_ms: float, line: int) -> None:
         """Keep the time of an epoch, or the mean time of a block's epochs, and the number of the last epoch.
 
         `line` is that of the stop event.
@@ -346,13 +318,13 @@ class RunOrder:
         if len(self.trained) < EVENTS_KEPT:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
-    def _check_last_epoch_of_block(self, event: Event, block: _OpenPart) -> None:
+    def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
         """Report a block that stops within an epoch, or whose last epoch is not the last one trained."""
         if "epoch" in self._open_parts or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
-    def _keep_duration(self, part: _OpenPart, stop: Event) -> float:
+    def _keep_duration(self, part: OpenPart, stop: Event) -> float:
         """Keep the duration of a part that stops at the event `stop`, and return it, in ms.
 
         Report a duration that is not above 0. One of 0 is no breach if the log's clock counts whole seconds.
@@ -443,8 +415,3 @@ class RunOrder:
             del self.run.evaluations[EVENTS_KEPT - 1 :]
             accuracy = float(event.value)
             self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
-
-
-def _kind_of_part(event: Event) -> str:
-    """Return the kind of part that an event starts or stops: `block`, `epoch` or `eval`."""
-    return event.key.partition("_")[0]
