@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,10 +111,8 @@ def load(version: str) -> Ruleset:
 
     The rules are read from compliance/rules:
 
-    - benchmarks.yaml and the workloads of this project give the benchmarks that this project has in this version.
-    - strict.yaml gives the strict rules. All are returned, and `in_force` says whether a rule is in force in this
-      version. If a rule is for the benchmarks "ours", it gets the names of this project's benchmarks instead: those of
-      its workloads, and those that it has in this version.
+    - benchmarks.yaml gives the benchmarks that this project has in this version; its own workloads give some more.
+    - strict.yaml gives the strict rules. All are returned: `in_force` says whether one is in force in this version.
     - written.yaml gives the checks from the written rules of MLPerf.
 
     Raises ValueError if the version is not known.
@@ -123,13 +121,21 @@ def load(version: str) -> Ruleset:
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
     texts = read_rules("texts.yaml")
     benchmarks = _benchmarks(version)
-    names_of_ours = tuple(dict.fromkeys([*_WORKLOAD_BENCHMARKS, *benchmarks]))  # each once, in this order
     strict = {}
     for name, row in read_rules("strict.yaml").items():
-        is_for_ours = row.get("benchmarks") == OURS
-        named_row = row | {"benchmarks": names_of_ours} if is_for_ours else row
-        strict[name] = _strict_rule(name, named_row, version, texts)
+        strict[name] = _strict_rule(name, _with_names_of_ours(row, benchmarks), version, texts)
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written_rules(texts))
+
+
+def _with_names_of_ours(row: JsonObject, benchmarks: Iterable[str]) -> JsonObject:
+    """Return a row of strict.yaml, with the names of this project's benchmarks in place of the word "ours".
+
+    These are the benchmarks of its workloads, and `benchmarks`, those that it has in the ruleset.
+    """
+    if row.get("benchmarks") != OURS:
+        return row
+    each_once = dict.fromkeys([*_WORKLOAD_BENCHMARKS, *benchmarks])
+    return {**row, "benchmarks": tuple(each_once)}
 
 
 def _benchmarks(version: str) -> dict[str, Benchmark]:

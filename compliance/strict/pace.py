@@ -22,7 +22,8 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
 
     - Epochs are compared with each other, in every benchmark.
     - The time of a step is checked for ResNet alone.
-    - The time of an evaluation is checked for ResNet alone, and only if train_samples is that of the benchmark.
+    - The time of an evaluation is compared with that of the fastest epoch, for ResNet alone, and only if train_samples
+      is that of the benchmark. If the log has no time of a single epoch, the mean time of an epoch is taken.
 
     Call it once the whole log has been read.
     """
@@ -32,9 +33,8 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
         return
     _check_steps(run, order, trained, collector)
     if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
-        epochs_ms = [part.epoch_ms for part in trained] or [_mean_epoch_ms(run, order)]
-        image_ms = min(epochs_ms) / benchmark.train_samples
-        _check_evaluations(run, image_ms, collector)
+        fastest_epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
+        _check_evaluations(run, fastest_epoch_ms / benchmark.train_samples, collector)
 
 
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
@@ -119,9 +119,9 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
 def _check_evaluations(run: LoggedRun, image_ms: float, collector: FindingCollector) -> None:
     """Report a breach if the fastest evaluation took far less time than to train on as many images.
 
-    `image_ms` is the time of an image in training, at its fastest. An evaluation is far faster if it takes less than
-    the rule's bound `share_of_training` of the time of training. Nothing is checked if the log lacks eval_samples or
-    run_stop, or if the fastest evaluation has no time above 0.
+    `image_ms` is the time of an image in the fastest training; 0 if it is not known, and then nothing is reported. Far
+    less is less than a share of the time of training, the rule's bound `share_of_training`. Nothing is checked if the
+    log lacks eval_samples or run_stop, or if the fastest evaluation has no time above 0.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
     evaluation_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)

@@ -70,11 +70,14 @@ class Policy:
         self._check_seeds()
         if benchmark is not None:
             self._check_benchmark(benchmark, division)
+
         if run.is_project_log:
             self._check_project_log(benchmark)
             self._refuse_breaches_of_form()
-        name_of_own_rules = None if benchmark is None else name  # None: only the rules for any benchmark apply
-        self.collector.drop_inapplicable_rules(name_of_own_rules, division)
+
+        benchmark_with_rules = None if benchmark is None else name  # None: only the rules for any benchmark apply
+        self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
+
         if division == "closed":
             self._note_rules_for_benchmark_data()
 
@@ -199,9 +202,11 @@ class Policy:
                 self._add_breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
 
     def _check_counts_of_closed_run(self, data: DataStated, benchmark: Benchmark) -> None:
-        """Report a closed run that does not state the benchmark's numbers of samples; `data` says which it states.
+        """Report a closed run that does not state the benchmark's numbers of samples, by the `data` that it is on.
 
-        This only warns if the accuracies show that the run is on the benchmark's data, and that eval_samples is wrong.
+        - BENCHMARK: nothing.
+        - OTHER: an error.
+        - WRONG_EVAL_SAMPLES: a warning.
         """
         if data is DataStated.OTHER:
             self._report_wrong_counts(benchmark)
