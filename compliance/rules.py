@@ -142,8 +142,8 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
     """Return this project's benchmarks in a ruleset version, by name.
 
     - A row of benchmarks.yaml gives a benchmark if its field `rulesets` lists the version.
-    - Each other workload of this project gives a benchmark, too, in WORKLOAD_RULESET: the one version whose rule files
-      this project extends by its workloads.
+    - Each other workload of this project gives a benchmark, too, in WORKLOAD_RULESET, the one version that has rules
+      for such a workload.
     """
     benchmarks = {}
     for name, row in read_rules("benchmarks.yaml").items():
