@@ -177,7 +177,8 @@ class Lines:
             if rank_of_rows is None:
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
-                if rank_of_rows is None or not _is_repeated(line, rank_of_rows, marker):
+                is_repeated = rank_of_rows is not None and _is_repeated(line, rank_of_rows, marker)
+                if not is_repeated:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:

@@ -217,7 +217,8 @@ class Dygraph(Launch):
         last_epoch = self.last_position.epoch if self.last_position else None  # None: the log has no row
         lacks_epochs = False
         if last_epoch is not None and epochs_wanted is not None:
-            lacks_epochs = last_epoch < self.first_epoch + epochs_wanted - 1
+            last_epoch_wanted = self.first_epoch + epochs_wanted - 1
+            lacks_epochs = last_epoch < last_epoch_wanted
 
         if lacks_epochs:
             return True
@@ -233,7 +234,7 @@ class Dygraph(Launch):
         They cover the steps from the latest of these on:
 
         - the first step of the epoch;
-        - the step after the `last` row, if that row is of the same epoch and not of a later step;
+        - the step after the `last` row, if that row is of the same epoch and of an earlier step;
         - `reset_step`, if the row has reached it: the program resets its averages there.
 
         Example: with `reset_step` 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns
