@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
+from runlog.run import real
 from runlog.schema import RankTimes
 
 # Fields of a record that say what ran, in the order in which they are shown.
@@ -288,6 +289,16 @@ def _epochs_between(before: Window, row: Window) -> int:
 def config_of(record: Record) -> dict[str, JsonObject]:
     """Return the resolved configuration in our own logs: each name with its value and origin. Empty for other logs."""
     return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
+
+
+def recipe_target(record: Record) -> float | None:
+    """Return the quality that a run of this project trains to, as its recipe says; None if the log does not say it."""
+    for name, entry in config_of(record).items():
+        if name.startswith("RECIPE.target_"):
+            target = real(entry.get("value"))
+            if target is not None:
+                return target
+    return None
 
 
 def section(record: Record, name: str) -> JsonObject:
