@@ -23,7 +23,7 @@ from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.record import Record, TooFewRunsError
 from scoring.report import render
-from scoring.report.build import build, read_findings
+from scoring.report.build import GivenLog, build, read_findings
 
 RULESET = "4.0.0"
 
@@ -187,17 +187,16 @@ def _write_page(
     The page shows the command `scoring report` with the arguments that make the page again. `records` are those of
     `logs`. `findings_file` has what the check of the logs found; it is None if the logs were not checked.
     """
-    findings_by_file: dict[str, JsonObject] = {}
+    findings: dict[str, JsonObject] = {}  # {log: what the check found in it}
     if findings_file is not None:
-        findings_by_file = read_findings(str(findings_file), records)
-    report = build(
-        records,
-        protocol=None,  # the report's default
-        skip=None,  # the protocol's own number
-        findings_by_file=findings_by_file,
-        path_by_file={str(log): log for log in logs},  # each log is a path that holds its content, read only once
-        folder_by_file={},  # the logs were given one by one, not as folders
-    )
+        findings = read_findings(str(findings_file), records)
+    log_by_name = {str(log): log for log in logs}  # each log is a path that holds its content, read only once
+    given_logs = []
+    for record in records:
+        path = log_by_name.get(record.file, record.file)
+        given_logs.append(GivenLog(record=record, path=path, findings=findings.get(record.file)))
+    # The protocol is the report's default one, with its own number of dropped windows.
+    report = build(given_logs, protocol=None, skip=None)
     arguments = _report_arguments(page_file, logs, findings_file)
     page_file.write_text(render.html(render.page(report, arguments)), encoding="utf-8")
 

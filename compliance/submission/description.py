@@ -10,7 +10,8 @@ from compliance.rules import Finding, StrictRule, breach, most_images_per_s
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from runlog.reader import open_log, parse_json
+from runlog.reader import open_log
+from runlog.strict_json import parse_json
 from runlog.text import printable
 
 Description: TypeAlias = JsonObject  # the fields of a system description
