@@ -28,6 +28,7 @@ from program.optimizers import KINDS, OptimizerConfig, Schedule
 from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
+from program.proof.gradients import check_gradients
 from program.proof.knobs import check_knobs
 from program.strategy import Strategy, resolve
 from runlog.digits import six_digits
@@ -132,7 +133,9 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
 
     # ---- build: up to the proof, the same for GPUs and CPUs
     if knobs.resnet_unit:
-        resnet_unit.fuse(main, startup)  # before fleet adds the gradients: Paddle knows the gradient of the operator
+        # Before fleet adds the gradients: Paddle knows the gradient of the operator.
+        unit_variables = resnet_unit.fuse(main)
+        resnet_unit.initialize(startup, unit_variables)
     _minimize_by_fleet(loss, startup, _paddle_optimizer(optimizer, schedule, main, plan), plan)
     micro_step = _apply_passes(main, startup, plan)  # the program of every micro-batch except the last; or None
     update = _runs_of_update(main, micro_step, knobs.gradient_merge)  # the programs of one update, with repeats
@@ -319,7 +322,7 @@ def _verify_training(update: tuple[static.Program, ...], optimizer: OptimizerCon
     scale = plan.fixed_scale  # the value at which the loss's gradient must start
     if plan.has_dynamic_scale:
         scale = 1.0  # AMP multiplies the loss itself, so the loss's gradient starts at 1
-    gradient_count = len(verify.check_gradients(update, ranks=ranks, scale=scale))
+    gradient_count = len(check_gradients(update, ranks=ranks, scale=scale))
     parameter_counts = verify.check_optimizer(main, optimizer)
     verify.check_compute_types(main, plan.precision.dtype)
 
@@ -349,7 +352,7 @@ def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: i
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
     sentences = [f"STRATEGY=auto chose {', '.join(chosen)}"]
     try:
-        verify.check_gradients([main], ranks=ranks)
+        check_gradients([main], ranks=ranks)
     except Refused as reason:
         sentences.append(f"STRATEGY=auto is not the job asked for: {reason}")
     try:

@@ -1,7 +1,7 @@
 """The distributed strategy: FleetX's knobs by their names, each with what it does in this Paddle.
 
 STRATEGY is empty (our defaults), `auto` (Paddle's own automatic mode), or `knob=value,...`. Paddle 2.6.2 swallows
-many of them without a word; here a knob works, or is refused with the reason. `program.proof.verify` proves on the
+many of them without a word; here a knob works, or is refused with the reason. `program.proof.knobs` proves on the
 built program that it did.
 """
 

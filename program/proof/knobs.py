@@ -273,7 +273,7 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
     """
     coalescing = [op for op in block.ops if op.type == "coalesce_tensor"]
     buffers = {op.output("FusedOutput")[0] for op in coalescing}
-    # `verify.check_gradients` proves that every gradient is in an all-reduce.
+    # `check_gradients` proves that every gradient is in an all-reduce.
     all_reduced = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
     for name in all_reduced:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
