@@ -86,7 +86,7 @@ def _equal_gradients(op: Operator) -> list[str]:
     if len(addend_gradients) != 2 or EMPTY in addend_gradients:
         return []
     if op.type == "elementwise_add_grad":
-        return op.input("Out@GRAD") + addend_gradients
+        return [*op.input("Out@GRAD"), *addend_gradients]
     if op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
         return addend_gradients
     return []
