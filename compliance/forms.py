@@ -7,7 +7,8 @@ from html import escape
 from pathlib import Path
 
 from compliance.check import Report
-from compliance.official.rule_files import VERSION, files, keys, load, read_check
+from compliance.official.checks import read_check
+from compliance.official.rule_files import VERSION, files, keys, load
 from compliance.rules import Finding, Ruleset, StrictRule, verdict
 from runlog.digits import six_digits
 
@@ -217,7 +218,7 @@ def _explain_key(key: str, ruleset: Ruleset) -> str:
     for written in ruleset.written:
         if written.key != key:
             continue
-        words = read_check("written.yaml", key, written.check).words
+        words = read_check(written.check).words
         optimizer = f", {written.opt_name}" if written.opt_name else ""
         lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
         lines.append(f"      source: {written.source}")

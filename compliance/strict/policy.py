@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from compliance import passports
 from compliance.logged_run import COUNT, Evaluation, LoggedRun, has_type, is_number, own_metadata
+from compliance.official.checks import read_check
 from compliance.official.language import State, holds
-from compliance.official.rule_files import read_check
 from compliance.rules import Benchmark, Finding, FindingCollector, Ruleset, WrittenRule
 from compliance.strict.accuracies import (
     check_curve,
@@ -356,11 +356,11 @@ def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding |
     The rule's check looks at the event's value or its metadata, and at `state`, the values of other events. A value
     that is not a number is not checked here: the rules `log-form` and `value-type` report it.
     """
-    check = read_check("written.yaml", rule.key, rule.check)
+    check = read_check(rule.check)
     is_about_value = check.aspect == "value"
     if is_about_value and not is_number(event.value):
         return None
-    if holds(check.code, event, state):
+    if holds(check.is_met, event, state):
         return None
     return Finding(
         rule=f"{rule.key}.{check.aspect}",

@@ -6,7 +6,7 @@ from compliance import mlperf
 from compliance.mlperf import OWN_RULESET, ResultFacts, Standing
 from compliance.passports import bytes_of_parts
 from runlog.run import real
-from scoring.record import Record, config_of, section
+from scoring.record import Record, recipe_target, section
 
 
 def standing_of(records: Sequence[Record]) -> Standing | None:
@@ -38,14 +38,6 @@ def _facts(record: Record) -> ResultFacts:
         bytes_of_parts=bytes_of_parts(dataset),  # of the data set's files
         has_exact_counts=is_project_log,  # numbers of samples; other logs may round them
         synthetic=synthetic if isinstance(synthetic, bool) else None,
-        quality_target=_recipe_target(record),
+        quality_target=recipe_target(record),
         throughput_only=record.mode == "throughput",
     )
-
-
-def _recipe_target(record: Record) -> float | None:
-    """Return the quality that a run of this project trained to, as its recipe says; None if no recipe says one."""
-    for name, entry in config_of(record).items():
-        if name.startswith("RECIPE.target_"):
-            return real(entry.get("value"))
-    return None

@@ -2,9 +2,8 @@
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from runlog.digits import percent
 from runlog.verdict import Verdict
@@ -13,30 +12,11 @@ from scoring.record import Record, Window
 
 LEAST_STRAGGLER_LAG = 0.03  # of a straggler behind the median rank, as a share of the window's time
 MOST_STRAGGLER_CHANCE = 0.01  # that ranks that are alike have such a warning in a run
-WINDOWS_PER_INDEPENDENT_ONE = 4  # (1 + r) / (1 - r), at a correlation r of 0.6 between neighbouring windows
+CORRELATION_OF_WINDOWS = 0.6  # assumed between neighbouring windows
+# In the mean of a long first-order autoregressive series, so many values weigh as much as one independent value.
+WINDOWS_PER_INDEPENDENT_ONE = (1 + CORRELATION_OF_WINDOWS) / (1 - CORRELATION_OF_WINDOWS)
 
-
-def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: str, *, action: str) -> Iterator[Verdict]:
-    """Yield a warning if one rank is slowest in more windows than chance explains, and lags far behind the others.
-
-    `kind` is the time that is compared: `compute` or `data_wait`. `action` is the same in words for the message, such
-    as `computes`.
-    """
-    slowest_of_windows = slowest_ranks(windows, kind)
-    if not slowest_of_windows or not record.devices or record.devices < 2:
-        return
-
-    times_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_of_windows)
-    (rank, host), count = times_slowest.most_common(1)[0]
-    chance = _most_chance_of_slowest(count, len(slowest_of_windows), record.devices)
-    windows_of_rank = [slowest for slowest in slowest_of_windows if slowest.rank == rank]  # a rank has one host
-    lag_share = statistics.median(slowest.lag_share for slowest in windows_of_rank)
-    if chance < MOST_STRAGGLER_CHANCE and lag_share > LEAST_STRAGGLER_LAG:
-        message = (
-            f"rank {rank} on {host} {action} {percent(lag_share)} of the time longer than the median rank, and is the "
-            f"slowest in {count} of {len(slowest_of_windows)} windows: all others wait for it"
-        )
-        yield warning("straggler", message, record, windows_of_rank[0].line)
+KindOfTime = Literal["compute", "data_wait"]  # which of the ranks' times are compared
 
 
 class SlowestRank(NamedTuple):
@@ -48,8 +28,68 @@ class SlowestRank(NamedTuple):
     line: int  # of the window
 
 
-def slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
-    """Return the slowest rank of each window, by one kind of time: `compute` or `data_wait`.
+class OftenSlowestRank(NamedTuple):
+    """The rank that is the slowest in more windows than any other rank."""
+
+    rank: int | None
+    host: str | None
+    times_slowest: int  # windows in which it is the slowest
+    windows: int  # windows that say which rank is the slowest
+    median_lag_share: float  # over the windows in which it is the slowest; see SlowestRank
+    first_line: int  # of the first of these windows
+
+
+def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTime, *, action: str) -> Iterator[Verdict]:
+    """Yield a warning if one rank is the slowest too often to be chance, and lags far behind the median rank.
+
+    - Too often: if all ranks were alike, one of them would be the slowest so often with a probability of less than
+      MOST_STRAGGLER_CHANCE.
+    - Far behind: by more than LEAST_STRAGGLER_LAG in the median of the windows in which it is the slowest.
+
+    `action` names the kind of time in the message, such as `computes`. There is no warning if the rows do not give the
+    ranks' times, or if the log does not say that two devices or more ran.
+    """
+    straggler = most_often_slowest(windows, kind)
+    ranks = record.devices  # each device has one rank
+    if straggler is None or ranks is None or ranks < 2:
+        return
+    chance = _most_chance_of_slowest(straggler.times_slowest, straggler.windows, ranks)
+    if chance < MOST_STRAGGLER_CHANCE and straggler.median_lag_share > LEAST_STRAGGLER_LAG:
+        message = (
+            f"rank {straggler.rank} on {straggler.host} {action} {percent(straggler.median_lag_share)} of the time "
+            f"longer than the median rank, and is the slowest in {straggler.times_slowest} of {straggler.windows} "
+            "windows: all others wait for it"
+        )
+        yield warning("straggler", message, record, straggler.first_line)
+
+
+def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlowestRank | None:
+    """Return the rank that is most often the slowest, by one kind of time; None if no window has ranks' times.
+
+    Ranks of the same number on different hosts are different ranks. If two ranks are the slowest equally often, it is
+    the one that was the slowest first.
+    """
+    all_slowest = _slowest_ranks(windows, kind)
+    slowest_by_rank: dict[tuple[int | None, str | None], list[SlowestRank]] = {}
+    for slowest in all_slowest:
+        slowest_by_rank.setdefault((slowest.rank, slowest.host), []).append(slowest)
+    if not slowest_by_rank:
+        return None
+
+    of_one_rank = max(slowest_by_rank.values(), key=len)  # `max` returns the first of equals
+    first = of_one_rank[0]
+    return OftenSlowestRank(
+        rank=first.rank,
+        host=first.host,
+        times_slowest=len(of_one_rank),
+        windows=len(all_slowest),
+        median_lag_share=statistics.median(slowest.lag_share for slowest in of_one_rank),
+        first_line=first.line,
+    )
+
+
+def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestRank]:
+    """Return the slowest rank of each window, by one kind of time.
 
     A window whose row does not give the ranks' times of this kind is left out.
     """
@@ -63,28 +103,39 @@ def slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
     return slowest
 
 
-def _most_chance_of_slowest(count: int, windows: int, ranks: int) -> float:
-    """Return an upper bound of the chance that any of `ranks` equal ranks is the slowest in `count` of `windows`.
+def _most_chance_of_slowest(times_slowest: int, windows: int, ranks: int) -> float:
+    """Return an upper bound of the chance that one of several equal ranks is the slowest in so many windows or more.
 
-    For one rank it is Chernoff's bound exp(-n D), for n independent windows. For any of the ranks it is `ranks` times
-    that.
+    For one given rank it is Chernoff's bound exp(-n D):
+
+    - n is the number of independent windows. It is less than `windows`, because neighbouring windows are correlated.
+    - D is the divergence of the share `times_slowest` / `windows` from 1 / `ranks`, the share that chance gives.
+
+    For any of the ranks it is `ranks` times that. The result is 1 if the share is not above 1 / `ranks`.
     """
-    share = count / windows
+    share = times_slowest / windows
     expected_share = 1 / ranks
     if share <= expected_share:
         return 1.0
-    # D, the Kullback-Leibler divergence of the share from the expected one
+    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE
+    return ranks * math.exp(-independent_windows * _divergence(share, expected_share))
+
+
+def _divergence(share: float, expected_share: float) -> float:
+    """Return the Kullback-Leibler divergence of one share from another, which is between 0 and 1.
+
+    It is p * log(p / q) + (1 - p) * log((1 - p) / (1 - q)), with p for `share` and q for `expected_share`.
+    """
     divergence = share * math.log(share / expected_share)
-    if share < 1:  # at 1 this part is 0, but log(0) is not defined
+    if share < 1:  # at 1 the second part is 0, but log(0) is not defined
         divergence += (1 - share) * math.log((1 - share) / (1 - expected_share))
-    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE  # fewer, because neighbouring windows are correlated
-    return ranks * math.exp(-independent_windows * divergence)
+    return divergence
 
 
-def slowest_rank_lag(window: Window, kind: str) -> float | None:
+def slowest_rank_lag(window: Window, kind: KindOfTime) -> float | None:
     """Return how much longer the slowest rank of a window takes than the median rank, as a share of the window's time.
 
-    `kind` is the time that is compared: `compute` or `data_wait`. Returns None if the row does not give these times.
+    `kind` is the time that is compared. Returns None if the row does not give these times.
     """
     if window.rank_times is None or not window.seconds:
         return None

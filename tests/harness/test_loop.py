@@ -23,7 +23,7 @@ from runlog.schema import RankTimes
 from runlog.writer import RunLog, open_log
 from scoring.figure import window_warnings
 from scoring.importers import read_record
-from scoring.record import Record
+from scoring.record import Record, Window
 from tests import jobs, make_log
 from tests.harness import small
 from tests.program import programs
@@ -313,3 +313,18 @@ def test_ranks_that_are_alike_give_no_name_and_a_slow_one_its_own(ranks: int, ru
     assert sum(bool(named(of_ranks(run, draw, ranks))) for _ in range(400)) == 0
     found = [named(of_ranks(run, draw, ranks, slow=0.1)) for _ in range(50)]
     assert all(len(one) == 1 and one[0].startswith("rank 3 on host3 computes ") for one in found)
+
+
+def test_a_rank_that_moves_to_another_host_is_another_rank(run: Record) -> None:
+    """Rank 3 is the slowest in all windows: in most of them on host0, 10 % behind, and in the others on host1."""
+
+    def window_on(host: str, slowest_s: float) -> Window:
+        values = zip(
+            RankTimes.__dataclass_fields__, (0.0, 0.0, 0.0, 0, "host0", 0.9, 1.0, slowest_s, 3, host), strict=True
+        )
+        return replace(run.windows[0], rank_times=RankTimes(**dict(values)), seconds=1.0)
+
+    windows = (*[window_on("host0", 1.1)] * 21, *[window_on("host1", 1.8)] * 19)
+    [found] = named(replace(run, devices=256, windows=windows))
+    assert found.startswith("rank 3 on host0 computes 10.0% ")
+    assert "slowest in 21 of 40 windows" in found
