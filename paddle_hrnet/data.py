@@ -104,28 +104,18 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
     row_start = rest.pop(0) if renumbered else None
     images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
-    mirror: Any = 0
     # The upper left corner is cut out, and filled up where the image is smaller.
     cut: dict[str, Any] = {"crop": (image.height, image.width), "out_of_bounds_policy": "pad"}
     cut |= {"crop_pos_x": 0.0, "crop_pos_y": 0.0}
+    mirror: Any = 0
+    other_outputs = rest
     if augmented:
         drawn = _Drawn(*rest)
+        images = _with_colours_changed(_resized_window(images, drawn, types.INTERP_LINEAR), drawn)
+        labels = fn.crop(_resized_window(labels, drawn, types.INTERP_NN), **cut, fill_values=float(IGNORED))
+        labels = fn.flip(labels, horizontal=drawn.flips)
         mirror = drawn.flips
-        window: dict[str, Any] = {"roi_start": drawn.window_starts, "roi_end": drawn.window_ends, "roi_relative": False}
-        window |= {"size": drawn.window_sizes, "antialias": False}
-        images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
-        labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
-        # To floats and back into their range: its conversion to uint8 takes four times as long.
-        images = fn.color_twist(
-            images,
-            brightness=drawn.brightness,
-            contrast=drawn.contrast,
-            saturation=drawn.saturation,
-            hue=drawn.hue,
-            dtype=types.FLOAT,
-        )
-        images = dali.min(dali.max(images, 0.0), 255.0)
-        labels = fn.flip(fn.crop(labels, **cut, fill_values=float(IGNORED)), horizontal=mirror)
+        other_outputs = []
     images = fn.crop_mirror_normalize(
         images,
         mirror=mirror,
@@ -137,17 +127,53 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
         output_layout="CHW",
     )
     if row_start is not None:
-        positions = labels + row_start  # in RENUMBERED, its rows one after the other
-        labels = fn.lookup_table(
-            positions, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
-        )
+        labels = _renumbered(labels, row_start)
     highest = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))  # IGNORED, the last of them, becomes 0
-    other_outputs = [fn.squeeze(labels, axes=[2])]
-    if not augmented:
-        other_outputs += rest
+    other_outputs = [fn.squeeze(labels, axes=[2]), *other_outputs]
     if device == "gpu":
         other_outputs = [output.gpu() for output in other_outputs]
     return images, highest, *other_outputs
+
+
+def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
+    """Return DALI's node that cuts the drawn window out of images or labels and resizes it."""
+    return fn.resize(
+        images,
+        interp_type=interpolation,
+        roi_start=drawn.window_starts,
+        roi_end=drawn.window_ends,
+        roi_relative=False,  # in pixels
+        size=drawn.window_sizes,
+        antialias=False,
+    )
+
+
+def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
+    """Return DALI's node that changes the colours of images as drawn.
+
+    It makes floats of them, and cuts them off to the range from 0 to 255. Its own conversion to uint8 takes four times
+    as long.
+    """
+    changed = fn.color_twist(
+        images,
+        brightness=drawn.brightness,
+        contrast=drawn.contrast,
+        saturation=drawn.saturation,
+        hue=drawn.hue,
+        dtype=types.FLOAT,
+    )
+    return dali.min(dali.max(changed, 0.0), 255.0)
+
+
+def _renumbered(labels: Any, row_start: Any) -> Any:
+    """Return DALI's node that replaces each number of labels by what it is in the sample's row of RENUMBERED.
+
+    The rows of the table lie one after the other, and the sample's begins at `row_start`.
+    """
+    positions = labels + row_start
+    return fn.lookup_table(
+        positions, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
+    )
 
 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> _Drawn:
@@ -275,18 +301,20 @@ class Loader(loader.Loader):
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
-        row_starts = [self._row_starts(ids, valid)] if self._renumbered else []
         if self._augment is None:
             images = [_decompressed(pair, pair.size.height) for pair in pairs]
-            return images, labels, *row_starts, valid.astype(np.float32)
-
-        sizes = np.array([pair.size for pair in pairs])
-        drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
-        images = []
-        for pair, (window_bottom, _) in zip(pairs, drawn.window_ends, strict=True):
-            last_needed_row = int(np.ceil(window_bottom)) + 1  # one more row to interpolate with
-            images.append(_decompressed(pair, min(pair.size.height, last_needed_row)))
-        return images, labels, *row_starts, *drawn
+            further_inputs: tuple[Array, ...] = (valid.astype(np.float32),)
+        else:
+            sizes = np.array([pair.size for pair in pairs])
+            drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
+            images = []
+            for pair, (window_bottom, _) in zip(pairs, drawn.window_ends, strict=True):
+                last_needed_row = int(np.ceil(window_bottom)) + 1  # one more row to interpolate with
+                images.append(_decompressed(pair, min(pair.size.height, last_needed_row)))
+            further_inputs = drawn
+        if self._renumbered:
+            further_inputs = (self._row_starts(ids, valid), *further_inputs)
+        return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return where the row of each sample begins in RENUMBERED, [N] uint16; the pipeline reads its rows end to end.

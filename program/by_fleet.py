@@ -1,4 +1,4 @@
-"""What Paddle's fleet adds to a forward program, and the conditions under which it is called."""
+"""Paddle's fleet: the gradients, all-reduces and update that it adds, and the conditions under which it is called."""
 
 import contextlib
 import sys
