@@ -23,7 +23,7 @@ _MOST_CHANCE = 1e-3  # that some number of samples fits all accuracies by accide
 # --- the data set ---
 
 
-class DataStated(Enum):
+class StatedData(Enum):
     """Whether a run is on the benchmark's data set, by the numbers of samples that it states."""
 
     BENCHMARK = auto()  # it states the numbers of the benchmark's data set
@@ -31,7 +31,7 @@ class DataStated(Enum):
     OTHER = auto()  # it states other numbers, or none
 
 
-def data_stated(run: LoggedRun, benchmark: Benchmark) -> DataStated:
+def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     """Return whether a run is on the benchmark's data set, by the numbers of samples that it states.
 
     Any benchmark has the answers BENCHMARK and OTHER. ResNet alone has WRONG_EVAL_SAMPLES, too, because its accuracies
@@ -39,12 +39,12 @@ def data_stated(run: LoggedRun, benchmark: Benchmark) -> DataStated:
     """
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(eval_samples):
-        return DataStated.OTHER
+        return StatedData.OTHER
     if _can_be_eval_samples(eval_samples, benchmark, run.global_batch):
-        return DataStated.BENCHMARK
+        return StatedData.BENCHMARK
     if benchmark.name == "resnet" and _show_wrong_eval_samples(run.evaluations, eval_samples, benchmark.eval_samples):
-        return DataStated.WRONG_EVAL_SAMPLES
-    return DataStated.OTHER
+        return StatedData.WRONG_EVAL_SAMPLES
+    return StatedData.OTHER
 
 
 def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None) -> bool:

@@ -183,10 +183,19 @@ def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
     """
     if equal < LEAST_EQUAL_VALUES:
         return False
-    # The union bound over all choices of `equal` places: C(places, equal) * chance_of_one ** equal. The logarithm is
-    # taken because the number of choices may be too large for a float.
-    log_of_chance = math.log(math.comb(places, equal)) + equal * math.log(chance_of_one)
-    return math.log(_PAIRS_OF_RUNS) + log_of_chance < math.log(_MOST_CHANCE_OF_COUNTS)
+    log_of_chance = math.log(_PAIRS_OF_RUNS) + _log_of_chance_of_equal_values(equal, places, chance_of_one)
+    return log_of_chance < math.log(_MOST_CHANCE_OF_COUNTS)
+
+
+def _log_of_chance_of_equal_values(equal: int, places: int, chance_of_one: float) -> float:
+    """Return the natural logarithm of a bound on the chance that two runs are equal at `equal` of `places` places.
+
+        chance <= C(places, equal) * chance_of_one ** equal
+
+    This is the union bound over all choices of `equal` places. The logarithm is taken because the binomial coefficient
+    C may be too large for a float.
+    """
+    return math.log(math.comb(places, equal)) + equal * math.log(chance_of_one)
 
 
 # --- intervals ---

@@ -9,12 +9,12 @@ from compliance.official.checks import read_check
 from compliance.official.language import State, holds
 from compliance.rules import Benchmark, Finding, FindingCollector, Ruleset, WrittenRule
 from compliance.strict.accuracies import (
-    DataStated,
+    StatedData,
     check_curve,
     check_samples,
     check_schedule,
-    data_stated,
     index_of_target,
+    stated_data,
 )
 from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
@@ -178,18 +178,18 @@ class Policy:
         run = self.run
         is_resnet = benchmark.name == "resnet"
         is_closed = division == "closed"
-        data = data_stated(run, benchmark)
+        data = stated_data(run, benchmark)
         self.order.measured.judge_short_throughputs()
         self._check_accuracies_are_shares()
         check_pace(run, self.order, benchmark, self.collector)
         self._check_target(benchmark, division)
-        if run.is_project_log and data is DataStated.BENCHMARK:
+        if run.is_project_log and data is StatedData.BENCHMARK:
             self._check_bytes_of_data_set(benchmark)
         if is_resnet and is_closed:
             self.collector.findings += self._breaches_of_written_rules()
         if is_closed:
             self._check_counts_of_closed_run(data, benchmark)
-        if is_resnet and is_closed and data is not DataStated.OTHER:
+        if is_resnet and is_closed and data is not StatedData.OTHER:
             self._check_evaluations_of_closed_run(benchmark)
         elif is_resnet and run.is_project_log:
             self._check_accuracies_by_stated_samples()
@@ -201,16 +201,16 @@ class Policy:
                 actual = f"eval_accuracy is {evaluation.value!r}"
                 self._add_breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
 
-    def _check_counts_of_closed_run(self, data: DataStated, benchmark: Benchmark) -> None:
+    def _check_counts_of_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
         """Report a closed run that does not state the benchmark's numbers of samples, by the `data` that it is on.
 
         - BENCHMARK: nothing.
         - OTHER: an error.
         - WRONG_EVAL_SAMPLES: a warning.
         """
-        if data is DataStated.OTHER:
+        if data is StatedData.OTHER:
             self._report_wrong_counts(benchmark)
-        elif data is DataStated.WRONG_EVAL_SAMPLES:
+        elif data is StatedData.WRONG_EVAL_SAMPLES:
             self._warn_of_wrong_eval_samples(benchmark)
 
     def _check_evaluations_of_closed_run(self, benchmark: Benchmark) -> None:
