@@ -230,11 +230,11 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Keep a fault of a window at `line` that is not as planned, or is impossible. `previous_step` ended the last.
+        """Keep a fault if the window of `line` is not as planned after `previous_step`, where the last window ended.
 
         The first of these is kept:
 
-        - The window has another number of steps or images than planned, or does not follow the last window.
+        - The window has another number of steps or images than planned, or does not begin after `previous_step`.
         - It is of another phase than planned, or of another epoch than the open one.
         - It took no time, or waited for data for longer than it took.
         """
