@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from runlog.digits import six_digits
-from scoring.figure import spread
+from scoring.figure import series
 from scoring.figure.protocols import Protocol
 from scoring.figure.rates import devices_in_rate, images_per_step, rate_or_refuse, work_of
 from scoring.figure.selection import nothing_left, positions, select, too_short
@@ -105,7 +105,7 @@ def _mean_of_rates(record: Record, chosen: Sequence[Window], *, prefers_printed:
     `prefers_printed` takes the rate that a row prints before that of its images and seconds.
     """
     rates = [rate_or_refuse(record, window, printed=prefers_printed) for window in chosen]
-    return _Average(statistics.fmean(rates), rates, spread.series_interval(rates))
+    return _Average(statistics.fmean(rates), rates, series.series_interval(rates))
 
 
 def _average_over_time(record: Record, chosen: Sequence[Window], over_steps: str) -> _Average:
@@ -132,7 +132,7 @@ def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple
     The times of an image have an interval of their mean, and 1 / its bounds is the interval of the rate 1 / mean time.
     These bounds are then scaled to `value`. Returns None if the times are too few or too uneven for an interval.
     """
-    interval_of_time = spread.series_interval(seconds_per_image)
+    interval_of_time = series.series_interval(seconds_per_image)
     if interval_of_time is None:
         return None
     low_time, high_time = interval_of_time

@@ -39,7 +39,6 @@ class Score:
     spread: float | None = None  # sample standard deviation, in the unit
     interval_95: tuple[float, float] | None = None
     interval_method: str = "none: no figure"
-    run_interval_95: tuple[float, float] | None = None  # of one run: where the mean of the whole run lies
     repeat_interval_95: tuple[float, float] | None = None  # of one run: where another run of the system lies
     warnings: tuple[Verdict, ...] = ()
     records: tuple[Record, ...] = dataclasses.field(default=(), repr=False)
@@ -48,6 +47,11 @@ class Score:
     @property
     def spread_over(self) -> str:
         return "windows" if len(self.runs) == 1 else "runs"
+
+    @property
+    def run_interval_95(self) -> tuple[float, float] | None:
+        """The interval of one run, in which the mean of the whole run lies; None for several runs."""
+        return self.interval_95 if len(self.runs) == 1 else None
 
     @property
     def hosts(self) -> list[str] | None:
@@ -256,7 +260,6 @@ def _score_without_warnings(
         spread=estimated.deviation,
         interval_95=estimated.interval_95,
         interval_method=estimated.method,
-        run_interval_95=estimated.run_95,
         repeat_interval_95=estimated.repeat_95,
         records=tuple(records),
     )

@@ -20,7 +20,7 @@ import numpy as np
 from program.arrays import Array
 from runlog.digits import percent
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
-from scoring.figure import spread
+from scoring.figure import medians
 from scoring.figure.calibration import smallest_difference
 from tools.fleet import arithmetic
 from tools.fleet.outliers import LEAST_NODES, centre_of, error_of_centre, find_slow
@@ -194,7 +194,7 @@ def _interval_of_slower(
     The interval of the node's own values is widened, because the fleet's median has an error too. None if there are too
     few turns for an interval.
     """
-    interval = spread.median_interval(log_ratios)
+    interval = medians.median_interval(log_ratios)
     if interval is None:
         return None
     # The interval is widened, because the fleet's median has an error too. In normal noise:
