@@ -17,29 +17,27 @@ MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
 LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes the log first
 
 
-def main(module: str = "", **options: Any) -> int:
-    """Run this rank's part of the job that the environment describes, and return its exit status.
+def main() -> int:
+    """Train or measure the job of this environment on this rank, and return the exit status, as `run_module` does."""
+    return run_module("harness.train", checks_precision=True)
 
-    That part is the `main` of harness/train.py, or of the module named `module`. It is called with the job, the origins
-    of its values (who set each), and `options`. Before it is loaded, the settings of Paddle and CUDA are put into the
-    environment.
+
+def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
+    """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
+
+    That `main` is called with the job, the origins of its values (who set each), and `options`. With `checks_precision`
+    a job is refused whose precision a GPU of this node lacks.
 
     The status is 0; 2 for what a user did wrong (ValueError); 1 for any other error. An error is one line `error: ...`
     on stderr, and ends all other ranks, too. The traceback of an unexpected one stands above it.
     """
     try:
         job, origins = env.read()
-        env.export(env.runtime(job))
-        if job.cluster.device == "gpu":
-            # Only training is refused here if a GPU lacks the precision. Other modules check it themselves: the
-            # acceptance test skips what a GPU cannot compute.
-            smallest_gib = _check_gpus(job, checks_precision=not module)
-            env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(smallest_gib))})
-        if env.is_rank():
-            send_native_output_to_stderr()
-        # Imported now: Paddle takes its settings from the environment when it is loaded.
-        loaded = importlib.import_module(module or "harness.train")
-        # mpirun sends SIGTERM to this rank where another one failed; Paddle's handler would print a C++ stack.
+        _prepare_process(job, checks_precision=checks_precision)
+        # Only now: this loads Paddle, which reads its settings from the environment at that moment.
+        loaded = importlib.import_module(module)
+        # After Paddle is loaded, because that installs a handler which prints a C++ stack. mpirun sends SIGTERM to this
+        # rank where another one failed.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         loaded.main(job, origins, **options)
     except ValueError as error:
@@ -50,6 +48,19 @@ def main(module: str = "", **options: Any) -> int:
         traceback.print_exc()
         return _abort(error, 1)
     return 0
+
+
+def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
+    """Put the settings of Paddle and CUDA into the environment, check this node's GPUs, and redirect native output.
+
+    Raises ValueError or RunError as `_check_gpus` does.
+    """
+    env.export(env.runtime(job))
+    if job.cluster.on_gpu:
+        smallest_gib = _check_gpus(job, checks_precision=checks_precision)
+        env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(smallest_gib))})
+    if env.is_rank():  # mpirun shows on the terminal what a rank prints on stdout
+        send_native_output_to_stderr()
 
 
 DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hangs too restart the host"

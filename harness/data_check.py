@@ -29,7 +29,7 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     A part that a run would fail to find has only the key `error`. Any other part has these, among others:
 
     - `passport`: the number of files, the sum of their sizes, and a digest of names, sizes and labels
-    - `decoded`: how many samples were chosen for the test, whether they decode or not
+    - `decoded`: how many samples were chosen to be decoded, whether they can be or not
     - `undecodable`: the first file of these that does not decode, and why; else the first label that is no class; else
       empty
     - `notes`: sentences that a user should read before a run
@@ -44,21 +44,30 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
         except (ValueError, OSError) as error:
             by_part[part] = {"error": str(error)}
             continue
-        seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
-        tested = _choose_samples(len(samples), seed)  # numbers of samples
-        first_fault = _first_undecodable(samples, tested) or _first_label_fault(data_module, samples, tested)
+        chosen = _choose_samples(len(samples), seed=max(job.course.seed, 0))  # SEED=-1, "any", is taken as 0 here
         by_part[part] = {
             "name": f"{part} ({samples.form})",
             "samples": len(samples),
             "passport": as_json(passport(contents[part])),
-            "decoded": len(tested),
-            "undecodable": first_fault,
+            "decoded": len(chosen),
+            "undecodable": _first_fault(data_module, samples, chosen),
             "notes": list(samples.notes),
         }
     has_both_parts = len(contents) == len(PARTS)
     if has_both_parts:  # a note may be about both, such as that a file is in both
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
     return by_part
+
+
+def _first_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
+    """Say what is wrong with the first chosen sample that training could not use; empty if it could use them all.
+
+    A file that cannot be decoded comes before a label that is no class.
+    """
+    undecodable = _first_undecodable(samples, chosen)
+    if undecodable:
+        return undecodable
+    return _first_label_fault(data_module, samples, chosen)
 
 
 def _show_on_stderr(line: str) -> None:

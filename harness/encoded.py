@@ -68,13 +68,14 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
 
-    The segments are followed to the first end marker. It must come after a scan, the part that holds the pixels. A
+    It is whole if an end marker follows a scan, the part that holds the pixels, and no segment before is at fault. A
     thumbnail lies inside a segment and is skipped with it. Further pictures behind the end marker are not looked at.
 
-    A picture with one scan (baseline, not progressive) is accepted at the scan if the end of the file has an end
-    marker. This saves a search through all its pixels. The marker may then be that of a further picture.
+    A picture that is not progressive has a single scan. Then it is enough that the last bytes of the file have an end
+    marker, as a search through all its pixels takes long. So one that was cut off, and is followed by another picture,
+    may pass.
     """
-    is_one_pass = False  # set by the picture's frame: it has one scan, not several as a progressive JPEG
+    has_single_scan = False  # told by the picture's frame
     has_scan = False
     for segment in _segments(content):
         if segment.kind == END_OF_IMAGE:
@@ -83,37 +84,42 @@ def _jpeg_fault(content: bytes) -> str:
         if fault:
             return fault
         if segment.kind in FRAMES:
-            is_one_pass = segment.kind in ONE_PASS_FRAMES
+            has_single_scan = segment.kind in ONE_PASS_FRAMES
         if segment.kind == START_OF_SCAN:
             has_scan = True
-            if is_one_pass and _ends_with_marker(content, segment.end):
-                return ""  # whole: no search through all pixels is needed
+            if has_single_scan and _ends_with_marker(content, segment.end):
+                return ""
     return f"{TRUNCATED}: no end marker follows its data"
 
 
 def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
     """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
 
-    A marker that begins another picture is a fault, too: the file was cut, and a second one follows. A frame, the
-    segment that holds the picture's size, must have 8 bits a channel. `has_scan` says whether pixels came before this
-    segment.
+    - It begins another picture: this one was cut off.
+    - Its kind is unknown: that of a JPEG-LS picture if it stands before the pixels (`has_scan` is False), else damage.
+    - Its length goes beyond the end of the file, or is less than a segment has.
+    - It is a frame, which says the picture's size, and `_frame_fault` finds a fault in it.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
-    if segment.kind == JPEG_LS_FRAME and not has_scan:
-        return "it is a JPEG-LS, which is not supported"
-    # After a scan these bytes are damaged pixels, no JPEG-LS frame. KNOWN_KINDS does not have that kind either.
     if segment.kind not in KNOWN_KINDS:
+        if segment.kind == JPEG_LS_FRAME and not has_scan:
+            return "it is a JPEG-LS, which is not supported"
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):
         return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
     if segment.end < segment.start + LEAST_SEGMENT:
         return f"its segment at byte {segment.start} has no length"
-    if segment.kind not in FRAMES:
-        return ""
-    if segment.end < segment.start + LEAST_FRAME:
-        return f"its segment at byte {segment.start} has no size of the picture"
-    bits = content[segment.start + BITS_IN_FRAME]
+    if segment.kind in FRAMES:
+        return _frame_fault(segment, content)
+    return ""
+
+
+def _frame_fault(frame: Segment, content: bytes) -> str:
+    """Say that a JPEG's frame has no size of the picture, or not 8 bits a channel; empty if it has."""
+    if frame.end < frame.start + LEAST_FRAME:
+        return f"its segment at byte {frame.start} has no size of the picture"
+    bits = content[frame.start + BITS_IN_FRAME]
     if bits != JPEG_BITS:
         return f"it has {bits} bits a channel, not {JPEG_BITS}"
     return ""
@@ -133,19 +139,19 @@ def _ends_with_marker(content: bytes, scan_start: int) -> bool:
 def _segments(content: bytes) -> Iterator[Segment]:
     """Yield the segments of a JPEG behind its start marker, until no further marker follows.
 
-    A segment is a marker (FF and a byte for its kind), two bytes of length, and its content. The markers of a picture's
-    start and end stand alone, without length and content. The next marker is searched from a segment's end on, which
-    skips the pixels that follow the segment of a scan.
+    A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content. Two markers stand
+    alone, without length and content: those of a picture's start and end.
+
+    Pixels stand between the segment of a scan and the next marker. They may have FF too, always followed by 00 or by
+    the kind of a restart. JPEG_MARKER passes over both, so that the search for a marker skips the pixels.
     """
-    # The pattern passes over FF 00 and restart markers, which are part of the pixels.
     marker = JPEG_MARKER.search(content, len(JPEG_START))
     while marker is not None:
         start = marker.start()
         kind = content[start + 1]
         marker_end = start + 2
-        is_marker_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
-        length = 0 if is_marker_alone else _segment_length(content, marker_end)
-        end = marker_end + length
+        stands_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
+        end = marker_end if stands_alone else marker_end + _segment_length(content, marker_end)
         yield Segment(kind, start, end)
         marker = JPEG_MARKER.search(content, end)
 

@@ -24,17 +24,18 @@ from runlog.errors import print_to_reader
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
+ORIGIN_OF_DEFAULTS = "harness/env.py"  # in a log, of a value that nobody has set
 
 
 # ---- reading a job
 
 
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
-    """Return the job that the environment describes, and for each of its variables the value and who set it.
+    """Return the job that the environment describes; and for each of its settings the value and who set it.
 
-    The second is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. A variable that is not set has its
-    default, and so has one that is empty where a number is wanted. BATCHSIZE and RECIPE may also be set for one
-    workload alone, as RN50_BATCHSIZE, which serves where the general name is not set or empty.
+    The latter is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. A variable that is not set has its
+    default; so has an empty one if its setting is a number. The settings in PER_WORKLOAD, as BATCHSIZE, may also be set
+    for one workload: RN50_BATCHSIZE counts if the job is RN50, and BATCHSIZE is not set or is empty.
 
     Raises ValueError for a value that is no number, out of range, none of the choices, not of its form, or at odds with
     another.
@@ -42,13 +43,15 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
     workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default)).upper()
     origins: Origins = {}
     for name, setting in SETTINGS.items():
-        accepted_names = [name, f"{workload}_{name}"] if name in PER_WORKLOAD else [name]
+        accepted_names = [name]
+        if name in PER_WORKLOAD:
+            accepted_names = [name, f"{workload}_{name}"]
         text = _text_of(accepted_names, environ)
-        if text is None or (not text and setting.is_number):
-            origins[name] = {"value": setting.default, "origin": "harness/env.py"}
-            continue
-        value = setting.parse(text)  # which checks it
-        origins[name] = {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
+        if text is None or (text == "" and setting.is_number):
+            origins[name] = {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
+        else:
+            value = setting.parse(text)  # which checks it
+            origins[name] = {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
 
     job = job_of(**{name: entry["value"] for name, entry in origins.items()})
     refusals.raise_first(refusals.of_settings(job, environ.get(TF32_OVERRIDE, "")))
@@ -81,20 +84,20 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
         return f"config_{environ.get('DGXSYSTEM', '')}.sh"
     if value != setting.default:
         return "launch/trials.sh"
-    return "harness/env.py"
+    return ORIGIN_OF_DEFAULTS
 
 
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    The file may set a variable for one workload and precision alone. RN50_AMP_O2_STRATEGY is copied to STRATEGY if the
-    job is RN50 in AMP O2 and the user gave STRATEGY no value.
+    The file may set a variable for one workload and precision alone, as RN50_AMP_O2_STRATEGY. If the job is RN50 in AMP
+    O2, and the user gave STRATEGY no value, STRATEGY gets that value.
 
     Three variables are added:
 
     - DGXSYSTEM: the system
-    - JOB_FROM_USER: names of the job's variables that the user set
-    - JOB_FROM_CONFIG: names of the variables that the file set, and of those that were copied
+    - JOB_FROM_USER: names of the job's variables that the user set, to an empty text, too
+    - JOB_FROM_CONFIG: names of the variables that are set now and were not before
 
     An environment that has JOB_FROM_CONFIG was resolved before and is returned as it is.
 
@@ -103,23 +106,37 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if "JOB_FROM_CONFIG" in environ:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
-    resolved = _variables_after_config(system, environ)
+    after_config = _variables_after_config(system, environ)
+    with_config = after_config | _values_for_this_job(after_config, environ)
 
-    workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
-    precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
+    from_user = [name for name in names() if name in environ]
+    from_config = [name for name in with_config if name not in environ]
+    added = {
+        "DGXSYSTEM": system,
+        "JOB_FROM_USER": " ".join(from_user),
+        "JOB_FROM_CONFIG": " ".join(from_config),
+    }
+    return dict(environ) | with_config | added  # `environ` has the shell's own variables, too
+
+
+def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the values that the `variables` give for the job's workload and precision alone, by their general names.
+
+    RN50_AMP_O2_STRATEGY is returned as STRATEGY, if the variables describe a job of RN50 in AMP O2. A name to which the
+    user gave a value, in `environ`, is left out.
+    """
+    workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
+    precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
     prefix = f"{workload}_{precision}_".upper()  # as RN50_AMP_O2_
-    for name, value in list(resolved.items()):
+    values = {}
+    for name, value in variables.items():
+        if not name.startswith(prefix):
+            continue
         general_name = name.removeprefix(prefix)  # as STRATEGY
-        is_for_this_job = general_name != name
         user_gave_a_value = bool(environ.get(general_name))
-        if is_for_this_job and not user_gave_a_value:
-            resolved[general_name] = value
-
-    by_user = [name for name in names() if name in environ]  # one that is empty, too
-    by_config = [name for name in resolved if name not in environ]  # the general names added above, too
-    resolved["DGXSYSTEM"] = system
-    set_by_whom = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
-    return dict(environ) | resolved | set_by_whom  # `environ` has the shell's own variables, too
+        if not user_gave_a_value:
+            values[general_name] = value
+    return values
 
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -332,40 +349,23 @@ class _Described(NamedTuple):
     environ: dict[str, str]  # the environment with what the system's config file adds to it
 
 
-def _describe(*, is_from_user: bool, checks_program: bool) -> _Described:
-    """Read and check the job that this process's environment and its system's config file describe.
+def _describe() -> _Described:
+    """Return the job that this process's environment and its system's config file describe.
 
-    Returns it with the origins of its values and the environment that `resolve` returns. The two flags add checks:
-
-    - `is_from_user`: also refuse paths of the wrong kind, and RESULT_FILE, because the trial loop sets that for each
-      log. It is False if a launcher or run_and_time.sh has read this job and refused them already.
-    - `checks_program`: also refuse what the training program refuses. This needs the packages of launch/setup.sh.
-
-    Raises ValueError if a check fails.
+    Raises ValueError as `resolve` and `read` do.
     """
-    if is_from_user:
-        _refuse_result_file(os.environ)
-    environ = resolve()  # with the config file
+    environ = resolve()
     job, origins = read(environ)
-    if is_from_user:
-        refusals.raise_first(refusals.of_named_paths(job))
-    if checks_program:
-        refusals.raise_first(refusals.of_program(job))
     return _Described(job, origins, environ)
 
 
-def _print_exports(args: argparse.Namespace, described: _Described) -> None:
-    """Print NAME=value for each variable that a launcher (`--launch`) or a node's shell (`--shell`) should export.
-
-    A NUL byte ends each, because a value may hold a line feed.
-    """
+def _exports(described: _Described, *, for_launcher: bool) -> dict[str, str]:
+    """Return the variables that a launcher, or else a node's shell, should export for the job."""
+    # What the shell does not have yet: the config file's variables, and the names that `resolve` adds.
     set_by_config = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
-    if args.launch:
-        exported = exports.for_launcher(os.environ, set_by_config, described.job)
-    else:
-        exported = exports.for_node(described.environ, set_by_config, described.origins)
-    for name, value in exported.items():
-        sys.stdout.write(f"{name}={value}\0")
+    if for_launcher:
+        return exports.for_launcher(os.environ, set_by_config, described.job)
+    return exports.for_node(described.environ, set_by_config, described.origins)
 
 
 def main() -> int:
@@ -383,14 +383,17 @@ def main() -> int:
         print_to_reader(table())
         return 0
 
-    # False if the job is resolved already: whoever resolved it has set the variable.
+    # False where a launcher or run_and_time.sh has read the job: it sets JOB_FROM_CONFIG for those that it starts.
     is_from_user = "JOB_FROM_CONFIG" not in os.environ
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
-    # Without numpy the training program cannot be imported, so what it refuses is not checked. A launcher leaves these
-    # checks to its nodes, which call this with --shell.
-    checks_program = has_packages and not args.launch
     try:
-        described = _describe(is_from_user=is_from_user, checks_program=checks_program)
+        if is_from_user:  # later the trial loop sets it, for each log
+            _refuse_result_file(os.environ)
+        described = _describe()
+        if is_from_user:  # on this machine alone the paths must be right: a node may have others
+            refusals.raise_first(refusals.of_named_paths(described.job))
+        if has_packages and not args.launch:  # a launcher's nodes ask this themselves, by --shell
+            refusals.raise_first(refusals.of_program(described.job))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -398,13 +401,13 @@ def main() -> int:
     if is_from_user:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
-    if args.json and not has_packages:  # the checks of the training program were skipped
-        print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
-
     if args.json:
+        if not has_packages:
+            print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
         print_to_reader(json.dumps(described.origins, indent=1))
-    else:
-        _print_exports(args, described)
+        return 0
+    for name, value in _exports(described, for_launcher=args.launch).items():
+        sys.stdout.write(f"{name}={value}\0")  # a value may hold a line feed, but no NUL
     return 0
 
 

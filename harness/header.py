@@ -1,7 +1,7 @@
 """The beginning of a run's log: all that is known before the programs are built."""
 
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import paddle
 
@@ -15,13 +15,6 @@ from runlog import schema
 from runlog.writer import RunLog
 
 
-class Named(NamedTuple):
-    """An event that is to be logged."""
-
-    event: schema.Point[Any]
-    value: Any
-
-
 def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, seed: int, resumed: bool) -> None:
     """Write what a log says of a run before its programs are built: the preamble, its task and a summary.
 
@@ -30,7 +23,7 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
     recipe = task.workload.recipe
     knobs = job.model.knobs
     summary = summary_of(job, resumed=resumed)
-    hyperparameters: list[Named] = []
+    hyperparameters: list[tuple[schema.Point[Any], Any]] = []
     if not knobs.auto:  # else Paddle chooses the optimizer: the log's section "program" says which
         hyperparameters = optimizer_events(task.schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
 
@@ -49,19 +42,27 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    - the sections of the header: the code, all settings and the fields of the `recipe` (a frozen dataclass) with who
-      set each value (`origins`), the libraries, the machines of all ranks and the data set
-    - the events that MLPerf has for a submission
-    - an event for each node: whether its page cache was flushed, as the job may ask
+    1. the header: code, settings, libraries, machines and data set; the settings are those of the job and the fields of
+       the `recipe` (a frozen dataclass), with who set each value (`origins`)
+    2. the events that MLPerf has for a submission
+    3. an event for each node: whether its page cache was flushed, as the job may ask
 
-    Every rank must call this: the others send rank 0 what they know.
+    Every rank must call this: the others send rank 0 what they know, and only rank 0's log is a file.
     """
-    submission = job.submission
-    settings = origins | _flat("RECIPE", recipe, f"{job.model.package}/config.py")
-    nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
+    node_of_each_rank = ranks.comm.allgather(provenance.node())
+    nodes = {node.host: node for node in node_of_each_rank}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
-    source = provenance.source(submission.source_commit, submission.image_digest)
+    _write_header(log, job, origins | _flat("RECIPE", recipe, f"{job.model.package}/config.py"), hardware, dataset)
+    _write_submission(log, job)
+    # After the header: a node may take minutes to flush, and a log that is cut off there says what ran.
+    for state_of_node in _flush_caches_of_nodes(job.data, ranks):
+        log.event(schema.CACHE_CLEAR, state_of_node.status == "done", state_of_node)
+    log.mark(schema.INIT_START)
 
+
+def _write_header(log: RunLog, job: Job, settings: Origins, hardware: schema.Hardware, dataset: schema.Dataset) -> None:
+    """Write the sections of the header: format, code, settings, libraries, packages, machines and data set."""
+    source = provenance.source(job.submission.source_commit, job.submission.image_digest)
     log.section(schema.LOG, schema.Format())
     log.section(schema.SOURCE, source)
     log.section(schema.CONFIG, settings)
@@ -69,25 +70,29 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     log.section(schema.PACKAGES, provenance.packages())
     log.section(schema.HARDWARE, hardware)
     log.section(schema.DATASET, dataset)
+
+
+def _write_submission(log: RunLog, job: Job) -> None:
+    """Write the events that MLPerf has for a submission: benchmark, submitter, division, status and platform."""
+    submission = job.submission
     log.event(schema.SUBMISSION_BENCHMARK, job.model.row.benchmark)
     log.event(schema.SUBMISSION_ORG, submission.org)
     log.event(schema.SUBMISSION_DIVISION, submission.division)
     log.event(schema.SUBMISSION_STATUS, submission.status)
     log.event(schema.SUBMISSION_PLATFORM, submission.platform or job.cluster.dgxsystem)
 
-    # After the header: a node may take minutes to flush, and a log that is cut off there says what ran.
-    for flushed in _flush_caches(job.data, ranks):
-        log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
-    log.mark(schema.INIT_START)
 
+def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.CacheState]:
+    """Flush the page cache of each node, if the job says so; return for each node whether and by whom it was done.
 
-def _flush_caches(data: DataSettings, ranks: Ranks) -> list[schema.CacheState]:
-    """Flush the page cache of each node, if the job says so; return for each node whether and by whom it was done."""
+    The first rank of a node does it. Every rank must call this.
+    """
     WATCHDOG.beat("flushing the page cache and building the programs")
     done = None
     if ranks.local_rank == 0:
         done = provenance.clear_caches(bool(data.clear_caches), cleared_by=data.cache_cleared)
-    return [flushed for flushed in ranks.comm.allgather(done) if flushed]
+    done_by_rank = ranks.comm.allgather(done)  # None for a rank that is not the first of its node
+    return [state for state in done_by_rank if state is not None]
 
 
 def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
@@ -127,8 +132,10 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
     )
 
 
-def optimizer_events(schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float) -> list[Named]:
-    """Return the optimizer's hyperparameters, an event each, under the names that MLPerf has for its kind.
+def optimizer_events(
+    schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float
+) -> list[tuple[schema.Point[Any], Any]]:
+    """Return the optimizer's hyperparameters as (event, value), under the names that MLPerf has for its kind.
 
     `optimizer` and `warmup_epochs` are those of the recipe. The learning rates and the length of the decay come from
     the `schedule`, which has them for the run's global batch.
@@ -142,9 +149,12 @@ def optimizer_events(schedule: Schedule, optimizer: OptimizerConfig, *, warmup_e
         "momentum": optimizer.momentum,
         "weight_decay": optimizer.weight_decay,
     }
-    events = [Named(schema.OPT_NAME, optimizer.kind), Named(kind.warmup, warmup_epochs)]
+    events: list[tuple[schema.Point[Any], Any]] = [
+        (schema.OPT_NAME, optimizer.kind),
+        (kind.warmup, warmup_epochs),
+    ]
     for name, value in hyperparameters.items():
-        events.append(Named(kind.points[name], value))
+        events.append((kind.points[name], value))
     if optimizer.kind == "lars":
-        events.append(Named(schema.LARS_EPSILON, optimizer.lars_epsilon))
+        events.append((schema.LARS_EPSILON, optimizer.lars_epsilon))
     return events

@@ -50,16 +50,18 @@ def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
     return {"JOB_DROPPED": " ".join(names)}
 
 
-def handed_on(environ: Mapping[str, str], *more: str, nodes: int) -> list[str]:
-    """List the libraries' variables that go to other nodes and into containers.
+def names_to_forward(environ: Mapping[str, str], *more_prefixes: str, nodes: int) -> list[str]:
+    """List the variables of libraries that a job of `nodes` nodes hands to its other nodes and into containers.
 
-    Their names begin with one of FORWARDED, or of the further prefixes `more`. No secret is among them, nor what
-    chooses NCCL's network where the job has one node (`nodes`).
+    Their names begin with one of FORWARDED or of `more_prefixes`. Two kinds are left out:
+
+    - a secret, by its name
+    - on one node, what chooses NCCL's network between nodes: there is none, and NCCL could find no interface with it
     """
     left_out = of_network(environ) if nodes == 1 else []
     names = []
     for name in environ:
-        if name.startswith((*FORWARDED, *more)) and not SECRET.search(name) and name not in left_out:
+        if name.startswith((*FORWARDED, *more_prefixes)) and not SECRET.search(name) and name not in left_out:
             names.append(name)
     return names
 

@@ -80,18 +80,23 @@ class Loader(ABC):
         """Build the DALI pipeline that decodes the batches; nothing is read yet.
 
         `samples` is a part of a data set, and `plan` says which samples are in each batch. `pipeline` is the workload's
-        function that makes a DALI pipeline: it is given `_next_inputs` as the source of its inputs, the device, format,
-        threads and batch size of the `reader`, and the `settings`, which are the workload's own.
+        function that makes a DALI pipeline. It gets from here the source of its inputs (`_next_inputs`) and how the
+        rank reads (`reader`). The `settings` are the workload's own and are handed on to it.
+
+        A batch goes through three stages:
+
+        1. A thread reads its files: `_being_read`.
+        2. The pipeline decodes them: `_ids_in_pipeline`. It asks for batches ahead of those that it gives.
+        3. `__next__` returns it.
         """
         self._samples = samples
         self._plan = plan
         self._reader = reader
         self._device_id = reader.device_id if reader.device == "gpu" else None
-        # A batch is first read by a thread, then inside the pipeline, which is fed some batches ahead, then returned.
-        self._being_read: deque[_BatchBeingRead] = deque()
-        self._ids_in_pipeline: deque[Array] = deque()  # sample numbers of each batch
-        self._written_to: dict[str, Any] = {}  # tensors of the device that batches are written to, by name
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
+        self._being_read: deque[_BatchBeingRead] = deque()  # the oldest first
+        self._ids_in_pipeline: deque[Array] = deque()  # sample numbers of each batch, the oldest first
+        self._written_to: dict[str, Any] = {}  # tensors of the device that batches are written to, by name
         self._pipeline = pipeline(
             source=self._next_inputs,
             device=reader.device,
@@ -152,15 +157,17 @@ class Loader(ABC):
         return self._batch(outputs, self._ids_in_pipeline.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """Say in one line which file the pipeline could not decode, or where none is found, what DALI says.
+        """Say in one line which file the pipeline could not decode; if none is found, what DALI says in its `error`.
 
-        All files inside the pipeline are decoded one by one, by the same decoder, up to the first that fails.
+        The files of all batches inside the pipeline are tried one by one. The first counts that is cut off, by its
+        structure, or that the same decoder of DALI refuses.
         """
         single = decoder.Decoder(self._reader.device, self._device_id)
         for ids in self._ids_in_pipeline:
             for number in ids:
                 for name, content in self._samples.encoded(int(number)):
-                    fault = encoded.fault(content) or single.fault(content)
+                    why_not_whole = encoded.fault(content)
+                    fault = why_not_whole or single.fault(content)
                     if fault:
                         return undecodable(name, fault)
         return f"the input pipeline failed: {decoder.reason(str(error))}"
@@ -218,18 +225,27 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     - On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch.
     - On a GPU it is a Paddle tensor on that device, to which the output is copied: the tensor `into`, or a new one if
       that is None. A step that was captured as a CUDA graph must pass `into`, because it reads at a fixed address.
-
-    The copy may still be under way when this returns. What is computed on Paddle's stream waits for it.
+      The copy may still be under way when this returns. What is computed on Paddle's stream waits for it.
     """
     dense = output.as_tensor()
     if device_id is None:
         return np.asarray(dense)
     import paddle
-    from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
     tensor = paddle.base.core.LoDTensor() if into is None else into
-    tensor._set_dims(dense.shape())
-    # The copy is queued on Paddle's stream, as by DALI's own iterator, so that the step comes after it.
-    stream = paddle.device.cuda.current_stream(device_id).cuda_stream
-    feed_ndarray(dense, tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense)), stream)
+    _start_copy(dense, tensor, device_id)
     return tensor
+
+
+def _start_copy(dense: Any, tensor: Any, device_id: int) -> None:
+    """Give a Paddle tensor the shape and type of DALI's tensor `dense` and memory on a GPU, and start a copy to it.
+
+    The copy is queued on Paddle's stream, as by DALI's own iterator: a step that is launched later comes after it.
+    """
+    import paddle
+    from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
+
+    stream = paddle.device.cuda.current_stream(device_id).cuda_stream
+    tensor._set_dims(dense.shape())  # before the next line, which allocates as many elements
+    memory_of_tensor = tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense))
+    feed_ndarray(dense, memory_of_tensor, stream)

@@ -262,10 +262,11 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
-        """Log how far the ranks' own times in a window lie apart; all must call this, and one rank alone logs nothing.
+        """Log how far the ranks' own times in a window of steps lie apart, if there are several ranks.
 
-        `data_wait_s` is how long this rank waited for data in the window that ended with `step`, and `own_s` how long
-        it computed (`_busy_s`). The window's time does not show a slow rank, as all wait for the slowest.
+        Every rank must call this. `data_wait_s` is how long this rank waited for data in the window that ended with
+        `step`, and `own_s` how long it computed. They show a slow rank. The time of the window does not: it is the same
+        on all ranks, as all wait for the slowest.
         """
         if self.ranks.size == 1:
             return
@@ -273,6 +274,7 @@ class Trainer:
         if times_by_rank is None:  # on all ranks but 0
             return
         data_waits_s, own_times_s = times_by_rank
+        # Each gives five fields: data_wait_least_s, data_wait_median_s, ... and compute_least_s, ...
         fields = self._spread("data_wait", data_waits_s) | self._spread("compute", own_times_s)
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
@@ -301,16 +303,21 @@ class Trainer:
         }
 
     def _busy_s(self) -> float:
-        """Return the seconds that this thread has computed or waited for a core, but not those it waited for others.
+        """Return the seconds that this thread has computed since it began, with its waits for a free core.
 
-        NaN is returned if they tell nothing of a slow rank: without Linux's schedstat, for a single rank, and on a GPU,
-        because the host's thread spins while it waits.
+        The waits for other ranks are not in it, so that a rank with more of these seconds is one that slows down the
+        others. NaN is returned where they do not show that:
+
+        - There is a single rank.
+        - On a GPU: the host's thread computes all the time, as it spins while it waits.
+        - Linux does not keep these times in schedstat.
         """
-        if self.ranks.size == 1 or not isinstance(self.step.executor.place, paddle.CPUPlace):
+        on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)
+        if self.ranks.size == 1 or not on_cpu:
             return math.nan
         try:
-            cpu_ns, queued_ns, _ = SCHEDULED.read_text().split()
-            return (int(cpu_ns) + int(queued_ns)) / 1e9
+            on_core_ns, waiting_for_core_ns, _ = SCHEDULED.read_text().split()
+            return (int(on_core_ns) + int(waiting_for_core_ns)) / 1e9
         except (OSError, ValueError):
             return math.nan
 

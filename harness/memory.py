@@ -8,13 +8,14 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 
 from harness.hooks.watchdog import WATCHDOG
-from harness.job import HALF_PRECISIONS, Job
-from harness.traits import LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, DecoderMemory
+from harness.job import HALF_PRECISIONS, Job, ModelSettings
+from harness.traits import LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, DecoderMemory, MemoryPeaks
 from runlog.errors import RunError
 
 GIB = 2**30
@@ -45,12 +46,12 @@ def workspace_limit_mib(card_gib: float) -> int:
 def program_mib(job: Job) -> float | None:
     """Estimate the MiB that the job's training program takes of each GPU; return None where nothing is known of it.
 
+    Nothing is known of Paddle's automatic mode (STRATEGY=auto), which builds another program, and of what was not
+    measured: a workload, a precision, or a recipe with crops of another size.
+
     The workload's traits have the peaks that were measured at some numbers of images computed at once. Between these
     the estimate is interpolated. Below the least number it is that number's peak; above the largest it grows in
-    proportion to the images. Images of another size count in proportion to their pixels.
-
-    Nothing is known of a workload or a precision that was not measured, of a recipe with other crops than the measured
-    ones, and of Paddle's automatic mode (STRATEGY=auto), which builds another program.
+    proportion to the images.
     """
     model = job.model
     measured = model.traits.memory
@@ -61,9 +62,7 @@ def program_mib(job: Job) -> float | None:
     if peak_by_images is None:
         return None
 
-    images = model.batchsize / model.knobs.gradient_merge  # an update is computed in so many parts
-    if model.image_size:
-        images *= model.image_size**2 / measured.crop_pixels
+    images = _measured_images_at_once(model, measured)
     measured_images = sorted(peak_by_images)  # as np.interp needs them; it returns the end's peak beyond an end
     peaks_mib = [peak_by_images[count] for count in measured_images]
     interpolated_mib = float(np.interp(images, measured_images, peaks_mib))
@@ -71,6 +70,17 @@ def program_mib(job: Job) -> float | None:
     if images > most_images:
         return interpolated_mib * (images / most_images)
     return interpolated_mib
+
+
+def _measured_images_at_once(model: ModelSettings, measured: MemoryPeaks) -> float:
+    """Return how many images of the measured size have as many pixels as the images that are computed at once.
+
+    With STRATEGY=gradient_merge=N an update is computed in N parts, so that a part of the batch is computed at once.
+    """
+    images_at_once = model.batchsize / model.knobs.gradient_merge
+    if model.image_size == 0:  # the recipe's crop, which is the measured one
+        return images_at_once
+    return images_at_once * (model.image_size**2 / measured.crop_pixels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,33 +99,49 @@ def input_memory(job: Job) -> InputMemory:
     """Estimate what the two input pipelines of a rank (training and evaluation) take of its GPU and of the host.
 
     Each decoder thread reserves buffers for the largest image of the data set, on the GPU and in the host's pinned
-    memory; DALI calls them its padding. On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready.
+    memory. On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready.
 
     Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose memory was not measured.
     """
     model = job.model
-    decoder = model.traits.decoder
     measured = model.traits.memory
-    if job.cluster.device != "gpu" or job.data.is_synthetic or measured is None:
+    if not job.cluster.on_gpu or job.data.is_synthetic or measured is None:
         return NO_INPUT
     threads = job.data.threads or job.cluster.threads_per_rank
-    pixels = model.image_size**2 or measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
+    pixels = model.image_size**2 if model.image_size else measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
     value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
     ready_bytes = PREFETCH_BATCHES * model.batchsize * pixels * CHANNELS * value_bytes
 
-    # The least that DALI reserves for a thread. It is more, as below, if files may hold large images.
-    device_bytes_per_thread = LEAST_DEVICE_PADDING
-    pinned_bytes_per_thread = LEAST_HOST_PADDING
-    images_in_words = ""
-    if decoder is not None and job.data.folder:
-        width, height = largest_image(job, decoder)
-        device_bytes_per_thread = decoder.device_padding(width, height)
-        pinned_bytes_per_thread = decoder.host_padding(width, height)
-        images_in_words = f", images to {width} x {height} pixels"
+    buffers = _decoder_buffers(job)
     return InputMemory(
-        device_mib=PIPELINES * (threads * device_bytes_per_thread + ready_bytes) / MIB,
-        pinned_mib=PIPELINES * PINNED_BUFFERS * threads * pinned_bytes_per_thread / MIB,
-        words=f"{PIPELINES} pipelines of {threads} threads{images_in_words}",
+        device_mib=PIPELINES * (threads * buffers.device_bytes + ready_bytes) / MIB,
+        pinned_mib=PIPELINES * PINNED_BUFFERS * threads * buffers.pinned_bytes / MIB,
+        words=f"{PIPELINES} pipelines of {threads} threads{buffers.images_in_words}",
+    )
+
+
+class _DecoderBuffers(NamedTuple):
+    """Memory that DALI reserves for one thread of its decoder; DALI calls it padding."""
+
+    device_bytes: int  # on the GPU
+    pinned_bytes: int  # of one of the buffers in the host's pinned memory
+    images_in_words: str  # that the buffers are for; empty if no image is known
+
+
+def _decoder_buffers(job: Job) -> _DecoderBuffers:
+    """Return the buffers of a decoder thread: for the largest image of DATADIR, or the least that DALI reserves.
+
+    The least is for the embedded data set, whose images are small, and for a workload whose images are not decoded on
+    the GPU.
+    """
+    decoder = job.model.traits.decoder
+    if decoder is None or not job.data.folder:
+        return _DecoderBuffers(LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, images_in_words="")
+    width, height = largest_image(job, decoder)
+    return _DecoderBuffers(
+        device_bytes=decoder.device_padding(width, height),
+        pinned_bytes=decoder.host_padding(width, height),
+        images_in_words=f", images to {width} x {height} pixels",
     )
 
 
@@ -153,12 +179,12 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
     """Raise a RunError of one line in place of an error that says that memory ran out inside this context.
 
-    The error is a MemoryError of Paddle, DALI or NumPy, or an OSError in the words of a library of CUDA. Any other
-    error passes as it is.
-
-    The line says what the run was doing, which memory is short, and what to lower: BATCHSIZE if a device computes more
-    than one image (`batchsize`), else IMAGE_SIZE or DGXNGPU. It does not say what to lower for `std::bad_alloc` and the
-    like: C++ does not tell how much was asked for, so the batch need not be the cause.
+    - A MemoryError, of Paddle, DALI or NumPy: the line says what the run was doing, which memory is short, and what to
+      lower. If a device computes more than one image (`batchsize`), that is BATCHSIZE, else IMAGE_SIZE or DGXNGPU.
+    - An OSError in the words of a library of CUDA: the line is of the same kind.
+    - Of these two, one that says `std::bad_alloc` or the like: the line does not say what to lower. C++ does not tell
+      how much was asked for, so the batch need not be the cause.
+    - Any other error passes as it is.
     """
     try:
         yield
@@ -167,15 +193,14 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
         is_out_of_memory = isinstance(error, MemoryError) or _CUDA_LIBRARY.search(text) is not None
         if not is_out_of_memory:
             raise
-        doing = WATCHDOG.doing
+        doing = WATCHDOG.doing  # what the run has told the watchdog last
         where = _exhausted_memory(text)
-        if text in _CPP_ERRORS:  # the batch need not be the cause
+        if text in _CPP_ERRORS:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
-        lower = "IMAGE_SIZE or DGXNGPU"
+        fix = "lower IMAGE_SIZE or DGXNGPU"
         if batchsize > 1:
-            lower = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-        batch = f"BATCHSIZE={batchsize}"
-        raise RunError(f"out of memory at {batch} while {doing}: {where}: lower {lower}") from error
+            fix = "lower BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
+        raise RunError(f"out of memory at BATCHSIZE={batchsize} while {doing}: {where}: {fix}") from error
 
 
 def _exhausted_memory(text: str) -> str:
@@ -196,22 +221,25 @@ def _exhausted_memory(text: str) -> str:
     return host_memory
 
 
-def _exhausted_gpu_memory(text: str, host: str) -> str:
-    """Say which GPU of `host` ran out of memory, and what the error message says of that memory.
+def _exhausted_gpu_memory(message: str, host: str) -> str:
+    """Say which GPU of `host` ran out of memory, by an error's message, and what the message says of that memory.
 
-    A message of a library of CUDA does not name the GPU. The text is empty for a message that is not about a GPU.
+    - Paddle's message tells the GPU, how much it has left, how much this rank holds, and how much more was asked for.
+    - DALI's tells the GPU and how much more was asked for.
+    - One of a library of CUDA does not tell the GPU.
+    - Any other is not about a GPU: an empty text is returned.
     """
-    paddle_error = _PADDLE_ON_GPU.search(text)
+    paddle_error = _PADDLE_ON_GPU.search(message)
     if paddle_error:
         holds = f"this rank holds {paddle_error['held']} and asked for {paddle_error['asked']} more"
         return f"GPU {paddle_error['gpu']} of {host} has {paddle_error['free']} left, {holds}"
 
-    dali_error = DALI_ERROR.search(text)
+    dali_error = DALI_ERROR.search(message)
     if dali_error and dali_error["gpu"]:
         more_gib = int(dali_error["bytes"]) / GIB
         return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali_error['gpu']} of {host}"
 
-    library_error = _CUDA_LIBRARY.search(text)
+    library_error = _CUDA_LIBRARY.search(message)
     if library_error:
         return f"a GPU of {host} has too little left for a library ({library_error[0]})"
     return ""

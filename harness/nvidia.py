@@ -46,27 +46,35 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVML, NVIDIA's management library, and give the GPUs that CUDA shows this process, in CUDA's order.
 
     The context gives (handles, reason). The handles are NVML's, one for each GPU, and good until the context ends. The
-    reason says why GPUs of the node are missing: there is no driver, a GPU does not answer, or CUDA_VISIBLE_DEVICES
-    leaves it out. It is empty if none is missing.
+    reason says why GPUs of the node are missing. It is empty if none is missing.
+
+    - NVML gives no GPU, as without a driver: the reason is NVML's.
+    - CUDA_VISIBLE_DEVICES leaves out some of those that NVML gives: the reason says so.
+    - Otherwise the reason names the GPUs that do not answer, if there are any.
     """
     with contextlib.ExitStack() as at_exit:
+        handles: list[Handle] = []
         try:
             pynvml.nvmlInit()
             at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
-            handles, reason = _all_handles()
+            handles, why_missing = _all_handles()
         except UNANSWERED as error:
-            handles = []
-            reason = str(error)
+            why_missing = str(error)
 
+        visible = handles
         named_by_user = env.visible_gpus()
-        if handles and named_by_user is not None:
-            # "" for a GPU that does not tell its UUID: no entry of the variable matches that, only the GPU's number.
-            uuids = [uuid_of(handle) or "" for handle in handles]
-            numbers = numbers_of_visible(named_by_user, uuids)
-            if len(numbers) < len(handles):
-                reason = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(numbers)} of {len(handles)} whole GPUs"
-            handles = [handles[number] for number in numbers]
-        yield handles, reason
+        if named_by_user is not None and handles:
+            visible = _visible_handles(named_by_user, handles)
+            if len(visible) < len(handles):
+                why_missing = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(visible)} of {len(handles)} whole GPUs"
+        yield visible, why_missing
+
+
+def _visible_handles(text: str, handles: list[Handle]) -> list[Handle]:
+    """Return the handles of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order."""
+    # "" for a GPU that does not tell its UUID: no entry of the variable matches that, only the GPU's number.
+    uuids = [uuid_of(handle) or "" for handle in handles]
+    return [handles[number] for number in numbers_of_visible(text, uuids)]
 
 
 def _all_handles() -> tuple[list[Handle], str]:
@@ -205,13 +213,12 @@ def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
     The driver reserves some memory for itself, 0.3 to 1 GiB on an idle card. Whether NVML counts that as used depends
-    on the version of the call, v1 or v2, and on the driver:
+    on the version of the call, v1 or v2, and on the driver. v2 is asked first, and v1 only if v2 gives nothing, because
+    pynvml or the driver is too old for v2.
 
-    - v2, of drivers from 510 on, does not count it: `used` is the answer
-    - v1 of a driver before 510 does not count it: `used` is the answer
-    - v1 of a driver from 510 on, or of unknown version, counts it: `used_or_reserved` is the answer, and `used` is None
-
-    v2 is asked first. v1 is asked only if v2 gives nothing, because pynvml or the driver is too old for v2.
+    - v2 does not count the reserve: its answer is `used`.
+    - v1 of a driver from 510 on, or of an unknown one, counts it: its answer is `used_or_reserved`.
+    - v1 of a driver before 510 does not count it: its answer is `used`.
     """
     second_call = getattr(pynvml, "nvmlMemory_v2", None)  # v2, which an old pynvml does not have
     answer = None
@@ -224,10 +231,10 @@ def memory_of(handle: Handle) -> Memory:
     if answer is None:
         return Memory()
     generation = _driver_generation(driver_version())
-    counts_no_reserve = generation is not None and generation < RESERVE_COUNTED_FROM
-    if counts_no_reserve:
-        return Memory(total=answer.total or None, used=answer.used)
-    return Memory(total=answer.total or None, used_or_reserved=answer.used)
+    counts_reserve = generation is None or generation >= RESERVE_COUNTED_FROM
+    if counts_reserve:
+        return Memory(total=answer.total or None, used_or_reserved=answer.used)
+    return Memory(total=answer.total or None, used=answer.used)
 
 
 def driver_version() -> str | None:

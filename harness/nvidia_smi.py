@@ -27,13 +27,14 @@ def parse_topology(text: str) -> Topology:
 
     Raises ValueError where the text is no such matrix.
     """
-    # The devices are all that stands before the first "CPU". The text is not divided into lines, as some reports of
-    # machines have lost their line breaks.
-    names, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
+    # The text is not divided into lines, as some reports of machines have lost their line breaks: the devices are all
+    # that stands before the first "CPU". What is left of the heading behind it has no device's name, and so no row is
+    # found there.
+    names_in_heading, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
     if not cpu_column:
         raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
 
-    devices = names.split()
+    devices = names_in_heading.split()
     links = []
     cores = {}
     for number, name in enumerate(devices):

@@ -49,27 +49,42 @@ class Checkout(NamedTuple):
 def source(image_commit: str, image_digest: str) -> schema.Source:
     """Return which code runs: its commit, whether files differ from that, its packages' lock, its container image.
 
-    A container image has no git: `image_commit` is what it was built from, "<commit>" or "<commit>-dirty", and
-    `image_digest` its digest. Outside an image both are empty, and git is asked. The lock is told by its SHA-256. What
-    is unknown is None.
+    `image_commit` and `image_digest` are what a container image says of itself; outside an image both are empty. The
+    lock is told by its SHA-256. What is unknown is None.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name
-    checkout = Checkout(commit=None, dirty=None)
-    if image_commit:
-        commit = image_commit.removesuffix("-dirty")
-        checkout = Checkout(commit=commit, dirty=commit != image_commit)
-    # Code that was unpacked from an archive may lie in the folder of another repository, whose commit is not this
-    # code's. So git is first asked whether it tracks a file of this code.
-    elif _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None:
-        changes = _git("status", "--porcelain", "--untracked-files=no")
-        checkout = Checkout(commit=_git("rev-parse", "HEAD"), dirty=None if changes is None else bool(changes))
+    checkout = _checkout_by_git()
+    if image_commit:  # an image has no git
+        checkout = _checkout_of_image(image_commit)
     return schema.Source(
         commit=checkout.commit,
         dirty=checkout.dirty,
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest(),
         image_digest=image_digest or None,
     )
+
+
+def _checkout_of_image(image_commit: str) -> Checkout:
+    """Return what a container image was built from, which it says as "<commit>" or "<commit>-dirty"."""
+    commit = image_commit.removesuffix("-dirty")
+    return Checkout(commit=commit, dirty=image_commit != commit)
+
+
+def _checkout_by_git() -> Checkout:
+    """Return the commit of this code and whether tracked files differ from it, by git; each is None if git fails.
+
+    Both are None for code that git does not track: it may have been unpacked into the folder of another repository,
+    whose commit is not this code's.
+    """
+    is_tracked = _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None
+    if not is_tracked:
+        return Checkout(commit=None, dirty=None)
+    changed_files = _git("status", "--porcelain", "--untracked-files=no")  # None if git fails
+    dirty = None
+    if changed_files is not None:
+        dirty = changed_files != ""
+    return Checkout(commit=_git("rev-parse", "HEAD"), dirty=dirty)
 
 
 def code_sha256() -> str:

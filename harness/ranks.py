@@ -85,25 +85,17 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI; return which rank this is, and of how many.
 
-    From now on the watchdog watches this process. If mpirun has started the process, it also ends when mpirun does. A
-    variable of the environment tells NCCL which network interface leads to the other nodes.
+    - If mpirun has started this process, the process ends when mpirun does.
+    - The watchdog watches this process from now on.
+    - A variable of the environment tells NCCL which network interface leads to the other nodes.
 
     Raises ValueError if mpirun started another number of ranks than the cluster's settings say.
     """
-    comm = MPI.COMM_WORLD
-    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    ranks = Ranks(
-        comm=comm,
-        rank=comm.Get_rank(),
-        size=comm.Get_size(),
-        local_rank=local.Get_rank(),
-        node=socket.gethostname(),
-        nodes=tuple(comm.allgather(socket.gethostname())),
-    )
-    local.Free()
+    ranks = _ranks_by_mpi()
     if env.is_rank():
         # An mpirun that is killed cannot end its ranks, and launch/trial.py closes the log as soon as mpirun is gone.
         end_with_parent(signal.SIGKILL)
+    # Now that its message can name the rank: from here on this process may wait for others.
     WATCHDOG.start(cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != cluster.world_size:
         raise ValueError(
@@ -111,22 +103,49 @@ def start(cluster: ClusterSettings) -> Ranks:
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
     # Before the log's header is written, because that lists the libraries' variables.
-    env.export(network.nccl_settings(cluster, ranks.rank // cluster.dgxngpu))
+    env.export(network.nccl_settings(cluster, _number_of_node(cluster, ranks)))
     return ranks
 
 
-def _hold_port() -> int:
-    """Return a free TCP port, and keep it for Paddle to the end of this process: no other process is given it.
+def _ranks_by_mpi() -> Ranks:
+    """Return this process among all that mpirun started; a process that was started alone is rank 0 of one."""
+    comm = MPI.COMM_WORLD
+    on_this_node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    local_rank = on_this_node.Get_rank()
+    on_this_node.Free()
+    node = socket.gethostname()
+    return Ranks(
+        comm=comm,
+        rank=comm.Get_rank(),
+        size=comm.Get_size(),
+        local_rank=local_rank,
+        node=node,
+        nodes=tuple(comm.allgather(node)),
+    )
 
-    A socket keeps it: it is bound to the port and never listens. Linux lets a second socket of the same user bind the
-    port, if both sockets set SO_REUSEPORT, or both set SO_REUSEADDR. This one sets both, because Paddle sets only the
-    first where ranks exchange NCCL's id, and only the second in its stores.
+
+def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
+    """Return the number of this rank's node in HOSTS, from 0: mpirun fills one node with ranks after the other."""
+    return ranks.rank // cluster.dgxngpu
+
+
+def _hold_port() -> int:
+    """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
+
+    A socket that is bound to the port, and never listens, keeps others off. Paddle's own sockets can still bind the
+    port and listen there, because Linux lets two sockets of one user share a port in two cases:
+
+    - Both set SO_REUSEPORT. Paddle sets it where ranks exchange NCCL's id.
+    - Both set SO_REUSEADDR, and no other socket listens yet. Paddle sets it in its stores.
+
+    So the socket here sets both.
     """
     holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores do
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as Paddle does to exchange NCCL's id
-    holder.bind(("", 0))
-    _HELD.append(holder)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    any_free_port = 0
+    holder.bind(("", any_free_port))
+    _HELD.append(holder)  # else Python would close the socket at the end of this function
     _, port = holder.getsockname()
     return int(port)
 
@@ -141,18 +160,15 @@ def _check_free(port: int) -> None:
         raise RunError(f"GLOO_PORT={port} on {socket.gethostname()}: {error.strerror}: set another, or 0") from error
 
 
-def _have_gloo_listen_on(own_address: str, *, server_address: str) -> None:
-    """Replace two parts of Paddle, so that gloo and its rendezvous listen at the addresses given here.
+def _have_gloo_listen_at(own_address: str) -> None:
+    """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
 
-    - Gloo listens at this node's `own_address`. By itself it takes the address of the host's name, which may have none,
-      or that of the loopback.
-    - The server by which the ranks find each other, on rank 0, listens at `server_address`. By itself it listens on
-      every interface.
+    By itself gloo takes the address of the host's name. That may have none, or mean the loopback. Paddle offers no
+    setting, so its class of gloo's settings is replaced by a function that sets the network interface, too.
 
-    Paddle offers no setting for either. Raises RunError if no network interface has the own address.
+    Raises RunError if no network interface has the address.
     """
     from paddle.base import core
-    from paddle.distributed.fleet.utils import http_server
 
     interface = network.interface_of(own_address)
     if interface is None:
@@ -169,46 +185,74 @@ def _have_gloo_listen_on(own_address: str, *, server_address: str) -> None:
 
     core.GlooParallelStrategy = strategy_on_interface
 
+
+def _have_server_of_gloo_listen_at(address: str) -> None:
+    """Have the server through which gloo's ranks find each other listen at `address` alone.
+
+    Paddle starts it on rank 0. By itself it listens on every interface, and Paddle offers no setting. So the method
+    that binds its socket is replaced; it binds the same port.
+    """
+    from paddle.distributed.fleet.utils import http_server
+
     def bind_to_address(server: HTTPServer) -> None:
         port = server.server_address[1]
-        server.server_address = (server_address, port)  # in place of every interface
+        server.server_address = (address, port)
         HTTPServer.server_bind(server)
 
     http_server.KVHTTPServer.server_bind = bind_to_address
 
 
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
-    """Tell Paddle's fleet who the ranks are and, on CPUs, connect them by gloo; every rank must call this.
+    """Tell Paddle at which addresses the ranks listen and, on several CPUs, connect them by gloo.
 
-    Each rank reserves a port at its node's address. All ranks exchange their "address:port" by MPI and put them into
-    the PADDLE_TRAINER variables. Fleet, Paddle's layer for several ranks, reads them there. On GPUs nothing else is
-    done here, because NCCL connects them later, by these addresses.
-
-    On several CPUs rank 0 also starts a server, through which the ranks find each other. Gloo then joins them. The
-    server's port is GLOO_PORT, or any free port if that is 0.
+    Every rank must call this. Each keeps a port at its node's address. All of these "address:port" go into the
+    variables PADDLE_TRAINER..., which Paddle's layer for several ranks, fleet, reads. On GPUs that is all: NCCL
+    connects the ranks later, by these addresses.
 
     Raises RunError if this node has no address that the others can reach, or GLOO_PORT is taken.
     """
-    address = network.node_address(cluster, ranks.rank // cluster.dgxngpu)
-    endpoints = ranks.comm.allgather(f"{address}:{_hold_port()}")
+    own_address = network.node_address(cluster, _number_of_node(cluster, ranks))
+    endpoints = ranks.comm.allgather(f"{own_address}:{_hold_port()}")  # of every rank, in their order
     env.export_trainer(ranks.rank, endpoints)
     if cluster.on_gpu or ranks.size == 1:
         return
+    first_address, _, _ = endpoints[0].rpartition(":")
+    _connect_by_gloo(cluster.gloo_port, ranks, own_address, first_address)
+
+
+def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_address: str) -> None:
+    """Connect the ranks of a job on CPUs by gloo; every rank must call this.
+
+    They find each other through a server that Paddle starts on rank 0, at `first_address` and the port `gloo_port`
+    (GLOO_PORT); 0 stands for any free port.
+
+    Raises RunError if no network interface of this node has its `own_address`, or GLOO_PORT is taken.
+    """
     import paddle
 
-    if ranks.is_first and cluster.gloo_port:
-        _check_free(cluster.gloo_port)
-    # Every rank has a port here, but `bcast` gives all of them that of rank 0.
-    port = ranks.comm.bcast(cluster.gloo_port or _hold_port())
-    first_host = endpoints[0].rpartition(":")[0]
-    # Paddle forks helpers for the rendezvous. They inherit this rank's stdout, and mpirun waits until it is closed, so
-    # they must end when the rank does.
+    port = None
+    if ranks.is_first:  # the other ranks have no server
+        port = _port_for_server(gloo_port)
+    server_port = ranks.comm.bcast(port)
+    # These three come before Paddle's call, because it forks helpers, and gloo and its server listen within it.
     os.register_at_fork(after_in_child=_end_with_its_parent)
+    _have_gloo_listen_at(own_address)
+    _have_server_of_gloo_listen_at(first_address)
     with in_temporary_folder():  # Paddle leaves files in the working directory
-        _have_gloo_listen_on(address, server_address=first_host)
-        paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_host}:{port}")
+        paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_address}:{server_port}")
+
+
+def _port_for_server(gloo_port: int) -> int:
+    """Return GLOO_PORT, or a free port if it is 0. Raises RunError if GLOO_PORT is taken."""
+    if gloo_port == 0:
+        return _hold_port()
+    _check_free(gloo_port)
+    return gloo_port
 
 
 def _end_with_its_parent() -> None:
-    """Have a forked helper end with the process that forked it."""
+    """Have a forked helper end with the rank that forked it.
+
+    It inherits the rank's stdout, and mpirun waits until all who have that are gone.
+    """
     end_with_parent(signal.SIGKILL)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.hosts import counted, hosts_of_cluster, named_twice
-from harness.job import ClusterSettings, Job, ModelSettings
+from harness.job import ClusterSettings, CourseSettings, Job, ModelSettings
 from harness.libraries import TF32_OVERRIDE
-from harness.traits import traits_of
+from harness.traits import Traits, traits_of
 from program import strategy
 from program.strategy import AUTO_RANKS, Strategy
-from runlog import named_files, workloads
+from runlog import named_files
+from runlog.workloads import WORKLOADS, Workload
 
 # Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
 # less than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
@@ -105,9 +106,7 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
 
     - The precision is not half: only the loss of FP16 is scaled.
     - The workload is none of those that were shown to train with a fixed scale.
-    - The scale is out of bounds. With a global batch of N, FP16 was shown to work only with scales from N / 16 to 4 N.
-      If the scale is smaller, the gradients vanish. If it is larger, they overflow. The bounds grow with N, because the
-      loss is a mean over N images: in a larger batch its gradients are smaller.
+    - The scale is outside of `_bounds_of_loss_scale`.
 
     LOSS_SCALE=0 leaves the choice to the program, and nothing is refused.
     """
@@ -117,17 +116,26 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
     if not job.model.is_half:
         yield f"LOSS_SCALE={scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
     if not job.model.traits.holds_fixed_loss_scale:
-        # The titles of the workloads that were shown to train with a fixed scale.
-        holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
+        holds = " and ".join(_titles_that_hold_fixed_loss_scale())
         yield f"LOSS_SCALE={scale}: a fixed scale was shown to hold for {holds} alone: set 0"
+    least, most = _bounds_of_loss_scale(job.global_batch)
+    if scale < least or scale > most:
+        yield (
+            f"LOSS_SCALE={scale}: FP16 is shown to hold the gradients of a mean over {job.global_batch} images at "
+            f"{least} to {most} alone: set one of these, or 0"
+        )
 
-    # At least 2: a scale of 1 scales nothing.
-    least = max(2, math.ceil(job.global_batch * LEAST_SCALE_PER_IMAGE))
-    most = max(2, job.global_batch * MOST_SCALE_PER_IMAGE)
-    if not least <= scale <= most:
-        # As "FP16 is shown to hold the gradients of a mean over 256 images at 16 to 1024 alone".
-        mean = f"the gradients of a mean over {job.global_batch} images"
-        yield f"LOSS_SCALE={scale}: FP16 is shown to hold {mean} at {least} to {most} alone: set one of these, or 0"
+
+def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
+    """Return the least and the largest fixed loss scale with which FP16 was shown to train a global batch.
+
+    Below the least the gradients vanish, above the largest they overflow. Of N images the bounds are N / 16 and 4 N.
+    They grow with N, because the loss is a mean over N images: in a larger batch its gradients are smaller. Neither is
+    below 2, as a scale of 1 scales nothing.
+    """
+    least = max(2, math.ceil(global_batch * LEAST_SCALE_PER_IMAGE))
+    most = max(2, global_batch * MOST_SCALE_PER_IMAGE)
+    return least, most
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
@@ -135,61 +143,71 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
 
     - PRETRAINED: only some workloads read it.
     - RECIPE: some recipes are for MODE=throughput only.
-    - PROFILE: it must name steps from 1 on, and in MODE=throughput no step after the last.
+    - PROFILE: it must name steps that the run has.
     - RESUME=auto: a run of MODE=throughput has no checkpoints.
     """
     model = job.model
     course = job.course
     if model.pretrained and not model.traits.reads_pretrained:
-        fitting = " or ".join(f"WORKLOAD={name}" for name in _names_of_those_that("reads_pretrained"))
+        reading = [workload.name for workload, traits in _workloads_with_traits() if traits.reads_pretrained]
+        fitting = " or ".join(f"WORKLOAD={name}" for name in reading)
         yield (
             f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    recipe_to_train_by = model.traits.only_measured.get(model.recipe)  # None for a recipe that one may train by
-    if recipe_to_train_by and course.trains:
+    is_for_throughput_only = model.recipe in model.traits.only_measured
+    if is_for_throughput_only and course.trains:
+        recipe_to_train_by = model.traits.only_measured[model.recipe]
         yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
-
     if course.profile:
-        first_traced = course.traced.start
-        last_traced = course.traced.stop - 1
-        if not 1 <= first_traced <= last_traced:
-            yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"
-        if last_traced > course.throughput_steps and not course.trains:
-            ends = f"the run ends with step {course.throughput_steps} (WARMUP_STEPS + MEASURED_STEPS)"
-            yield f"PROFILE={course.profile}: {ends}: trace earlier ones, or set MEASURED_STEPS to more"
+        yield from _refusals_of_profile(course)
     if job.checkpoints.resume == "auto" and not course.trains:
         yield "RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train"
 
 
-def _names_of_those_that(trait: str) -> list[str]:
-    """List the workloads that have a trait."""
-    return [workload.name for workload in workloads.WORKLOADS if getattr(traits_of(workload.name), trait)]
+def _refusals_of_profile(course: CourseSettings) -> Iterator[str]:
+    """Yield a sentence where PROFILE does not name steps from 1 on, or in MODE=throughput one after the last."""
+    first_traced = course.traced.start
+    last_traced = course.traced.stop - 1
+    if first_traced < 1 or last_traced < first_traced:
+        yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"
+    measures_only = not course.trains  # MODE=throughput: the number of steps is known
+    if measures_only and last_traced > course.throughput_steps:
+        ends = f"the run ends with step {course.throughput_steps} (WARMUP_STEPS + MEASURED_STEPS)"
+        yield f"PROFILE={course.profile}: {ends}: trace earlier ones, or set MEASURED_STEPS to more"
 
 
-def _titles_of_those_that(trait: str) -> list[str]:
-    """List the workloads that have a trait, as people call them."""
-    return [workload.title for workload in workloads.WORKLOADS if getattr(traits_of(workload.name), trait)]
+def _workloads_with_traits() -> list[tuple[Workload, Traits]]:
+    """Return all workloads, each with the traits of its network."""
+    return [(workload, traits_of(workload.name)) for workload in WORKLOADS]
+
+
+def _titles_that_hold_fixed_loss_scale() -> list[str]:
+    """List the workloads that were shown to train in FP16 with a fixed loss scale, as people call them."""
+    return [workload.title for workload, traits in _workloads_with_traits() if traits.holds_fixed_loss_scale]
 
 
 # ---- what only the machine of the user's command can tell
 
 
 def of_named_paths(job: Job) -> Iterator[str]:
-    """Yield a sentence for each path of the job that exists on this machine and is of the wrong kind.
+    """Yield a sentence for each fault of the files and folders that the job names on this machine.
 
-    A path of FOLDERS must be a folder, any other a file. A path at which there is nothing is accepted, because the job
-    may make it. HOSTFILE and HOSTS together are refused, too.
+    - HOSTFILE and HOSTS are both set.
+    - HOSTFILE cannot be read as a list of hosts, or does not fit the job.
+    - A path is of the wrong kind: one of FOLDERS is no folder, or another one no file. A path at which there is nothing
+      is accepted, because the job may make it.
 
     Call this on the machine of the user's command only, and not on a rank: mpirun gives a rank HOSTS although HOSTFILE
     is set, and the files may be those of another node.
-
-    Raises ValueError if HOSTFILE cannot be read as a list of hosts, or does not fit the job.
     """
     cluster = job.cluster
     if cluster.hostfile and cluster.hosts:
         yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
     if cluster.hostfile:
-        hosts_of_cluster(cluster)  # called for its ValueError
+        try:
+            hosts_of_cluster(cluster)  # only for its error
+        except ValueError as error:
+            yield str(error)
     for variable in NAMED_PATHS:
         path = job.value(variable)
         if not path:
@@ -207,43 +225,45 @@ def of_named_paths(job: Job) -> Iterator[str]:
 
 
 def of_program(job: Job) -> Iterator[str]:
-    """Yield the refusals of the training program: reasons why it cannot be built, or would not do what the job says.
+    """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
-    Each is a sentence for the user. The reasons are about:
+    The reasons are about LAYOUT, options of STRATEGY that do not fit the rest of the job or have no kernel on its
+    device, and FP16 with large crops.
 
-    - LAYOUT
-    - options of STRATEGY (its knobs) that do not fit the rest of the job
-    - FP16 with large crops
-
-    Raises ValueError for an unknown recipe (reading `job.hyperparameters` does), for an unknown option of STRATEGY
-    (reading `model.knobs` does), and for an option that has no kernel on this device.
+    Raises ValueError for an unknown recipe or an unknown option of STRATEGY.
     """
     model = job.model
-    recipe = job.hyperparameters
+    recipe = job.hyperparameters  # raises ValueError for an unknown recipe
     layouts = model.traits.layouts
     if model.layout and model.layout not in layouts:
         yield f"LAYOUT={model.layout}: {model.row.title} is built in {' and '.join(layouts)} only: leave LAYOUT empty"
-    if model.batchsize % model.knobs.gradient_merge:
-        yield f"STRATEGY: gradient_merge={model.knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
-    if model.knobs.auto:
+    knobs = model.knobs  # the options of STRATEGY; raises ValueError for an unknown one
+    if model.batchsize % knobs.gradient_merge != 0:
+        yield f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
+    if knobs.auto:
         yield from _refusals_of_automatic_mode(job)
-    if model.knobs.cuda_graph:
+    if knobs.cuda_graph:
         yield from _refusals_of_captured_step(model)
-    sets_bucket_size = model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB  # the class has the default
+    sets_bucket_size = knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB  # the class has the default
     if sets_bucket_size and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
         yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
-    if model.knobs.merged_lars and recipe.optimizer.kind != "lars":
+    if knobs.merged_lars and recipe.optimizer.kind != "lars":
         yield f"STRATEGY: merged_lars=1: the recipe {recipe.name} does not train by LARS: leave it out"
-    if model.knobs.perturb_input and job.course.trains:
+    if knobs.perturb_input and job.course.trains:
         yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
-
     yield from _refusals_of_too_many_pixels(job)
+    yield from _refusals_without_kernels(job)
 
+
+def _refusals_without_kernels(job: Job) -> Iterator[str]:
+    """Yield a sentence where an option of STRATEGY has no kernel on this device."""
+    model = job.model
     dtype = "float16" if model.is_half else "float32"
-    layout = layout_of(model)
-    # Called for its ValueError: it is raised if an option has no kernel on this device.
-    strategy.resolve(model.knobs, dtype=dtype, layout=layout, device=job.cluster.device)
+    try:
+        strategy.resolve(model.knobs, dtype=dtype, layout=layout_of(model), device=job.cluster.device)
+    except ValueError as error:
+        yield str(error)
 
 
 def layout_of(model: ModelSettings) -> str:
@@ -258,17 +278,18 @@ def layout_of(model: ModelSettings) -> str:
 def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
     """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
 
-    To capture and replay a step was shown to be safe for some networks only. As a captured step has a fixed loss scale
-    in FP16, some of these can be captured in FP32 and TF32 alone. The workload's traits say which.
+    - The network is none of those whose step was shown to be safe to capture and replay.
+    - The precision is FP16, in which a captured step has a fixed loss scale, and the network is none of those that were
+      shown to train with one.
     """
     if not model.traits.captures_steps:
-        captured = " or ".join(_titles_of_those_that("captures_steps"))
+        capturing = [workload.title for workload, traits in _workloads_with_traits() if traits.captures_steps]
         yield (
             f"STRATEGY: cuda_graph=1: the step of {model.row.title} was not shown to be safe: leave it out, or train "
-            f"{captured}"
+            f"{' or '.join(capturing)}"
         )
-    elif not model.traits.captures(is_half=model.is_half):
-        holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
+    elif model.is_half and not model.traits.holds_fixed_loss_scale:
+        holds = " and ".join(_titles_that_hold_fixed_loss_scale())
         yield (
             "STRATEGY: cuda_graph=1: a captured step has a fixed loss scale in FP16, which was shown to hold for "
             f"{holds} alone: leave it out, or set PRECISION=fp32 or tf32"
@@ -294,18 +315,19 @@ def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_too_many_pixels(job: Job) -> Iterator[str]:
-    """Yield a sentence where a step trains on more pixels than FP16 can hold the gradients of.
+    """Yield a sentence where a job trains in FP16 on so many pixels a step that their gradients vanish.
 
-    The loss of a segmentation is a mean over all pixels of the global batch, so that each pixel's gradient gets smaller
-    as there are more of them. Other workloads have no such limit (`most_half_pixels` is None), nor have FP32 and TF32.
-    MODE=throughput may go beyond it, as it only measures speed.
+    The loss of a segmentation is a mean over all pixels of the global batch: the more pixels, the smaller the gradient
+    of each. Nothing is refused in MODE=throughput, which only measures speed, in FP32 and TF32, and for a workload
+    without such a limit (`most_half_pixels` is None).
     """
     most_pixels = job.model.traits.most_half_pixels
-    has_limit = job.model.is_half and job.course.trains
-    if not has_limit or most_pixels is None:
+    only_measures_speed = not job.course.trains
+    if only_measures_speed or not job.model.is_half or most_pixels is None:
         return
     recipe = job.hyperparameters
-    most_images = most_pixels // (recipe.image_width * recipe.image_height)
+    pixels_of_image = recipe.image_width * recipe.image_height
+    most_images = most_pixels // pixels_of_image
     if job.global_batch > most_images:
         yield (
             f"BATCHSIZE={job.model.batchsize}: at no loss scale does FP16 hold gradients of {job.global_batch} such "

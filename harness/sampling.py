@@ -76,20 +76,19 @@ def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Return `count` random numbers for each sample of `ids`, evenly spread in [0, 1): [len(ids), count] float64.
 
-    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. The
-    numbers are those of the generator SplitMix64 (Steele et al. 2014), which computes any number of its sequence from
-    its place: sample 7 has places 7 * count and up. NumPy's generators would need an object for each sample, which
-    takes longer to make than the sample to read.
-    """
-    # SplitMix64 computes any number of its sequence from its place: sample 7 has places 7 * count and up. NumPy's
-    # generators would need an object for each sample, which takes longer to make than the sample to read.
-    # The key is where the sequence begins: another place for each seed and epoch.
-    key = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
-    first_places = ids.astype(np.uint64)[:, None] * np.uint64(count)
-    places = first_places + np.arange(count, dtype=np.uint64)
+    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch.
 
-    # SplitMix64's constants and shifts; unsigned numbers wrap around.
-    x = key + (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    The numbers are those of the generator SplitMix64 (Steele et al. 2014). It computes number n of its sequence from n
+    alone: with count 5, sample 7 has the numbers 35 to 39. NumPy's generators would have to be made anew for each
+    sample, which takes longer than to read the sample.
+    """
+    # Where the sequence begins: another place for each seed and epoch.
+    key = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
+    first_number_of_sample = ids.astype(np.uint64)[:, None] * np.uint64(count)
+    n = first_number_of_sample + np.arange(count, dtype=np.uint64)  # [len(ids), count], from 0
+
+    # SplitMix64: number n is the state after n + 1 equal steps, mixed. Unsigned numbers wrap around.
+    x = key + (n + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)

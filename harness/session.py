@@ -50,7 +50,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     start = resume.find(job, me, identity)
     if start.position.epoch > task.epochs:
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
-    seed = start.position.seed if start.path else me.comm.bcast(_seed(job.course.seed))
+    seed = start.position.seed if start.is_from_checkpoint else me.comm.bcast(_seed(job.course.seed))
     steps = sampling.steps_per_epoch(samples, job.global_batch)
     total_steps = task.epochs * steps if job.course.trains else job.course.throughput_steps
 
@@ -70,7 +70,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         for hook in telemetry.of_rank(job.course, job.cluster, me, result_file):
             hooks.append(stack.enter_context(hook))
         hooks.append(keeper)
-        header.write(log, job, origins, me, task, seed=seed, resumed=bool(start.path))
+        header.write(log, job, origins, me, task, seed=seed, resumed=start.is_from_checkpoint)
         for note in task.notes:
             progress.warn(log, note)
         ranks.connect(job.cluster, me)

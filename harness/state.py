@@ -116,26 +116,31 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     """Set parameters of a training program to the FP32 values in `weights`, which has them by the parameters' names.
 
     Each name must be a parameter of the program; parameters that are not named stay as they are. A parameter in half
-    precision gets its value rounded. It has an FP32 copy for the optimizer, the master, which Paddle calls
+    precision gets its value rounded. The optimizer has an FP32 copy of it, the master, which Paddle calls
     `<parameter>_fp32_master_0`: that gets the value as it is.
-
-    A value is brought into the memory layout in which the program stores the tensor. Where the program's first
-    convolution has more input channels than the network, the value is filled up with zeros.
     """
     unused = set(weights)
-    forms = stored.forms(main)
+    forms = stored.forms(main)  # of the tensors that a pass stores in another memory layout, by name
     for name, tensor in tensors(main):
-        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # without the suffix of an FP32 master copy
+        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # without the suffix of an FP32 master
         if parameter not in weights:
             continue
-        if name in forms:  # a pass stores it in another layout
-            value = forms[name].from_plain(weights[parameter])
-        else:
-            value = padded(weights[parameter], tensor.shape())
+        value = _as_program_has_it(weights[parameter], tensor, forms.get(name))
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))
         unused.discard(parameter)
     assert not unused, f"the program has no {sorted(unused)}"
+
+
+def _as_program_has_it(value: Array, tensor: Any, form: stored.StoredForm | None) -> Array:
+    """Return a value of a network's parameter in the layout and the shape of the program's tensor for it.
+
+    A tensor that a pass stores in another layout has a `form`, which brings the value into it. The tensor of the first
+    convolution may have more input channels than the network: they get zeros.
+    """
+    if form is not None:
+        return form.from_plain(value)
+    return padded(value, tensor.shape())
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:

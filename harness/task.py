@@ -88,10 +88,13 @@ def task_of(job: Job, me: Ranks) -> Task:
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
-    """Return the name and the folder of the job's data set: those of DATADIR, or of the embedded data set.
+    """Return the name and the folder of the job's data set; every rank must call this.
 
-    `embedded` is the module by which the workload writes its embedded data set. Where that is used and is not in
-    DATA_CACHE yet, the first rank of each node makes it, and all ranks wait for that: every rank must call this.
+    - DATADIR (`data.folder`) is set: that folder, under its own name.
+    - DATADIR is empty: the workload's embedded data set, in a folder of DATA_CACHE (`data.embedded_in`). If it is not
+      there yet, the first rank of each node makes it. All ranks wait for that.
+
+    `embedded` is the module of the embedded data set, which has its `NAME` and the function `write(folder)`.
     """
     if data.folder:
         folder = Path(data.folder)

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from harness import loader, ranks, sampling, session, state
 from harness.hooks import resume
-from harness.job import ClusterSettings, CourseSettings, DataSettings, Job, ModelSettings, Origins
+from harness.job import CourseSettings, Job, ModelSettings, Origins
 from harness.loader import Batch, Loader
 from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
 from harness.task import task_of
 from program import build
+from program.arrays import Array
 from runlog import schema
 from runlog.errors import RunError
 
@@ -31,16 +32,24 @@ def main(job: Job, origins: Origins) -> None:
         # ---- programs, warmed up, and their state
         synthetic = synthetic_batches(run)
         trainer, evaluator = build_trainer(run, job.model, job.course)
-        warm_up(run, trainer, evaluator, synthetic, job.model.pretrained, evaluates=job.course.trains)
+        # Read before the warm-up, which may take minutes: a wrong file ends the run at once.
+        first_weights = task.workload.pretrained(job.model.pretrained, trainer.step.program.main)
+        warm_up(run, trainer, evaluator, synthetic, evaluates=job.course.trains)
+        set_first_state(run, trainer.step.program, first_weights)
+        trainer.step.capture()  # does nothing unless the step is a CUDA graph, which needs the state in its last place
 
         # ---- input: nothing is read before the first batch is asked for
-        batches, eval_batches = inputs(run, job.data, job.cluster)
-        batches.write_to(trainer.step.inputs)
+        reader = loader.ReaderConfig.of_rank(
+            job.data, job.cluster, me.local_rank, task.workload.image, batch=task.workload.batch, seed=run.seed
+        )
+        batches = training_batches(run, reader)
+        eval_batches = evaluation_batches(run, reader)
+        batches.write_to(trainer.step.inputs)  # a captured step reads its batch there; of another there are none
         source: Iterator[Batch] = batches
         if job.data.is_synthetic:
             source = itertools.repeat(synthetic.train)
 
-        # ---- the timed run
+        # ---- the timed run: no image of the training may be read before the clock starts
         session.start_clock(run.log, run.ranks)
         try:
             if job.course.trains:
@@ -49,9 +58,10 @@ def main(job: Job, origins: Origins) -> None:
                 train_measured_steps(trainer, source, job.course)
         except NotFinite as error:
             raise RunError(f"{error}; {run.keeper.last_good}") from error
-        run.ranks.comm.Barrier()
+        run.ranks.comm.Barrier()  # so that the run ends when its slowest rank has
         run.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         session.log_telemetry(run.log, run.ranks, run.hooks)
+        # Not after an error: the process ends then, and to wait here for a thread that reads could hold it up.
         batches.close()
         eval_batches.close()
 
@@ -80,17 +90,17 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
 
     The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. In
     Paddle's automatic mode the user is shown what the mode chose, too. Nothing is run yet, and the tensors have no
-    values: `warm_up` does that.
+    values: `warm_up` runs the programs, and `set_first_state` sets the values.
     """
     task = run.task
-    # Another seed for each rank, so that a missing broadcast of rank 0's weights (`warm_up`) would show.
+    # Another seed for each rank: if rank 0's weights were not sent to the others later, their losses would show it.
     rank_seed = run.seed + run.ranks.rank + 1
     training = task.workload.training_program(task.schedule, seed=rank_seed)
     evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
     run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
     if model.knobs.auto:
-        for line in training.verified:
-            run.progress.say(line)
+        for choice_of_mode in training.verified:  # in words; of another program these are what was proved of it
+            run.progress.say(choice_of_mode)
 
     step_kind = CapturedStep if model.knobs.cuda_graph else LaunchedStep
     trainer = Trainer(
@@ -111,61 +121,69 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     return trainer, evaluator
 
 
-def warm_up(
-    run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, pretrained: str, *, evaluates: bool
-) -> None:
-    """Run the programs on synthetic batches, then give them the state that the training starts from.
+def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, *, evaluates: bool) -> None:
+    """Run the programs on synthetic batches, because the first run of a program is slow.
 
-    The first run of a program is slow and changes the state. So the state is set after it: by the start-up program, by
-    the file of first weights (`pretrained`; empty for none), and by a checkpoint if the run resumes. The evaluation
-    program is warmed up only if the run `evaluates`.
-
-    Raises ValueError if a file does not have what the program needs.
+    The evaluation program is run only if the run `evaluates`. The tensors have values that mean nothing afterwards.
     """
-    training = trainer.step.program
-    # Reads the file: the argument `pretrained` is its path, the method `pretrained` returns its weights.
-    first_weights = run.task.workload.pretrained(pretrained, training.main)
-    run.executor.run(training.startup)
+    run.executor.run(trainer.step.program.startup)  # a program cannot run before its tensors have values
     trainer.warm_up(batches.train)
     if evaluates:
         evaluator.warm_up(batches.evaluation)
 
-    build.keep_communicators(training.startup)  # so that its second run does not connect the ranks again
+
+def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
+    """Give the training program, on every rank, the state that the training starts from.
+
+    Each of these replaces some of what the one before has set:
+
+    1. The start-up program sets everything.
+    2. The `first_weights`, by name, are those of the file PRETRAINED. There are none if the job has no such file.
+    3. Rank 0 sends its state to the other ranks.
+    4. A checkpoint, if the run resumes from one. It gives each rank statistics of batch normalization of its own, which
+       rank 0 would overwrite if it sent its state later.
+
+    Every rank must call this. Raises ValueError on rank 0 if the checkpoint does not have what the program needs.
+    """
+    # It has run before, in `warm_up`: without this, its second run would connect the ranks again.
+    build.keep_communicators(training.startup)
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
-    state.broadcast_parameters(training.main, run.ranks)  # rank 0's
-    # `restore` does nothing if the run starts at step 0. It must follow the broadcast, because that would overwrite the
-    # statistics of batch normalization that `restore` gives each rank.
+    state.broadcast_parameters(training.main, run.ranks)
     resume.restore(run.start, training, run.ranks)
-    trainer.step.capture()  # a CUDA graph, if the step is launched as one
 
 
-def inputs(run: session.Run, data: DataSettings, cluster: ClusterSettings) -> tuple[Loader, Loader]:
-    """Return the loaders of this rank's batches: of the training, from where the run starts, and of the evaluations.
+def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
+    """Return this rank's batches of the training from where the run starts: of one epoch after the other without end.
 
-    The first yields the batches of one epoch after the other without end, the second of one evaluation after the other.
     Nothing is read before the first batch is asked for.
     """
     task = run.task
-    model = task.workload
-    me = run.ranks
-    reader = loader.ReaderConfig.of_rank(data, cluster, me.local_rank, model.image, batch=model.batch, seed=run.seed)
     position = run.start.position
     order = sampling.training_plan(
         task.dataset.train_samples,
-        batch=model.batch,
-        rank=me.rank,
-        ranks=me.size,
+        batch=reader.batch,
+        rank=run.ranks.rank,
+        ranks=run.ranks.size,
         seed=run.seed,
         epoch=position.epoch,
         first_step=position.epoch_step,
     )
-    eval_reader = dataclasses.replace(reader, image=task.eval_image, batch=task.eval_batch)
-    eval_samples = task.dataset.eval_samples
-    eval_order = sampling.evaluation_plan(eval_samples, batch=task.eval_batch, rank=me.rank, ranks=me.size)
-    batches = model.batches(task.samples, order, reader)
-    eval_batches = model.eval_batches(task.eval_samples, eval_order, eval_reader)
-    return batches, eval_batches
+    return task.workload.batches(task.samples, order, reader)
+
+
+def evaluation_batches(run: session.Run, training_reader: loader.ReaderConfig) -> Loader:
+    """Return this rank's batches of one evaluation after the other without end.
+
+    They are read as those of the training, but in the format and the batch size of an evaluation. Nothing is read
+    before the first batch is asked for.
+    """
+    task = run.task
+    reader = dataclasses.replace(training_reader, image=task.eval_image, batch=task.eval_batch)
+    order = sampling.evaluation_plan(
+        task.dataset.eval_samples, batch=reader.batch, rank=run.ranks.rank, ranks=run.ranks.size
+    )
+    return task.workload.eval_batches(task.eval_samples, order, reader)
 
 
 def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: CourseSettings) -> None:

@@ -19,6 +19,8 @@ from program.arrays import Array
 from program.optimizers import Schedule
 from program.precision import PRECISIONS, captured_loss_scale
 
+DYNAMIC_LOSS_SCALE = 0.0  # how a `build.Plan` says it
+
 
 class Workload(ABC):
     """A model as a run trains it, by a recipe and a plan."""
@@ -112,22 +114,28 @@ def of_job(job: Job) -> Workload:
 def plan_of(job: Job) -> build.Plan:
     """Return how the job's training program is to be built, in the terms of `program/`, which knows nothing of a job.
 
-    A loss scale of 0 means a dynamic one, here and in the plan. A step that is captured as a CUDA graph cannot have
-    one, because it cannot look for infinities: it gets a fixed scale that fits the global batch.
-
     Raises ValueError if the program cannot be built as the job says, such as for an unknown option of STRATEGY.
     """
-    layout = refusals.layout_of(job.model)
     refusals.raise_first(refusals.of_program(job))
-    knobs = job.model.knobs
-    loss_scale = float(job.model.loss_scale)
-    is_dynamic = loss_scale == 0
-    if is_dynamic and knobs.cuda_graph:
-        loss_scale = captured_loss_scale(job.global_batch)
     return build.Plan(
         device=job.cluster.device,
         precision=PRECISIONS[job.model.precision],
-        strategy=knobs,
-        layout=layout,
-        loss_scale=loss_scale,
+        strategy=job.model.knobs,
+        layout=refusals.layout_of(job.model),
+        loss_scale=_loss_scale_of(job),
     )
+
+
+def _loss_scale_of(job: Job) -> float:
+    """Return the fixed loss scale of the job's program, or DYNAMIC_LOSS_SCALE.
+
+    - LOSS_SCALE is set: that.
+    - A step that is captured as a CUDA graph: one that fits the global batch. A captured step cannot look for
+      infinities, by which a dynamic scale moves.
+    - Otherwise: dynamic.
+    """
+    if job.model.loss_scale != 0:
+        return float(job.model.loss_scale)
+    if job.model.knobs.cuda_graph:
+        return captured_loss_scale(job.global_batch)
+    return DYNAMIC_LOSS_SCALE

@@ -15,10 +15,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-from mpi4py import MPI
 from paddle import static
 
 from harness import state
@@ -36,67 +35,56 @@ from runlog.writer import RunLog
 
 MIB = 2**20
 SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
-# What a window's end says to the other ranks, in place of a signal's number, all of which are above.
-NOT_DUE = 0
-DUE = 1
+NO_SIGNAL = 0  # below the number of any signal
 
 
 class Keeper(Hook):
     """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
 
     A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of STOPPED_BY asks the run
-    to end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
+    to end. The ranks agree on the latter two at the end of a window of steps.
     """
 
     def __init__(
         self, job: Job, ranks: Ranks, log: RunLog, *, start: Start, run: dict[str, Any], seed: int, steps_per_epoch: int
     ) -> None:
-        """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
+        """Prepare to write the checkpoints that the job's settings ask for.
 
         `start` is the position from which the training begins. `run` has the facts that the state depends on, such as
         workload, recipe and number of samples. They are stored in each checkpoint: a run that resumes from it must have
         equal ones.
 
-        Raises ValueError if the folder has checkpoints and the run does not go on from them.
+        If the run writes checkpoints, rank 0 removes from their folder what a killed run left half written. It raises
+        ValueError if the folder has checkpoints and the run does not go on from them.
         """
-        checkpoints = job.checkpoints
-        self._every_epochs = checkpoints.epochs
-        self._every_s = 60 * checkpoints.minutes
-        self._keep = checkpoints.keep
+        # What is asked for, and of which run.
+        self._settings = job.checkpoints
         self._global_batch = job.global_batch
         self._ranks = ranks
         self._log = log
         self._run = run
         self._seed = seed
         self._steps_per_epoch = steps_per_epoch
-        self._folder = folder_of(checkpoints, Path(job.trials.result_file))
-        self._active = job.course.trains and bool(checkpoints.epochs or checkpoints.minutes)
-        self._kept = [Path(start.path)] if start.path else []  # checkpoints, the oldest first
+        self._folder = folder_of(job.checkpoints, Path(job.trials.result_file))
+        self._active = job.course.trains and bool(job.checkpoints.epochs or job.checkpoints.minutes)
         if self._active and ranks.is_first:
-            self._prepare_folder()
+            _prepare_folder(self._folder, start)
+
+        # What has been written, and when the next is due.
+        self._on_disk = [Path(start.path)] if start.is_from_checkpoint else []  # of this run, the oldest first
         self._last_checkpoint_s = time.monotonic()
-        self._signal = 0  # the last signal that asked the run to end; 0: none
-        self._handlers: dict[int, Any] = {}
+        self._signal = NO_SIGNAL  # the last one that asked the run to end
+        self._earlier_handlers: dict[int, Any] = {}  # by signal; empty until this class catches the signals
+
+        # The checkpoint that is being written.
         # Written over by each checkpoint, as memory taken and given back each time would scatter the heap.
         self._copies: dict[str, Array] = {}
         self._writer: threading.Thread | None = None
         self._outcome: schema.Checkpoint | OSError | None = None  # of the last checkpoint, until it is logged
 
-    def _prepare_folder(self) -> None:
-        """Remove what a killed run left half written.
-
-        Raises ValueError where the folder has checkpoints of a run that this one does not go on with.
-        """
-        old = newest_first(self._folder)
-        if old and not self._kept:
-            never = "checkpoints are never overwritten: set RESUME=auto or move them away"
-            raise ValueError(f"{old[0]}: exists, {never}")
-        for half in self._folder.glob(f".step_*{SUFFIX}.tmp"):
-            half.unlink()
-
     def close(self) -> None:
-        """Wait for the last checkpoint."""
-        for number, handler in self._handlers.items():
+        """Wait for the last checkpoint, and leave the signals to whoever caught them before."""
+        for number, handler in self._earlier_handlers.items():
             signal.signal(number, handler)
         self._wait_for_writer()
         self._report()
@@ -109,76 +97,68 @@ class Keeper(Hook):
         """Say in words which checkpoint is the last one written; waits for it, and every rank must ask."""
         self._wait_for_writer()
         good = "there is no checkpoint of this run"
-        if self._kept:
-            good = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on"
+        if self._on_disk:
+            good = f"the last good checkpoint is {self._on_disk[-1]}, from which RESUME=auto goes on"
         return str(self._ranks.comm.bcast(good))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        One is due if CHECKPOINT_MINUTES have passed; a thread then writes it while the training goes on. One is also
-        due if a signal asked a rank to end the run; then this waits until it is written. Each rank contributes the
-        number of its signal, else DUE or NOT_DUE. The largest wins, and the numbers of signals are above both.
+        - If the run writes no checkpoints: nothing is done.
+        - If a signal asked any rank to end the run: a checkpoint is written, and RunError is raised.
+        - If CHECKPOINT_MINUTES have passed on rank 0: a thread writes a checkpoint while the training goes on.
 
-        Every rank must call this after the same step. The first call also begins to catch the signals. If the run
-        writes no checkpoints, this does nothing. `window` is not used; other hooks want it.
-
-        Raises RunError if a signal asked for the end, after the checkpoint was written or failed.
+        Every rank must call this after the same step. The first call also begins to catch the signals. `window` is not
+        used; other hooks want it.
         """
         if not self._active:
             return 0.0
         self._report()
-        if not self._handlers:  # only now: before there is anything to save, a signal should end the run at once
-            self._handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
-        # The largest counts: a signal's number is above DUE, and DUE above NOT_DUE.
-        due_or_signal = self._ranks.comm.allreduce(self._signal or self._due(), op=MPI.MAX)
-        if due_or_signal == NOT_DUE:
-            return 0.0
+        if not self._earlier_handlers:
+            self._catch_signals()
+        # Exchanged, so that every rank takes the same branch below: all must save, or none.
+        signal_of_each_rank = self._ranks.comm.allgather(self._signal)
+        is_due = self._ranks.comm.bcast(self._is_due())  # by rank 0's clock
 
-        started = time.perf_counter()
-        epoch_step = step - (epoch - 1) * self._steps_per_epoch
-        if due_or_signal == DUE:
-            self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
-            return time.perf_counter() - started
+        position = self._position(step=step, epoch=epoch, epoch_step=step - (epoch - 1) * self._steps_per_epoch)
+        stopped_by = max(signal_of_each_rank)  # if ranks got different ones, any will do
+        if stopped_by != NO_SIGNAL:
+            self._save_and_stop(main, position, signal.Signals(stopped_by))
+        if not is_due:
+            return 0.0
+        started_s = time.perf_counter()
+        self._save(main, position)
+        return time.perf_counter() - started_s
+
+    def _save_and_stop(self, main: Any, position: Position, stopped_by: signal.Signals) -> NoReturn:
+        """Write a checkpoint, wait for it, and raise RunError, which names the signal; every rank must call this."""
         self._wait_for_writer()  # else `_save` would skip this checkpoint if the one before is still being written
-        self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
+        self._save(main, position)
         self._wait_for_writer()
         self._report()
-        cause = STOPPED_BY[signal.Signals(due_or_signal)]
-        raise RunError(f"stopped by {cause} after step {step}; {self.last_good}")
+        raise RunError(f"stopped by {STOPPED_BY[stopped_by]} after step {position.step}; {self.last_good}")
 
-    def _due(self) -> int:
-        """Return DUE on rank 0 where CHECKPOINT_MINUTES have passed since the last checkpoint, else NOT_DUE."""
-        is_late = self._every_s > 0 and time.monotonic() - self._last_checkpoint_s >= self._every_s
-        return DUE if self._ranks.is_first and is_late else NOT_DUE
+    def _catch_signals(self) -> None:
+        """Have the signals of STOPPED_BY noted in `_signal` from now on.
+
+        Not earlier than at the end of a window: before there is anything to save, a signal should end the run at once.
+        """
+        self._earlier_handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
+
+    def _is_due(self) -> bool:
+        """Say whether CHECKPOINT_MINUTES are set and have passed since the last checkpoint, by this rank's clock."""
+        limit_s = 60 * self._settings.minutes
+        return limit_s > 0 and time.monotonic() - self._last_checkpoint_s >= limit_s
 
     def epoch_ended(self, main: Any, epoch: int) -> None:
         """Write a checkpoint that is due after an epoch and its evaluation; every rank must call this."""
-        if self._active and self._every_epochs and epoch % self._every_epochs == 0:
-            self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
+        every_epochs = self._settings.epochs  # 0: none is due by epochs
+        if self._active and every_epochs and epoch % every_epochs == 0:
+            self._save(main, self._position(step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0))
 
-    def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
-        """Copy the state to host memory, and start a thread of rank 0 that writes it; every rank must call this.
-
-        `step` steps are done; a run that goes on from here begins in `epoch` after `epoch_step` of its steps. The
-        checkpoint is left out if the one before is still being written.
-        """
-        started_s = time.monotonic()
-        self._last_checkpoint_s = started_s
-        statistics = {name: np.array(value) for name, value in state.statistics(main)}
-        statistics_by_rank = self._ranks.comm.gather(statistics)
-        if statistics_by_rank is None:  # on all ranks but 0
-            return
-        if self._writer and self._writer.is_alive():
-            self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
-            return
-        self._report()  # the outcome of the checkpoint before, which that of this one will replace
-
-        arrays = self._copy_shared(main)
-        for rank, statistics_of_rank in enumerate(statistics_by_rank):
-            for name, value in statistics_of_rank.items():
-                arrays[f"rank{rank}/{name}"] = value
-        position = Position(
+    def _position(self, *, step: int, epoch: int, epoch_step: int) -> Position:
+        """Return the place after `step` steps of this run; it goes on in `epoch`, after `epoch_step` of its steps."""
+        return Position(
             step=step,
             epoch=epoch,
             epoch_step=epoch_step,
@@ -186,9 +166,28 @@ class Keeper(Hook):
             global_batch=self._global_batch,
             ranks=self._ranks.size,
         )
-        metadata = {"position": asdict(position), "run": self._run}
+
+    def _save(self, main: Any, position: Position) -> None:
+        """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
+
+        The other ranks only send rank 0 their statistics of batch normalization (BN), which differ from rank to rank.
+        Rank 0 returns when the copy is made. If it is still writing the checkpoint before, this one is left out, and
+        the log says so.
+        """
+        started_s = time.monotonic()
+        self._last_checkpoint_s = started_s  # of one that is left out, too: a slow disk is not asked again at once
+        statistics = {name: np.array(value) for name, value in state.statistics(main)}
+        statistics_by_rank = self._ranks.comm.gather(statistics)
+        if statistics_by_rank is None:  # on all ranks but 0
+            return
+        if self._writer and self._writer.is_alive():
+            self._log.text(f"checkpoint of step {position.step} left out: the one before is still being written")
+            return
+        self._report()  # the outcome of the checkpoint before, which that of this one will replace
+
+        arrays = self._copy_shared(main) | _by_rank_and_name(statistics_by_rank)
         blocked_s = time.monotonic() - started_s
-        self._writer = threading.Thread(target=self._write, args=(arrays, metadata, blocked_s), name="checkpoint")
+        self._writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
         self._writer.start()
 
     def _copy_shared(self, main: static.Program) -> dict[str, Array]:
@@ -199,32 +198,39 @@ class Keeper(Hook):
             np.copyto(self._copies[name], value)
         return dict(self._copies)
 
-    def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
-        """Write a checkpoint, and remove the oldest ones beyond CHECKPOINT_KEEP; runs in a thread of its own.
+    def _write(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> None:
+        """Write a checkpoint in the thread that this runs in, and leave the outcome in `self._outcome`.
 
-        `blocked_s` is how long the training waited for the copy of its state. The thread must not write the log. So it
-        leaves the outcome in `self._outcome`, and `_report` logs it later: the event of the checkpoint, or an OSError
-        that says why it was not written. A state with an infinite value is not written either.
+        The outcome is the checkpoint's event or, if it was not written, the OSError that says why. `_report` logs it
+        later on the main thread, because this one must not write the log.
         """
-        started_s = time.monotonic()
-        step = metadata["position"]["step"]
-        path = self._folder / f"step_{step:09d}{SUFFIX}"
         try:
-            _check_finite(arrays)
-            self._require_room(arrays)
-            write(path, arrays, metadata)
-            self._kept.append(path)
-            while len(self._kept) > self._keep:
-                self._kept.pop(0).unlink(missing_ok=True)
-            self._outcome = schema.Checkpoint(
-                step=step,
-                file=path.name,
-                mib=round(path.stat().st_size / MIB, 1),
-                blocked_s=round(blocked_s, 4),
-                write_s=round(time.monotonic() - started_s, 4),
-            )
+            self._outcome = self._write_file(arrays, position, blocked_s)
         except OSError as error:
             self._outcome = error
+
+    def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> schema.Checkpoint:
+        """Write a checkpoint's file, and remove the oldest ones beyond CHECKPOINT_KEEP; return its event for the log.
+
+        `blocked_s` is how long the training waited for the copy of its state.
+
+        Raises OSError if the state has an infinite value, or the disk has no room for it or fails.
+        """
+        started_s = time.monotonic()
+        _require_finite(arrays)
+        self._require_room(arrays)
+        path = self._folder / f"step_{position.step:09d}{SUFFIX}"
+        write(path, arrays, {"position": asdict(position), "run": self._run})
+        self._on_disk.append(path)
+        while len(self._on_disk) > self._settings.keep:
+            self._on_disk.pop(0).unlink(missing_ok=True)
+        return schema.Checkpoint(
+            step=position.step,
+            file=path.name,
+            mib=round(path.stat().st_size / MIB, 1),
+            blocked_s=round(blocked_s, 4),
+            write_s=round(time.monotonic() - started_s, 4),
+        )
 
     def _require_room(self, arrays: dict[str, Array]) -> None:
         """Create the folder of the checkpoints; raise OSError where its disk has no room for the arrays and SPARE."""
@@ -251,7 +257,29 @@ class Keeper(Hook):
             self._log.text(text)
 
 
-def _check_finite(arrays: dict[str, Array]) -> None:
+def _prepare_folder(folder: Path, start: Start) -> None:
+    """Remove from a folder of checkpoints what a killed run left half written.
+
+    Raises ValueError if it has checkpoints, and the run that begins at `start` does not go on from one.
+    """
+    old = newest_first(folder)
+    if old and not start.is_from_checkpoint:
+        never = "checkpoints are never overwritten: set RESUME=auto or move them away"
+        raise ValueError(f"{old[0]}: exists, {never}")
+    for half_written in folder.glob(f".step_*{SUFFIX}.tmp"):
+        half_written.unlink()
+
+
+def _by_rank_and_name(statistics_by_rank: list[dict[str, Array]]) -> dict[str, Array]:
+    """Return each rank's BN statistics under the names that a checkpoint has for them, as `rank0/NAME`."""
+    named = {}
+    for rank, statistics in enumerate(statistics_by_rank):
+        for name, value in statistics.items():
+            named[f"rank{rank}/{name}"] = value
+    return named
+
+
+def _require_finite(arrays: dict[str, Array]) -> None:
     """Raise OSError if an array has an infinite value or a NaN.
 
     Its sum shows that, and takes no memory. A mask of the array would take some, which the writing thread's heap would

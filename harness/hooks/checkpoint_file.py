@@ -94,8 +94,7 @@ class Contents(NamedTuple):
 def read(path: Path) -> Contents:
     """Return the arrays and the metadata of a checkpoint file that `write` has written.
 
-    The SHA-256 in the header is compared with that of the rest of the header and of the arrays. The arrays are
-    read-only views of the file's bytes.
+    The arrays are read-only views of the file's bytes.
 
     Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
     """
@@ -106,13 +105,14 @@ def read(path: Path) -> Contents:
         raise ValueError("its header is cut short")
     body = memoryview(data)[header_end:]
     try:
-        header = json.loads(data[LENGTH_BYTES:header_end])
-        wanted = header["__metadata__"].pop("sha256")  # taken out, as it is of the header without it
+        header = json.loads(data[LENGTH_BYTES:header_end])  # its error is a ValueError, as is that of `_array`
+        # `write` took the SHA-256 of the header before it added it there. So it is removed before it is compared.
+        written_sha256 = header["__metadata__"].pop("sha256")
         digest = hashlib.sha256(_canonical(header))
         digest.update(body)
-        if digest.hexdigest() != wanted:
+        if digest.hexdigest() != written_sha256:
             raise ValueError("its checksum is wrong")
-        metadata = header.pop("__metadata__")
+        metadata = header.pop("__metadata__")  # all other entries are of arrays
         arrays = {name: _array(name, entry, body) for name, entry in header.items()}
         return Contents(arrays=arrays, metadata={name: json.loads(text) for name, text in metadata.items()})
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:

@@ -14,6 +14,7 @@ from harness.job import Job
 from harness.ranks import Ranks
 from program import build, stored
 from program.arrays import Array
+from runlog.digits import six_digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,11 @@ class Start:
     position: Position
     path: str = ""  # of the checkpoint; empty for step 0
     arrays: dict[str, Array] = field(default_factory=dict)  # of the checkpoint; empty on all ranks but 0
+
+    @property
+    def is_from_checkpoint(self) -> bool:
+        """Whether the run goes on from a checkpoint; else it starts at step 0."""
+        return self.path != ""
 
 
 FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0))
@@ -81,7 +87,7 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
     if position.global_batch != job.global_batch:
         raise ValueError(
             f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
-            f"recipe depends on it: set BATCHSIZE={position.global_batch / ranks:g} for {ranks} ranks"
+            f"recipe depends on it: set BATCHSIZE={six_digits(position.global_batch / ranks)} for {ranks} ranks"
         )
     if job.course.seed not in (-1, position.seed):
         raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
@@ -97,7 +103,7 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
-    """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
+    """Give every rank's program the state of the checkpoint that the run starts from, if it starts from one.
 
     1. Rank 0 sets its program's tensors, and broadcasts them to the other ranks.
     2. The statistics of batch normalization (BN) differ from rank to rank. If there are as many ranks as before, each
@@ -106,7 +112,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
     Every rank must call this. Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program.
     """
-    if not start.path:
+    if not start.is_from_checkpoint:
         return
     main = training.main
     statistics = state.statistics_names(main)
@@ -142,17 +148,19 @@ def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Progra
     tensors = dict(state.tensors(main))
     was_dynamic = state.has_dynamic_loss_scale(arrays)
     is_dynamic = state.has_dynamic_loss_scale(tensors)
-    leaves_loss_scale = False
+    left_as_it_is: set[str] = set()
+    if was_dynamic != is_dynamic:
+        left_as_it_is = {name for name in tensors if state.is_loss_scale(name)}
+
     for name, tensor in tensors.items():
-        if was_dynamic != is_dynamic and state.is_loss_scale(name):
-            leaves_loss_scale = True
+        if name in left_as_it_is:
             continue
         name_in_checkpoint = f"rank0/{name}" if name in statistics else name
         value = arrays.get(name_in_checkpoint)
         if value is None or list(value.shape) != tensor.shape():
             raise ValueError(f"{path}: has no {name} of this program's shape: set RESUME=no")
         state.assign(tensor, value)
-    if leaves_loss_scale:
+    if left_as_it_is:
         if was_dynamic:
             scales = "a dynamic loss scale, this one has a fixed one"
         else:
@@ -161,22 +169,36 @@ def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Progra
 
 
 def _restore_statistics(
-    ranks_then: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
+    saved_ranks: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
 ) -> None:
-    """Set each rank's BN statistics to those of a checkpoint whose run had `ranks_then` ranks; all must call this.
+    """Set the BN statistics of each rank from the `arrays` of a checkpoint, whose run had `saved_ranks` ranks.
 
-    `statistics` are their names. If there are as many ranks as then, each rank gets the values of the rank with its
-    number; else all get the mean. Only rank 0 has the `arrays`, and it sends every rank its values.
+    `statistics` are their names. Every rank must call this. Only rank 0 has the arrays, and sends each rank its values.
     """
-    for name, tensor in state.tensors(main):
-        if name not in statistics:
-            continue
-        value_for_each_rank = None  # only rank 0 has values to send
-        if ranks.is_first:
-            values = [arrays[f"rank{rank}/{name}"] for rank in range(ranks_then)]
-            if ranks_then == ranks.size:
-                value_for_each_rank = values
-            else:
-                mean = np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype)
-                value_for_each_rank = [mean] * ranks.size
-        state.assign(tensor, ranks.comm.scatter(value_for_each_rank))
+    own_tensors = {name: tensor for name, tensor in state.tensors(main) if name in statistics}
+    values_of_each_rank = None
+    if ranks.is_first:
+        values_of_each_rank = _statistics_of_each_rank(arrays, list(own_tensors), saved_ranks, ranks.size)
+    own_values = ranks.comm.scatter(values_of_each_rank)
+    for name, tensor in own_tensors.items():
+        state.assign(tensor, own_values[name])
+
+
+def _statistics_of_each_rank(
+    arrays: dict[str, Array], names: list[str], saved_ranks: int, ranks: int
+) -> list[dict[str, Array]]:
+    """Return the BN statistics of these names, by name, for each of the `ranks` of this run.
+
+    If the checkpoint's run had as many ranks, rank n gets those of its rank n. Else all ranks get the mean over its
+    `saved_ranks` ranks. The arrays are named as rank0/NAME.
+    """
+    saved = []
+    for rank in range(saved_ranks):
+        saved.append({name: arrays[f"rank{rank}/{name}"] for name in names})
+    if saved_ranks == ranks:
+        return saved
+    mean = {}
+    for name in names:
+        values = [saved_by_rank[name] for saved_by_rank in saved]
+        mean[name] = np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype)
+    return [mean] * ranks

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from runlog.digits import six_digits
 
@@ -27,12 +28,13 @@ class Watchdog:
     def __init__(self) -> None:
         """Nothing is watched before `start`."""
         self.doing = "starting"  # in words, for a message
-        self._last_beat_s = time.monotonic()  # of the last progress; in the future while extra time is left
+        # The limit counts from the last progress; where that has extra time, from the end of the extra time.
+        self._limit_counts_from_s = time.monotonic()
 
     def beat(self, doing: str, *, extra_s: float = 0.0) -> None:
         """Note that progress was made, and that `doing` comes next, which may take `extra_s` beyond the limit."""
         self.doing = doing
-        self._last_beat_s = time.monotonic() + extra_s
+        self._limit_counts_from_s = time.monotonic() + extra_s
 
     def start(self, limit_s: float, *, rank: int, node: str) -> None:
         """Watch this process from now on, in a thread; a limit of 0 watches nothing."""
@@ -41,24 +43,33 @@ class Watchdog:
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
-        """Look every TICK_S whether there was progress within `limit_s`; end this process if there was none.
+        """Look every TICK_S whether the process makes progress; end it, with its stacks on stderr, if it does not.
 
-        If the interpreter is stuck, this thread cannot look. So each look also sets faulthandler's timer anew, which
-        ends the process when it runs out. This never returns.
+        It does not if the last `beat` was `limit_s` ago, and its extra time is over. This never returns.
+
+        A stuck interpreter does not run this thread. So each look also starts the timer of faulthandler anew, which
+        runs in C. If the looks stop, it runs out, writes the stacks and ends the process.
         """
         while True:
-            # A beat with extra time lies in the future: what is left of that time is added to the limit.
-            extra_left_s = max(0.0, self._last_beat_s - time.monotonic())
-            faulthandler.dump_traceback_later(limit_s + extra_left_s + TICK_S + GRACE_S, exit=True)
+            # At least the whole limit: the timer must not run out while this thread ends the process by itself.
+            timer_s = max(limit_s, self._seconds_left(limit_s)) + TICK_S + GRACE_S
+            faulthandler.dump_traceback_later(timer_s, exit=True)
             time.sleep(TICK_S)
-            since_last_beat_s = time.monotonic() - self._last_beat_s
-            if since_last_beat_s > limit_s:
-                sys.stderr.write(
-                    f"error: rank {rank} on {node} hangs: no progress for {six_digits(limit_s)} s while {self.doing}\n"
-                )
-                _write_stacks(rank)
-                time.sleep(GRACE_S)  # in which the other ranks write theirs
-                os._exit(1)
+            if self._seconds_left(limit_s) < 0:
+                self._end_process(limit_s, rank, node)
+
+    def _seconds_left(self, limit_s: float) -> float:
+        """Return the seconds in which the process must make progress; below 0 if they are over."""
+        return self._limit_counts_from_s + limit_s - time.monotonic()
+
+    def _end_process(self, limit_s: float, rank: int, node: str) -> NoReturn:
+        """Write to stderr that this rank hangs, and the stacks of its threads; end the process with status 1."""
+        sys.stderr.write(
+            f"error: rank {rank} on {node} hangs: no progress for {six_digits(limit_s)} s while {self.doing}\n"
+        )
+        _write_stacks(rank)
+        time.sleep(GRACE_S)  # the other ranks write theirs now: mpirun ends them as soon as this one is gone
+        os._exit(1)
 
 
 def _write_stacks(rank: int) -> None:

@@ -6,7 +6,7 @@ from compliance import mlperf
 from compliance.mlperf import OWN_RULESET, ResultFacts, Standing
 from compliance.passports import bytes_of_parts
 from runlog.run import real
-from scoring.record import Record, config_of, section
+from scoring.record import Record, recipe_target, section
 
 
 def standing_of(records: Sequence[Record]) -> Standing | None:
@@ -35,7 +35,7 @@ def _facts(record: Record) -> ResultFacts:
         bytes_of_parts=bytes_of_parts(dataset),  # sizes of the data set's files
         has_exact_counts=is_project_log,
         synthetic=synthetic if isinstance(synthetic, bool) else None,
-        quality_target=_recipe_target(record),
+        quality_target=recipe_target(record),
         throughput_only=record.mode == "throughput",
     )
 
@@ -44,11 +44,3 @@ def _samples(in_header: object, in_events: int | None) -> int | None:
     """Return a number of samples: that of the log's header, or else that of its MLPerf events."""
     number = real(in_header)
     return in_events if number is None else int(number)
-
-
-def _recipe_target(record: Record) -> float | None:
-    """Return the quality that a run of this project trained to, as its recipe says; None if no recipe says one."""
-    for name, entry in config_of(record).items():
-        if name.startswith("RECIPE.target_"):
-            return real(entry.get("value"))
-    return None

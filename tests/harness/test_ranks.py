@@ -107,7 +107,7 @@ def test_ranks_meet_on_a_host_whose_own_name_does_not_resolve(tmp_path: Path) ->
 
 def test_an_address_that_no_interface_has_is_refused() -> None:
     with in_temporary_folder(), pytest.raises(RunError, match=r"no network interface .* 192\.0\.2\.77"):
-        ranks._have_gloo_listen_on("192.0.2.77", server_address="127.0.0.1")
+        ranks._have_gloo_listen_at("192.0.2.77")
 
 
 @pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT], ids=["stores", "NCCL's id"])

@@ -141,7 +141,8 @@ def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
     """17,587.654 images/s of 8 in published.csv; utilization by hand."""
     machine = on_a_gpu(job={"device": device, "batchsize": batch, "recipe": "nvidia_cosine", "image_size": pixels})
     machine.me.size = ranks
-    verdict = acceptance_speed.judge_rate(machine, 60 * rate, 60.0, joules, 24.3e9)
+    timed = acceptance_speed.TimedTraining(60 * rate, 60.0, joules)
+    verdict = acceptance_speed.judge_rate(machine, timed, 24.3e9)
     found, on_gpu = verdict.figures, device == "gpu"
     assert verdict.status == status
     assert found["flops_utilization"] == (pytest.approx(24.3e9 * rate / (ranks * 312e12)) if on_gpu else None)

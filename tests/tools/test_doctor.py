@@ -55,7 +55,8 @@ def machine(*gpus: dict[str, Any], topology: nvidia_smi.Topology | None = None, 
         **{"rank_cores": [list(range(48))] * 8, "numa": {"node0": "0-23", "node1": "24-47"}, "drop_caches": True},
         **{"memory_gib": 300.0, "shm_mib": 65536.0, "open_files": 1048576, "locked_memory": -1},
         **{"logs": disk, "checkpoints": disk, "interfaces": {"eth0": "10.0.0.1 25000 Mbit/s"}},
-        "infiniband": {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"},
+        **{"infiniband": {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}, "can_open_infiniband": True},
+        "peermem": "nvidia_peermem",
     }
     return facts | changes
 
@@ -129,7 +130,7 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
 
 def looked_at(root: Path) -> list[tuple[str, str]]:
     """What is said of the lists and samples of a data set."""
-    facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(root)), {})}
+    facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(root)), has_packages=True)}
     return [(v.status, v.found) for v in doctor_checks.judge_data(facts, job_of()) if v.check != "data.page_cache"]
 
 
@@ -155,12 +156,12 @@ def test_cityscapes_with_and_without_lists(tmp_path):
             path = tmp_path / folder / part / "town" / f"{part}_0_{end}.png"
             path.parent.mkdir(parents=True)
             Image.new(mode, (4, 4)).save(path)
-    plain = doctor_node.data_facts(job, {})
+    plain = doctor_node.data_facts(job, has_packages=True)
     assert [(part["samples"], part["decoded"], part["undecodable"]) for part in plain.values()] == [(1, 1, "")] * 2
     for part in ("train", "val"):
         label = f"gtFine/{part}/town/{part}_0_gtFine_labelTrainIds.png"
         (tmp_path / f"{part}.txt").write_text(f"leftImg8bit/{part}/town/{part}_0_leftImg8bit.png {label}\n")
-    assert doctor_node.data_facts(job, {}) == plain
+    assert doctor_node.data_facts(job, has_packages=True) == plain
 
 
 @pytest.mark.parametrize(("kind", "value", "shown"), [("labelTrainIds", 11, "11"), ("labelIds", 34, "above 33")])
@@ -171,7 +172,7 @@ def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, value: int
         Image.new("RGB", (4, 4)).save(tmp_path / image)
         Image.new("L", (4, 4), number).save(tmp_path / label)
         (tmp_path / f"{part}.txt").write_text(f"{image} {label}\n")
-    facts = doctor_node.data_facts(job_of(datadir=str(tmp_path), workload="hrnet"), {})
+    facts = doctor_node.data_facts(job_of(datadir=str(tmp_path), workload="hrnet"), has_packages=True)
     assert facts["train"]["undecodable"] == ""
     named = f"{tmp_path}/val/a_gtFine_{kind}.png: holds the label {shown}, no class (11 of them) nor 255"
     assert facts["val"]["undecodable"].startswith(named)
@@ -187,7 +188,7 @@ def bound(numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology:
     """The verdicts on a node of these NUMA nodes, its ranks bound as launch/bind.sh binds them."""
     job = with_values(GPU_JOB, rank_numa=rank_numa)
     with mock.patch.object(doctor_node, "_numa", return_value=numa):
-        facts = machine(*gpus, topology=topology, rank_cores=doctor_node._rank_cores(job), numa=numa)
+        facts = machine(*gpus, topology=topology, rank_cores=doctor_node.cores_by_launcher(job), numa=numa)
         return doctor_checks.judge_all([facts], job)
 
 

@@ -332,7 +332,7 @@ def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch)
                 "_start_cuda_and_nccl",
                 lambda job, number, of=nvml: is_closed.append(of.nvmlShutdown.called) or {},
             )
-            facts = node.probe(GPU_JOB)
+            facts = node.probe(GPU_JOB, rank_cores=[[0]] * 8, node=0)
             assert (len(facts["gpus"]), facts["gpu_absence"], nvml.nvmlInit.called) == (gpus, silence, bool(gpus))
     assert is_closed == [False, False]
 

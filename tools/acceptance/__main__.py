@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import env, provenance
-from harness.__main__ import main as ranks_main
+from harness.__main__ import run_module
 from paddle_rn50 import config
 from runlog import named_files
 from runlog.completion import complete
@@ -129,28 +129,39 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 
 @one_line
 def main() -> int:
-    """Run this rank's part of the acceptance, write the report, or print the precisions; return the exit status.
+    """Run this rank's checks, write the report, or print the precisions whose jobs can run; return the exit status.
+
+    - Started by mpirun: this process is a rank of a job. It runs the checks of the job's precision.
+    - With --report FOLDER: it writes the report on the jobs whose files are in FOLDER.
+    - Otherwise, as with --precisions: it prints the precisions whose jobs can run here, for launch/trials.sh.
 
     Raises ValueError if the settings of the job or the folder of the report do not fit.
     """
+    args = _arguments()
+    if env.is_rank():
+        # A precision that a GPU lacks is no error here: each check of it is then reported as not possible.
+        return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
+
+    job, _ = env.read()
+    _check_job(job)
+    if args.report:
+        return report(job, args.report, short=args.short)
+    can_run = [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
+    print("\n".join(can_run))
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    """Read the command line. Raises ValueError if a folder that it names is unusable."""
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
+    # Not read anywhere: it lets a caller name what is done without options.
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
     parser.add_argument("--short", action="store_true", help="the jobs ran in their short form")
     complete(parser)  # for completion in the shell
     args = parser.parse_args()
     named_files.check_options(args)
-    if env.is_rank():  # mpirun started this process
-        return ranks_main("tools.acceptance.rank", short=args.short)
-
-    job, _ = env.read()
-    _check_job(job)
-    if args.report:
-        return report(job, args.report, short=args.short)
-    # The default, for launch/trials.sh. `args.precisions` is not read: the option only says the default explicitly.
-    can_run = [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
-    print("\n".join(can_run))
-    return 0
+    return args
 
 
 def _check_job(job: env.Job) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,7 @@ def layout(machine: Machine) -> Verdict:
 def pooling(machine: Machine) -> Verdict:
     """Check the gradient of the global average pooling, which takes the mean over 7 x 7 pixels before the classifier.
 
-    The right gradient of each pixel is the gradient of the mean divided by 49. All ranks must call this together, and
+    The right gradient at each pixel is the gradient at the mean divided by 49. All ranks must call this together, and
     the largest relative error of any rank counts.
     """
     plan = machine.plan()
@@ -172,11 +172,12 @@ def pooling(machine: Machine) -> Verdict:
     mean_shape = [BATCH, 1, 1, POOLED_CHANNELS]
     if plan.layout == "NCHW":
         mean_shape = [BATCH, POOLED_CHANNELS, 1, 1]
-    mean_gradient = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
-    computed = _pooling_gradient(machine, plan, mean_gradient)
+    # From 1 to 2, so that a 49th is no subnormal number of FP16: these have fewer digits.
+    gradient_at_mean = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)
+    gradient_at_pixels = _pooling_gradient(machine, plan, gradient_at_mean)
 
-    quotient = mean_gradient.astype(np.float64) / POOLED_SIDE**2
-    error_here = np.max(np.abs(computed - quotient) / quotient)
+    wanted_at_pixels = gradient_at_mean.astype(np.float64) / POOLED_SIDE**2
+    error_here = np.max(np.abs(gradient_at_pixels - wanted_at_pixels) / wanted_at_pixels)
     error = float(max(machine.me.comm.allgather(error_here)))
     most_error = MOST_POOLING_ERROR[dtype]
     found = f"{error:.1e} of the gradient off, {most_error:.0e} allowed"
@@ -184,12 +185,13 @@ def pooling(machine: Machine) -> Verdict:
     return judged("pooling", error <= most_error, found, wanted, figures={"off": error})
 
 
-def _pooling_gradient(machine: Machine, plan: build.Plan, mean_gradient: Array) -> Array:
-    """Return the gradient at the input of a global average pooling, computed as in a training program.
+def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
+    """Return the gradient at the pixels that a global average pooling reads, as a training program computes it.
 
-    `mean_gradient` is the gradient at the output of the pooling, one value for each image and channel. A small program
-    computes the result. In this program, as in a training, the pass `gradients.spread_mean_gradients` replaces the
-    operator that computes the gradient by an average pooling.
+    `gradient_at_mean` is the gradient at the pooling's output, one value for each image and channel.
+
+    A training program does not compute it by Paddle's own operator: the pass `gradients.spread_mean_gradients` replaces
+    that by an average pooling. So the pass is applied to the small program here, too, and what it makes is checked.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -199,13 +201,13 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, mean_gradient: Array) 
     with static.program_guard(main), static.scope_guard(static.Scope()):
         image = static.data("x", image_shape, dtype)
         image.stop_gradient = False
-        gradient = static.data("gradient", mean_gradient.shape, dtype)
+        gradient = static.data("gradient", gradient_at_mean.shape, dtype)
         mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (image_gradient,) = static.gradients([mean], [image], [gradient])
         replaced_operators = gradients.spread_mean_gradients(main)
         assert replaced_operators == 1
         # The image's values do not matter: a mean has the same gradient whatever they are.
-        feed = {"x": np.zeros(image_shape, dtype), "gradient": mean_gradient}
+        feed = {"x": np.zeros(image_shape, dtype), "gradient": gradient_at_mean}
         (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
     return np.asarray(computed)
 
@@ -217,14 +219,13 @@ def input_pipeline(machine: Machine) -> Verdict:
     ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
-    network_input = ResNet50(recipe, machine.plan(), batch=BATCH).image  # the format of its images, not an image
-    read_format = replace(network_input, layout="NHWC")  # channels last, as `mean_grey_levels` needs them
+    image_format = _image_format(machine, recipe)
     to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
         # Two batches each: one by the pipeline of training, and one by the pipeline of evaluation.
-        by_gpu = read_as_one_batch(images, recipe, machine.reader(read_format, "gpu"), to_host)
-        by_cpu = read_as_one_batch(images, recipe, machine.reader(read_format, "cpu"), to_host)
+        by_gpu = read_as_one_batch(images, recipe, machine.reader(image_format, "gpu"), to_host)
+        by_cpu = read_as_one_batch(images, recipe, machine.reader(image_format, "cpu"), to_host)
 
     differences = []  # for training, for evaluation
     for gpu_images, cpu_images in zip(by_gpu, by_cpu, strict=True):
@@ -233,6 +234,15 @@ def input_pipeline(machine: Machine) -> Verdict:
     found = f"images differ by {worst:.2f} of 255 levels in the mean"
     wanted = f"at most {MOST_GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
     return judged("input", worst <= MOST_GREY_LEVELS, found, wanted, figures={"mean_grey_levels": worst})
+
+
+def _image_format(machine: Machine, recipe: config.Recipe) -> data.ImageFormat:
+    """Return the format in which the job's network is fed images, but with the channels last.
+
+    `mean_grey_levels` needs the channels there.
+    """
+    network = ResNet50(recipe, machine.plan(), batch=BATCH)
+    return replace(network.image, layout="NHWC")
 
 
 def mean_grey_levels(a: Array, b: Array) -> float:
@@ -282,27 +292,31 @@ def read_as_one_batch(
 
 
 def read_by_program(machine: Machine, image: Any) -> Array:
-    """Return a batch of images as float32 on the host; a program reads and copies the batch, as a training reads it.
+    """Return a pipeline's batch of images as float32 on the host, copied there by a program of Paddle's.
 
-    To expose a pipeline that hands over a batch too early, this does not wait until the GPU has filled the batch. The
-    images of such a pipeline are wrong, and the caller's comparison finds that.
+    A program reads the batch as a training does. A training does not wait until the GPU has filled the batch, and so
+    this must not wait either: else a pipeline that hands over its batch too early would pass the caller's comparison.
 
-    If this Paddle has no kernels for the GPU, no program can run. The batch is then copied without a program.
+    If this Paddle has no kernels for the GPU, no program can run, and the batch is copied without one.
     """
     if not machine.has_kernels:
         return np.array(image, dtype=np.float32)
-    if isinstance(image, np.ndarray):
-        shape = image.shape
-        dtype = image.dtype.name
-    else:
-        # A tensor of Paddle's core, with a method `shape`. Reading a value, not only shape and type, would wait.
-        shape = image.shape()
-        dtype = paddle.base.data_feeder.convert_dtype(image._dtype())
+    shape, dtype = _shape_and_type(image)
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
         copy = paddle.assign(static.data("x", shape, dtype))
         (fetched,) = machine.executor.run(main, feed={"x": image}, fetch_list=[copy])
     return np.array(fetched, dtype=np.float32)
+
+
+def _shape_and_type(image: Any) -> tuple[Sequence[int], str]:
+    """Return shape and type of a NumPy array or a tensor of Paddle's core, without waiting for its values.
+
+    To turn the tensor into an array would give both, too, but it would wait for the GPU.
+    """
+    if isinstance(image, np.ndarray):
+        return image.shape, image.dtype.name
+    return image.shape(), paddle.base.data_feeder.convert_dtype(image._dtype())
 
 
 def all_reduce(machine: Machine) -> Verdict:
@@ -313,7 +327,9 @@ def all_reduce(machine: Machine) -> Verdict:
     """
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
-    buckets = _gradient_buckets(machine)
+    training = _recorded_program(machine)
+    _open_communicators(machine, training.startup)  # before the first sum
+    buckets = count.buckets(training.main)  # a training sums its gradients in these
     total_mib = sum(bucket["mib"] for bucket in buckets)
     wrong_here = sum(_count_wrong_sums(machine, bucket, index) for index, bucket in enumerate(buckets))
     wrong = int(machine.me.comm.allreduce(wrong_here))
@@ -324,9 +340,10 @@ def all_reduce(machine: Machine) -> Verdict:
 
 
 def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
-    """Sum random numbers over the ranks in an array like `bucket`; return how many sums differ from those by MPI.
+    """Sum an array over the ranks twice, as a training sums gradients and by MPI; return how many elements differ.
 
-    All ranks must call this together. `index` is the number of the bucket.
+    The array has the size and the type of `bucket`, which is number `index`, and small random whole numbers. All ranks
+    must call this together.
     """
     elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
     # Sums of whole numbers this small are exact in any order, so both sums must be the same.
@@ -334,28 +351,30 @@ def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
     values = rng.integers(-4, 5, elements, dtype=np.int32)
     by_mpi = np.empty_like(values)
     machine.me.comm.Allreduce(values, by_mpi)
-    by_program = _sum(machine, values.astype(bucket["dtype"]))
-    return int(np.count_nonzero(by_program != by_mpi))
+    by_training_operator = _sum_by_training_operator(machine, values.astype(bucket["dtype"]))
+    return int(np.count_nonzero(by_training_operator != by_mpi))
 
 
-def _gradient_buckets(machine: Machine) -> list[JsonObject]:
-    """Build the recorded training's program; return the buckets in which it sums its gradients.
-
-    Each bucket has a "dtype" and its size as "mib". On GPUs this also opens the communicator of the ranks, which the
-    sums of `all_reduce` need. For this it runs the start-up program, reduced to the operators that open communicators.
-    """
+def _recorded_program(machine: Machine) -> build.TrainingProgram:
+    """Build the program of the recorded training; nothing of it is run."""
     recorded = machine.recorded_training()
-    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+    with paddle.utils.unique_name.guard():
         model = ResNet50(recorded.recipe, machine.plan(), batch=BATCH)
-        training = model.training_program(recorded.schedule, seed=SEED)
-        # Only the operators that open communicators stay in the start-up program.
-        edit.remove(training.startup, lambda op: op.type not in OPENS_COMMUNICATOR)
-        if training.startup.global_block().ops:  # no operator is left on a CPU, where gloo connects the ranks
-            machine.executor.run(training.startup)
-    return count.buckets(training.main)
+        return model.training_program(recorded.schedule, seed=SEED)
 
 
-def _sum(machine: Machine, values: Array) -> Array:
+def _open_communicators(machine: Machine, startup: static.Program) -> None:
+    """Connect the ranks' GPUs by NCCL, as the start-up program of a training does; nothing is done on a CPU.
+
+    Its other operators, which set the weights, are removed from `startup` and not run.
+    """
+    edit.remove(startup, lambda op: op.type not in OPENS_COMMUNICATOR)
+    if startup.global_block().ops:  # none is left on a CPU, where gloo connects the ranks
+        with static.scope_guard(static.Scope()):
+            machine.executor.run(startup)
+
+
+def _sum_by_training_operator(machine: Machine, values: Array) -> Array:
     """Return `values` summed over all ranks by the operator that sums gradients in a training program."""
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
@@ -383,30 +402,31 @@ def captured(machine: Machine) -> Verdict:
 def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
     """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched steps, bit for bit.
 
-    Both are float32 [ranks, steps].
-
-    - A launched loss is not finite: fatal, because a difference from it means nothing.
-    - Any loss differs: fatal. The text has the number of these steps, the first one, and the relative difference there.
-    - The launched losses are the same in all steps: fatal, because nothing was trained and equal losses prove nothing.
-    - Otherwise: ok.
+    Both are float32 [ranks, steps]. The verdict is fatal if `_fault_of_replay` finds a fault, else ok.
     """
+    fault = _fault_of_replay(launched, replayed)
     steps = launched.shape[1]
-    # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.
-    differs = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
-    is_finite = np.isfinite(launched).all()
-    untrained = why_untrained(launched, "launched")  # for losses that are not finite, or the same in all steps
-    good = False
-    if not is_finite:  # a difference from such a loss means nothing
-        found = untrained
-    elif differs.any():
-        first = int(np.argmax(differs))  # index of the step
-        difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
-        found = f"{differs.sum()} of {steps} losses differ, first at step {first + 1}, by {difference:.1e} of it"
-    elif untrained:
-        found = untrained
-    else:
-        good = True
-        found = f"{steps} of {steps} losses alike bit for bit"
+    found = fault or f"{steps} of {steps} losses alike bit for bit"
     wanted = "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms"
     figures = {"launched": launched.tolist(), "replayed": replayed.tolist()}
-    return judged("captured", good, found, wanted, figures=figures)
+    return judged("captured", not fault, found, wanted, figures=figures)
+
+
+def _fault_of_replay(launched: Array, replayed: Array) -> str:
+    """Say what is wrong with the losses of replayed steps, or of the launched ones that they are compared with.
+
+    - A launched loss is not finite: the text says so, because a difference from it means nothing.
+    - Any loss differs: the text has the number of these steps, the first one, and the relative difference there.
+    - The launched losses are the same in all steps: nothing was trained, so that equal losses prove nothing.
+    - Otherwise: the text is empty.
+    """
+    steps = launched.shape[1]
+    if not np.isfinite(launched).all():
+        return why_untrained(launched, "launched")
+    # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.
+    differs = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
+    if differs.any():
+        first = int(np.argmax(differs))  # index of the step
+        difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
+        return f"{differs.sum()} of {steps} losses differ, first at step {first + 1}, by {difference:.1e} of it"
+    return why_untrained(launched, "launched")

@@ -1,13 +1,16 @@
 """The check of an acceptance that evaluates: how many images does the machine recognise with weights from a CPU?"""
 
 import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import paddle
 from paddle import static
 
 from harness import sampling, state
+from harness.loader import Batch
 from harness.loop import COUNTED, Evaluator
 from paddle_rn50 import config, data
 from paddle_rn50.folder import ImageList
@@ -26,10 +29,11 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 
 
 def evaluation(machine: Machine) -> Verdict:
-    """Count the right answers on the embedded evaluation images, and judge the number by the one of a CPU.
+    """Count how many embedded evaluation images the network recognises, and compare with what a CPU once counted.
 
-    That number was recorded once in paddle_rn50/golden.json. Nothing is trained: the CPU of the first rank computes the
-    weights, which are the same on every machine. The ranks share the images and add up their counts.
+    The number of the CPU is recorded in paddle_rn50/golden.json. The network is not trained: the CPU of the first rank
+    computes weights that recognise the digits (`fitted_weights`), the same on every machine. The ranks share the images
+    and add up their counts.
 
     The verdict is ok if every image was counted, and if the number of right answers differs from the recorded one by at
     most MOST_DIFFERENT; else fatal. All ranks must call this together.
@@ -39,7 +43,8 @@ def evaluation(machine: Machine) -> Verdict:
     images = machine.images("val", recipe)
     model = ResNet50(recipe, machine.plan(), batch=BATCH)
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        main = _evaluation_program(machine, model, weights)
+        main = _evaluation_program(model)
+        _set_weights(main, weights, machine.executor.place)
         totals = _totals_over_ranks(machine, main, model, images, resize=recipe.eval_resize)
 
     correct = int(totals[model.QUALITY])
@@ -64,24 +69,28 @@ def _weights_of_first_rank(machine: Machine, recipe: config.Recipe) -> dict[str,
     return weights_of_first_rank
 
 
-def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Array]) -> static.Program:
-    """Return the program of an evaluation in the job's precision, and set its weights in the current scope.
-
-    `weights` are FP32 arrays on the CPU, by name. Each is padded to the shape and cast to the type of the program's
-    variable of that name, and copied to this rank's device. Other variables are not set.
-    """
+def _evaluation_program(model: ResNet50) -> static.Program:
+    """Return the program that evaluates a model in the precision of its plan; its weights are not set."""
     main = static.Program()
-    # The guard collects the operators in `main`. The start-up program is dropped, because the weights are given.
-    with static.program_guard(main, static.Program()):
+    dropped_startup = static.Program()  # would draw the first weights, which are given here
+    with static.program_guard(main, dropped_startup):
         model.evaluation_totals(model.image, BATCH)  # appends its operators to `main`
         precision.cast_evaluation(main, model.plan.precision)
+    return main
+
+
+def _set_weights(main: static.Program, weights: dict[str, Array], place: Any) -> None:
+    """Set the program's variables that `weights` name, in the current scope, on the device `place`.
+
+    The weights are FP32. Each is cast to the type of its variable. Where the program's first convolution has more input
+    channels than the network, its weight is filled up with zeros.
+    """
     for variable in main.list_vars():
-        if variable.name in weights:  # pad and cast the weight as the variable has it, and copy it to the device
+        if variable.name in weights:
             dtype = paddle.base.data_feeder.convert_dtype(variable.dtype)
             value = state.padded(weights[variable.name], variable.shape).astype(dtype)
             tensor = static.global_scope().var(variable.name).get_tensor()
-            tensor.set(value, machine.executor.place)
-    return main
+            tensor.set(value, place)
 
 
 def _totals_over_ranks(
@@ -99,8 +108,13 @@ def _totals_over_ranks(
     # The CPU decodes and resizes the images, so that they are the same on any machine.
     reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
     with contextlib.closing(data.Loader(images, plan, reader, resize=resize)) as batches:
-        converted = (replace(b, image=as_fed(np.asarray(b.image), model.image)) for b in batches)
-        return evaluator.run(converted, steps=steps)
+        return evaluator.run(_in_format(batches, model.image), steps=steps)
+
+
+def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[Batch]:
+    """Yield batches with their images in the format that a program is fed."""
+    for batch in batches:
+        yield replace(batch, image=as_fed(np.asarray(batch.image), wanted))
 
 
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:

@@ -84,24 +84,23 @@ class Machine:
     """This rank's part of the machine, and what the checks share."""
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
-        """Read the embedded images, make an executor, and ask for the GPU's capability.
+        """Make the embedded data set if it is not there yet, describe all nodes, and make an executor.
 
-        All ranks must call this together, because they gather the descriptions of their nodes. With `short` the checks
-        train fewer steps.
+        All ranks must call this together. With `short` the checks train fewer steps.
         """
         self.job, self.origins, self.me, self.short = job, origins, me, short
-        # An empty DATADIR selects the embedded data set, images of digits. `root` is the folder that holds it.
-        _, self.root = task.data_set(with_values(job, datadir="").data, me, digits)
+        self.root = _folder_of_embedded_digits(job, me)
         self.executor = session.executor(job.cluster, me)
-        self.nodes = list({node.host: node for node in me.comm.allgather(provenance.node())}.values())
+        node_of_each_rank = me.comm.allgather(provenance.node())
+        self.nodes = list({node.host: node for node in node_of_each_rank}.values())  # each node once
         self.steps = SHORT_STEPS if short else STEPS
         self.kept_by_check: dict[str, Any] = {}  # {name of a check: its result that a later check needs}
         self.capability = 0  # compute capability of this rank's GPU: 80 for 8.0; 0 on a CPU
-        if job.cluster.device == "gpu":
+        if job.cluster.on_gpu:
             major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
             self.capability = 10 * major + minor
         # Whether this Paddle can compute on the device.
-        self.has_kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
+        self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(self.capability))
 
     def raise_if_not_possible(self, check: str) -> None:
         """Raise NotPossible if this device lacks what a check needs; the message says what.
@@ -164,8 +163,8 @@ class Machine:
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
         """Train the first steps of the recorded training by `plan`; return the losses of all ranks.
 
-        The losses are float32 [ranks, steps]. `other_recipe` replaces the recipe of the recorded training. All ranks
-        must call this together.
+        The recorded training has fixed images, first weights and learning rates (see the top of this file), and
+        `other_recipe` replaces its recipe. The losses are float32 [ranks, steps]. All ranks must call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
         cpu_batches = self.batches(images, recipe, self.steps)
@@ -175,9 +174,13 @@ class Machine:
             training = model.training_program(schedule, seed=SEED)
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
-            step = self._make_step(plan, training, feeds[0])
-            state.set_weights(training.main, weights)  # after `_make_step`, which may reset the weights
-            step.capture()  # captures the CUDA graph; for a plan without one it does nothing
+            if plan.strategy.cuda_graph:
+                step: LaunchedStep = self._step_to_capture(training, feeds[0])
+            else:
+                step = LaunchedStep(self.executor, training)
+            # After `_step_to_capture`, which resets the weights, and before the capture, which fixes where they lie.
+            state.set_weights(training.main, weights)
+            step.capture()  # a LaunchedStep does nothing here
             losses = _losses_of_steps(step, training, feeds)
         return np.array(self.me.comm.allgather(losses), np.float32)
 
@@ -192,26 +195,29 @@ class Machine:
         on_device = loader.resident(batch, self.executor.place)
         return {"image": on_device.image, "label": on_device.label}
 
-    def _make_step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
-        """Return the object that runs a program's steps; for a CUDA graph, train some steps first and undo them.
+    def _step_to_capture(self, training: build.TrainingProgram, feed: dict[str, Any]) -> CapturedStep:
+        """Return a program's step that can be captured as a CUDA graph, in the state after the start-up program.
 
-        The caller must have run the start-up program once.
-
-        - Without a CUDA graph the object runs the step operator by operator.
-        - With a CUDA graph it runs the step by one launch, after the caller has called `capture`. A program must have
-          run some times before it can be captured. These runs are made here and train on `feed`. The start-up program
-          then resets all state. So the caller must set the weights before it captures.
+        A program must have run some times before it can be captured. So it trains on `feed` here, and the start-up
+        program then resets the state.
         """
-        if not plan.strategy.cuda_graph:
-            return LaunchedStep(self.executor, training)
         step = CapturedStep(self.executor, training)
         step.begin()  # sends the learning rates of the first steps to the device
-        # A program must have run some times before it can be captured. The start-up program then resets all state.
         for _ in range(step.RUNS_BEFORE):
             step.run(training.main, feed)
         build.keep_communicators(training.startup)  # so that running it again does not connect the ranks again
         self.executor.run(training.startup)
         return step
+
+
+def _folder_of_embedded_digits(job: Job, me: ranks.Ranks) -> Path:
+    """Return the folder of the embedded data set, images of digits, whatever the job's own data set is.
+
+    The first rank of a node makes it, if it is not there yet. All ranks must call this together.
+    """
+    embedded = with_values(job, datadir="").data  # an empty DATADIR selects the embedded data set
+    _, folder_of_digits = task.data_set(embedded, me, digits)
+    return folder_of_digits
 
 
 def _losses_of_steps(
@@ -277,34 +283,31 @@ def first_weights(recipe: config.Recipe) -> dict[str, Array]:
 class VerdictWriter:
     """Runs the checks of one job; the first rank writes each verdict to the job's file as soon as the check is done."""
 
-    def __init__(self, log_path: Path | None, precision: str) -> None:
-        """Write to the file beside the log of the job, with the suffix ".lines".
-
-        Only the first rank gives a `log_path`. With None nothing is written or printed.
-        """
-        self._path = log_path and log_path.with_suffix(".lines")
+    def __init__(self, log_path: Path, precision: str) -> None:
+        """Write to the file beside the log of the job, with the suffix ".lines"."""
+        self._path = log_path.with_suffix(".lines")
         self._precision = precision
 
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
-        """Run a check on all ranks; the first rank writes and prints the verdict, with the seconds that it took.
+        """Run a check on all ranks; the first rank writes and prints the verdict.
 
-        All ranks must call this together. Errors of the check become its verdict; see `run_on_all_ranks`.
+        The verdict also gets the precision, as its place, and the seconds that the check took. Errors of the check
+        become its verdict; see `run_on_all_ranks`. All ranks must call this together.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
-        figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
-        # In an acceptance a verdict's place is the precision: there is a job for each.
-        verdict = replace(verdict, where=self._precision, figures=figures)
-        self.append_line(verdict.as_dict())  # does nothing on the other ranks
-        is_first_rank = self._path is not None
-        if is_first_rank:
-            print(as_text([verdict]), end="", flush=True)
+        took_s = round(time.monotonic() - started_s, 1)
+        if not me.is_first:
+            return
+        # The report has a line for each check and precision; `where` tells the precision.
+        line = replace(verdict, where=self._precision, figures={**verdict.figures, "took_s": took_s})
+        self.append_line(line.as_dict())
+        print(as_text([line]), end="", flush=True)
 
     def append_line(self, value: dict[str, Any]) -> None:
-        """Append a line of JSON to the job's file; ranks other than the first write nothing."""
-        if self._path:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(value) + "\n")
+        """Append a line of JSON to the job's file; for the first rank alone."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(value) + "\n")
 
 
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
@@ -351,14 +354,16 @@ def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
 
     - Without a failure, or if its status is UNKNOWN, this rank waits as long as the others take.
-    - With a FATAL failure it raises RunError if another rank has not left the check LEAVE_S seconds later. That rank
-      may wait for this one forever.
+    - With a FATAL failure it waits LEAVE_S seconds, and then raises RunError. The check failed here in the middle, so
+      that another rank may be waiting in it for a message of this one, for ever.
     """
+    if failure is None or failure.status != FATAL:
+        ranks.wait(me.comm)
+        return
     all_have_left = me.comm.Ibarrier()
     until_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():
-        is_late = time.monotonic() > until_s
-        if is_late and failure is not None and failure.status == FATAL:
+        if time.monotonic() > until_s:
             message = f"{failure.found}; another rank has not left this check {six_digits(LEAVE_S)} s later"
             raise RunError(f"rank {me.rank}: {message}")
         time.sleep(0.01)

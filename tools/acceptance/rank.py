@@ -40,17 +40,18 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     Raises RunError, which ends the job, if a check fails on this rank while another rank stays in it for too long. That
     rank may be waiting for this one.
     """
-    me = ranks.start(job.cluster)
-    writer = VerdictWriter(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
-    ranks.connect(job.cluster, me)  # for Paddle's collectives; `start` has joined the ranks by MPI only
+    me = ranks.start(job.cluster)  # joins the ranks by MPI
+    writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
+    ranks.connect(job.cluster, me)  # joins them for Paddle's collectives, too
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
-    writer.append_line({"nodes": as_json(machine.nodes)})
+    if me.is_first:
+        writer.append_line({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
-        # Each check gets a new communicator. A failed check may leave messages in its communicator that nobody has
-        # received, and the next check must not receive them. No check uses the communicator of `me`: by it the writer
-        # compares the ranks' verdicts.
+        # Two communicators of MPI: a check uses that of `machine.me`, and the writer, which compares the ranks'
+        # verdicts, that of `me`. Each check gets a new one, because a failed check may leave messages in its own that
+        # nobody has received, and the next check must not receive them.
         machine.me = replace(me, comm=me.comm.Dup())
         writer.run_check(me, name, functools.partial(_run_check, machine, name))
 

@@ -15,7 +15,7 @@ from paddle_rn50 import config
 from program import build
 from program.count import counts_of
 from runlog import schema
-from runlog.digits import percent, significant
+from runlog.digits import percent, significant, six_digits
 from runlog.json_types import JsonObject
 from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import RunLog, open_log
@@ -32,8 +32,34 @@ PUBLISHED_SIZE = 224  # pixels of a side, in every published figure
 def throughput(machine: Machine) -> Verdict:
     """Train the job's own program on synthetic data for about a minute, and judge its images/s by published figures.
 
-    The first rank writes a log to the job's RESULT_FILE. The largest GPU memory of each rank is kept for the check
+    The first rank writes a log to the job's RESULT_FILE. The largest GPU memory of each rank is kept for a later check,
     `memory`. All ranks must call this together.
+    """
+    measured = _train_with_log(machine)
+    machine.kept_by_check["throughput"] = measured.peak_memory_mib_by_rank  # `peak_memory` reads it
+    return judge_rate(machine, measured.timed, measured.flops_per_image)
+
+
+class TimedTraining(NamedTuple):
+    """The images, time and energy of a timed training, of all ranks together."""
+
+    images: int
+    time_s: float
+    joules: float  # of the GPUs; NaN if it was not measured
+
+
+class MeasuredTraining(NamedTuple):
+    """A training that was measured, and what its program takes."""
+
+    timed: TimedTraining
+    flops_per_image: float  # floating-point operations of training on one image
+    peak_memory_mib_by_rank: list[float | None]  # of the GPU; None on a CPU
+
+
+def _train_with_log(machine: Machine) -> MeasuredTraining:
+    """Train the job's own program on one synthetic batch for about a minute, and return what was measured.
+
+    The first rank writes the log of a run, to the job's RESULT_FILE. All ranks must call this together.
     """
     job = machine.job
     me = machine.me
@@ -61,17 +87,8 @@ def throughput(machine: Machine) -> Verdict:
         timed = _time_training(machine, trainer, batch)
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         peak_memory_mib_by_rank = me.comm.allgather(gpu_memory_mib(machine.executor.place))
-        machine.kept_by_check["throughput"] = peak_memory_mib_by_rank  # for `peak_memory`
     flops_per_image = counts_of(training.main)["flops"] / job.model.batchsize
-    return judge_rate(machine, timed.images, timed.time_s, timed.joules, flops_per_image)
-
-
-class TimedTraining(NamedTuple):
-    """The images, time and energy of a timed training."""
-
-    images: int
-    time_s: float
-    joules: float  # of the GPUs of all ranks; NaN if it was not measured
+    return MeasuredTraining(timed, flops_per_image, peak_memory_mib_by_rank)
 
 
 def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> TimedTraining:
@@ -122,46 +139,70 @@ def energy_j(machine: Machine) -> float:
     return total_j
 
 
-def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
-    """Judge the rate of a training, `images` in `time_s`, by the nearest published rate of this card and precision.
+def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
+    """Judge the images/s of a training, of all ranks together, by the nearest published rate of this card.
 
-    - No rate is published for this card and precision, or the job's images do not have PUBLISHED_SIZE: unknown.
-    - The rate of each device is at least LEAST_SHARE_OF_PUBLISHED of the published rate of each device: ok.
+    - Nothing is published for this card, precision and size of images: unknown.
+    - The rate is at least LEAST_SHARE_OF_PUBLISHED of what the published rate of a device makes for all ranks: ok.
     - Otherwise: fatal.
 
-    `flops` is the number of floating-point operations of training on one image. `joules` is the energy of all GPUs, NaN
-    if it was not measured.
+    `flops_per_image` is the number of floating-point operations of training on one image; it gives the share of the
+    card's peak in the verdict's text.
     """
-    job = machine.job
-    ranks = machine.me.size
-    rate = images / time_s
     card = _card_of_machine(machine)
-    peak_flops_per_s = card.peak(job.model.precision) if card else None
-    figures: JsonObject = {  # of the verdict
-        "images_per_s": rate,
-        "time_s": time_s,
-        "images": images,
-        "flops_utilization": flops * rate / (peak_flops_per_s * ranks) if peak_flops_per_s else None,
-        "images_per_joule": images / joules if joules > 0 else None,  # None for NaN, too
-        "published": [],
-    }
-    found = _text_of_rate(machine, figures)
-
-    published = None
-    if card and job.hyperparameters.image_size == PUBLISHED_SIZE:
-        of_card = figures_of(card, model=job.model.row.model, precision=job.model.precision)
-        published = nearest(of_card, batch=job.model.batchsize, devices=ranks)
-    if published is None or published.devices is None:  # `nearest` only returns figures with a number of devices
+    measured = _rate_of_training(machine, card, timed, flops_per_image)
+    found = _text_of_rate(machine, measured)
+    published = _nearest_published(machine, card)
+    # `nearest` only returns figures with a number of devices.
+    if published is None or published.devices is None:
+        figures: JsonObject = {**measured._asdict(), "published": []}
         unpublished = f"{found}; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
 
-    figures["published"] = [inspect.quoted(published)]
-    # The share of the published rate of one device, times the number of ranks.
-    least_rate = LEAST_SHARE_OF_PUBLISHED * published.value / published.devices * ranks
+    figures = {**measured._asdict(), "published": [inspect.quoted(published)]}
+    published_rate_of_device = published.value / published.devices
+    least_rate = LEAST_SHARE_OF_PUBLISHED * published_rate_of_device * machine.me.size
     wanted = _text_of_wanted_rate(least_rate, published)
     # "that batch": the batch of the published figure, which the text names.
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
-    return judged("throughput", rate >= least_rate, found, wanted, fix, figures=figures)
+    return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
+
+
+class MeasuredRate(NamedTuple):
+    """The rate of a training, as the figures of its verdict."""
+
+    images_per_s: float  # of all ranks together
+    time_s: float
+    images: int
+    flops_utilization: float | None  # share of the cards' peak; None if the card or its peak is not known
+    images_per_joule: float | None  # None if the energy was not measured
+
+
+def _rate_of_training(
+    machine: Machine, card: Card | None, timed: TimedTraining, flops_per_image: float
+) -> MeasuredRate:
+    """Return the rate of a timed training, with its share of the cards' peak and the images for each joule."""
+    images_per_s = timed.images / timed.time_s
+    peak_flops_per_s = card.peak(machine.job.model.precision) if card else None  # of one card
+    flops_utilization = None
+    if peak_flops_per_s:
+        flops_utilization = flops_per_image * images_per_s / (peak_flops_per_s * machine.me.size)
+    images_per_joule = None
+    if timed.joules > 0:  # which NaN, "not measured", is not
+        images_per_joule = timed.images / timed.joules
+    return MeasuredRate(images_per_s, timed.time_s, timed.images, flops_utilization, images_per_joule)
+
+
+def _nearest_published(machine: Machine, card: Card | None) -> Published | None:
+    """Return the published figure of this card, model and precision that is nearest in batch and number of devices.
+
+    None if there is none, the card is not known, or the job's images do not have PUBLISHED_SIZE.
+    """
+    job = machine.job
+    if card is None or job.hyperparameters.image_size != PUBLISHED_SIZE:
+        return None
+    of_card = figures_of(card, model=job.model.row.model, precision=job.model.precision)
+    return nearest(of_card, batch=job.model.batchsize, devices=machine.me.size)
 
 
 def _card_of_machine(machine: Machine) -> Card | None:
@@ -172,14 +213,14 @@ def _card_of_machine(machine: Machine) -> Card | None:
     return card_of(gpu.name, gpu.memory_gib)
 
 
-def _text_of_rate(machine: Machine, figures: JsonObject) -> str:
-    """Return the figures of a measured rate as text; those that are None are left out."""
+def _text_of_rate(machine: Machine, measured: MeasuredRate) -> str:
+    """Return a measured rate as text; figures that are None are left out."""
     batch = machine.job.model.batchsize
-    text = f"{figures['images_per_s']:.1f} images/s over {figures['time_s']:.0f} s, batch {batch} x {machine.me.size}"
-    if figures["flops_utilization"] is not None:
-        text += f", {percent(figures['flops_utilization'])} of the card's peak"
-    if figures["images_per_joule"] is not None:
-        text += f", {significant(figures['images_per_joule'], digits=3)} images/J"
+    text = f"{measured.images_per_s:.1f} images/s over {measured.time_s:.0f} s, batch {batch} x {machine.me.size}"
+    if measured.flops_utilization is not None:
+        text += f", {percent(measured.flops_utilization)} of the card's peak"
+    if measured.images_per_joule is not None:
+        text += f", {significant(measured.images_per_joule, digits=3)} images/J"
     return text
 
 
@@ -207,6 +248,6 @@ def peak_memory(machine: Machine) -> Verdict:
         gpu_sizes_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)
     smallest_gib = min(gpu_sizes_gib, default=math.nan)  # NaN if no GPU reports its memory
     peak_gib = max(peaks_mib) / 1024
-    found = f"{peak_gib:.1f} of {smallest_gib:g} GiB at batch {machine.job.model.batchsize}"
+    found = f"{peak_gib:.1f} of {six_digits(smallest_gib)} GiB at batch {machine.job.model.batchsize}"
     figures = {"peak_gib": peak_gib, "has_gib": smallest_gib if gpu_sizes_gib else None}
     return Verdict(check="memory", status=OK, found=found, wanted="the job fits", figures=figures)

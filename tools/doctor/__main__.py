@@ -18,7 +18,7 @@ from runlog.completion import complete
 from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
-from tools.doctor.node import own_cores, probe
+from tools.doctor.node import cores_by_launcher, own_cores, probe
 
 if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
     from mpi4py import MPI
@@ -48,21 +48,20 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
 
     comm = MPI.COMM_WORLD
     node_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    is_leader = node_comm.Get_rank() == 0
-    cores_of_ranks = node_comm.gather(own_cores())  # a list on the leader, None on its other ranks
+    cores_of_ranks = node_comm.gather(own_cores())  # a list on the leader, None on the other ranks of its node
+    is_leader = cores_of_ranks is not None
     facts = None
-    if is_leader:
+    if cores_of_ranks is not None:
         node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
-        facts = probe(job, cores_of_ranks, node_number)
-    # Lists on rank 0, None on the others.
-    facts_of_ranks = comm.gather(facts)
-    hosts_of_ranks = comm.gather(socket.gethostname())
+        facts = probe(job, rank_cores=cores_of_ranks, node=node_number)
 
+    host_and_facts = (socket.gethostname(), facts)  # the facts are None on all ranks but the leaders
+    seen_by_ranks = comm.gather(host_and_facts)
     clock_offsets_s = _clock_offsets_s(comm, is_leader)
-
-    if facts_of_ranks is None or hosts_of_ranks is None:
+    if seen_by_ranks is None:  # this is not rank 0
         return None
-    facts_of_nodes = [facts for facts in facts_of_ranks if facts is not None]
+    hosts_of_ranks = [host for host, _ in seen_by_ranks]
+    facts_of_nodes = [facts_of_node for _, facts_of_node in seen_by_ranks if facts_of_node is not None]
     return judge_all(facts_of_nodes, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
 
 
@@ -70,7 +69,8 @@ def alone(job: env.Job) -> list[Verdict]:
     """Return the verdicts on this node alone, and on whether mpirun starts ranks on it."""
     with ThreadPoolExecutor() as beside:  # mpirun runs while the node is looked at
         start_failure = beside.submit(mpirun_failure)
-        return judge_all([probe(job)], job) + judge_start(start_failure.result(), job)
+        facts = probe(job, rank_cores=cores_by_launcher(job), node=job.cluster.node_rank)
+        return judge_all([facts], job) + judge_start(start_failure.result(), job)
 
 
 def mpirun_failure() -> str:

@@ -91,35 +91,51 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
         ask(driver, step, calls.destroy, context)
 
 
+def load_driver() -> ctypes.CDLL:
+    """Load CUDA's driver, and print a line before that and one after. Raises OSError if there is no driver."""
+    say(begin="load", call="dlopen")
+    driver = ctypes.CDLL("libcuda.so.1")
+    say(end="load", code=CUDA_SUCCESS, path=library_path())
+    return driver
+
+
+def start_driver(driver: ctypes.CDLL, first: int, end: int) -> None:
+    """Start the driver, count its GPUs, and make a context on those from `first` to `end`, `end` excluded.
+
+    - "start" or "count" fails: nothing more is tried.
+    - A GPU fails: the next one is tried.
+
+    The driver's `version`, if it reports one, and the `count` of GPUs have a line each. Raises AttributeError if the
+    driver has no function that is called.
+    """
+    if not ask(driver, "start", "cuInit", 0):
+        return
+    version = version_of(driver)
+    if version is not None:
+        say(version=version)
+    count = ctypes.c_int()
+    if not ask(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
+        return
+    say(count=count.value)
+    for number in range(first, min(end, count.value)):
+        ask_gpu(driver, number)
+
+
 def main() -> None:
     """Load CUDA's driver ("load"), start it ("start"), count its GPUs ("count"), and make a context on some of them.
 
     The GPUs are those from FIRST to END of the command line that exist, END excluded. Their steps are "gpu 0", ...
 
-    - Each call prints a line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one with "end" after it.
-    - The driver's `version`, if it reports one, and the `count` of GPUs have a line each.
-    - "start" or "count" fails: the process ends.
-    - A GPU fails: the next one is tried.
-    - The library or one of its functions is missing: the last line has "end": "load", a null code and the reason.
+    Each call prints a line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one with "end" after it. If
+    the library or one of its functions is missing, the last line is `{"end": "load", "code": null, "reason": ...}`.
     """
     first = int(sys.argv[1])
-    end = int(sys.argv[2])  # excluded
-    say(begin="load", call="dlopen")
+    end = int(sys.argv[2])
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        say(end="load", code=0, path=library_path())
-        if not ask(driver, "start", "cuInit", 0):
-            return
-        version = version_of(driver)
-        if version is not None:
-            say(version=version)
-        count = ctypes.c_int()
-        if not ask(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
-            return
-        say(count=count.value)
-        for number in range(first, min(end, count.value)):
-            ask_gpu(driver, number)
-    except (OSError, AttributeError) as error:  # no such library, or, after "load" has ended, no such function in it
+        driver = load_driver()
+        start_driver(driver, first, end)
+    except (OSError, AttributeError) as error:
+        # A library without a function that is called counts as one that cannot be loaded, though "load" has ended.
         say(end="load", code=None, reason=str(error))
 
 

@@ -5,6 +5,7 @@ It prints a JSON line before and after the call, among NCCL's own messages, and 
 
 import ctypes
 import json
+from typing import Any
 
 ID_BYTES = 128  # nccl.h: NCCL_UNIQUE_ID_BYTES
 
@@ -14,33 +15,44 @@ def say(**answer: object) -> None:
     print("\n" + json.dumps(answer), flush=True)
 
 
-def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
-    """Return the text that a function of NCCL returns; empty if this NCCL has no such function."""
-    if not hasattr(library, function):
-        return ""
-    call = getattr(library, function)
-    call.restype = ctypes.c_char_p
-    return (call(argument) or b"").decode(errors="replace")
+def message_of(library: ctypes.CDLL, code: int) -> str:
+    """Return NCCL's words on the result of its last call; empty if this NCCL has none.
+
+    The words on the last error are taken, or else the words for the result's code: an old NCCL has only these.
+    """
+    message = ""
+    if hasattr(library, "ncclGetLastError"):
+        communicator = None  # of any communicator
+        message = text_of(library.ncclGetLastError, communicator)
+    if not message and hasattr(library, "ncclGetErrorString"):
+        message = text_of(library.ncclGetErrorString, code)
+    return message
+
+
+def text_of(function: Any, argument: int | None) -> str:
+    """Call a function of NCCL that returns a text, and return the text; empty if it returns a null pointer."""
+    function.restype = ctypes.c_char_p
+    return (function(argument) or b"").decode(errors="replace")
 
 
 def main() -> None:
     """Load NCCL and have it make the id of a communicator, by which ranks find each other.
 
-    - Before the call: `{"begin": "ncclGetUniqueId"}` is printed.
-    - During the call: NCCL prints messages. One of them names the network interface that it uses.
-    - After the call: a JSON line with "end", the `code` of the result, and NCCL's own `message` about it.
-    - The library cannot be loaded, or lacks the function: that line has the code null, and the message is the reason.
+    - First `{"begin": "ncclGetUniqueId"}` is printed.
+    - The library cannot be loaded, or has no such function: a line with "end", the code null, and the reason as
+      message.
+    - It can be called: NCCL prints messages, one of which names the network interface that it uses. Then comes a line
+      with "end", the `code` of the result, and NCCL's own `message` about it.
     """
     say(begin="ncclGetUniqueId")
     try:
         library = ctypes.CDLL("libnccl.so.2")
-        code = library.ncclGetUniqueId(ctypes.create_string_buffer(ID_BYTES))
-        message = text_of(library, "ncclGetLastError", None)  # an old NCCL does not have this function
-        if not message:
-            message = text_of(library, "ncclGetErrorString", code)
-        say(end="ncclGetUniqueId", code=code, message=message)
+        make_id = library.ncclGetUniqueId
     except (OSError, AttributeError) as error:
         say(end="ncclGetUniqueId", code=None, message=str(error))
+        return
+    code = make_id(ctypes.create_string_buffer(ID_BYTES))
+    say(end="ncclGetUniqueId", code=code, message=message_of(library, code))
 
 
 if __name__ == "__main__":

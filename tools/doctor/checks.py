@@ -205,20 +205,22 @@ def _judge_infiniband_ports(
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on a node's InfiniBand ports, and one on whether they can read a GPU's memory.
 
-    The first does not complain of a node with ports if NCCL uses none of them: the check "nccl.ports" reports that.
-    The second is only for a GPU job with an ACTIVE port that NCCL uses, on a node whose facts have "peermem".
+    The first is bad if the node has no ports, if a port that NCCL uses is not ACTIVE, or if no port can be opened. It
+    is not bad if NCCL uses none of the ports: the check "nccl.ports" reports that.
+
+    The second is only for a GPU job with an ACTIVE port that NCCL uses.
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
     used_ports = nccl.names_taken(setting, list(ports))
     inactive_ports = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
-    can_open_devices = facts.get("can_open_infiniband", True)  # absent if it was not tried
-    yield _judge_infiniband_ports(ports, inactive_ports, job, can_open_devices=can_open_devices)
+    yield _judge_infiniband_ports(ports, inactive_ports, job, can_open_devices=facts["can_open_infiniband"])
 
     has_active_port = len(inactive_ports) < len(used_ports)
-    if has_active_port and job.cluster.device == "gpu" and "peermem" in facts:
-        peermem = facts["peermem"]  # what lets a port read a GPU's memory, in words; empty if nothing does
-        yield judge_check(job, "network.peermem", good=bool(peermem), found=peermem or "no module is loaded")
+    if has_active_port and job.cluster.device == "gpu":
+        way_to_memory = facts["peermem"]  # what lets a port read a GPU's memory, in words; empty if nothing does
+        found = way_to_memory or "no module is loaded"
+        yield judge_check(job, "network.peermem", good=bool(way_to_memory), found=found)
 
 
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.child import Talk, talk
 from runlog.json_types import JsonObject
@@ -34,6 +34,21 @@ class Step:
     code_name: str = ""  # the driver's name of the result; empty: it has none
     reason: str = ""  # why nothing could be called, such as a missing library; empty: the function was called
     hang_or_death: str = ""  # how the process hung or died within the step: "no answer in 20 s"; empty: it did not
+
+    @property
+    def has_hung(self) -> bool:
+        """Return whether the process hung within the step, by the words of harness/child.py."""
+        return self.hang_or_death.startswith("no answer")
+
+    @property
+    def has_died(self) -> bool:
+        """Return whether the process died within the step."""
+        return bool(self.hang_or_death) and not self.has_hung
+
+    @property
+    def could_not_call(self) -> bool:
+        """Return whether there was nothing to call: the library or its function is missing."""
+        return self.code is None and not self.hang_or_death
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,24 +98,36 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     time runs out.
     """
     until_s = time.monotonic() + ALL_S
-    gpu_steps: dict[int, Step] = {}
+    step_of_gpus: dict[int, Step] = {}
     first_gpu = 0
     while True:
         child = talk(ASK_CUDA, str(first_gpu), str(gpus), environ=environ, silent_s=SILENT_S)
         result = _read_answers(child)
-        gpu_steps.update(result.gpus)
-        has_hung_or_died = child.failure != ""
-        if not has_hung_or_died:
-            break
-        if result.fault is not None:  # the child hung or died, but on no GPU: before its first one, or at its exit
-            break
+        step_of_gpus.update(result.gpus)
+        next_gpu = _next_gpu(child, result, gpus)
+        if next_gpu is None or time.monotonic() > until_s:
+            return replace(result, gpus=dict(sorted(step_of_gpus.items())))  # all else is what the last child said
+        first_gpu = next_gpu
 
-        faulty_gpu = max(result.gpus)  # the child tries the GPUs in ascending order, so it hung or died on its last one
-        first_gpu = faulty_gpu + 1
-        gpus_shown = min(gpus, result.count or 0)  # those of the first `gpus` GPUs that CUDA shows this process
-        if first_gpu >= gpus_shown or time.monotonic() > until_s:
-            break
-    return replace(result, gpus=dict(sorted(gpu_steps.items())))  # all else is what the last child said
+
+def _next_gpu(child: Talk, result: CudaStart, gpus: int) -> int | None:
+    """Return the GPU with which another child must go on, after a child that hung or died on a GPU; None if none must.
+
+    None must go on in these cases:
+
+    - The child ended in order: it has tried all GPUs, or CUDA does not start.
+    - The child hung or died, but not on a GPU: it would do so again.
+    - It hung or died on the last of the first `gpus` GPUs that CUDA shows.
+    """
+    has_ended_in_order = child.failure == ""
+    if has_ended_in_order:
+        return None
+    if result.fault is not None:  # in a step of the driver: before the first GPU, or at the exit
+        return None
+    stopped_on_gpu = max(result.gpus)  # the child tries them in ascending order
+    shown_gpus = min(gpus, result.count or 0)
+    is_last = stopped_on_gpu + 1 >= shown_gpus
+    return None if is_last else stopped_on_gpu + 1
 
 
 def _read_answers(child: Talk) -> CudaStart:
@@ -110,29 +137,30 @@ def _read_answers(child: Talk) -> CudaStart:
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
     The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... A child that hung or died
-    did so in the step that had begun and not ended. If all steps had ended, it did so at its exit. That is a step of
-    the driver, too.
+    did so in the step that had begun and not ended, or else at its exit, which is a step of the driver too.
+
+    If a step of the driver failed and the child then died at its exit, the death is the driver's fault that is
+    returned.
     """
     answers = child.answers()
     steps = _last_ended_calls(answers)
-    has_hung_or_died = child.failure != ""  # the text says how
-    if has_hung_or_died:
-        step_name, call = _step_not_ended(answers)  # the driver's, if all steps had ended: it died at its exit
-        steps[step_name] = Step(call=call, code=None, hang_or_death=child.failure)
+    if child.failure:  # it hung or died; the text says how
+        running = _running_call(answers)
+        # Last in the order, so that the death at the exit replaces an earlier fault below.
+        steps = {**steps, running.step_name: Step(call=running.function, hang_or_death=child.failure)}
 
     gpus: dict[int, Step] = {}
-    driver_faults: list[Step] = []
+    driver_fault = None
     for step_name, step in steps.items():
         if step_name.startswith("gpu "):
             gpus[int(step_name.removeprefix("gpu "))] = step
         elif step.code != CUDA_SUCCESS:
-            driver_faults.append(step)
+            driver_fault = step
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
         count=_last_value(answers, "count"),
-        # There are two faults if a step failed and the child then died at its exit. The death, which is last, counts.
-        fault=driver_faults[-1] if driver_faults else None,
+        fault=driver_fault,
         gpus=gpus,
     )
 
@@ -165,19 +193,25 @@ def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
     return ended_calls
 
 
-def _step_not_ended(answers: list[JsonObject]) -> tuple[str, str]:
-    """Return the name and the call of the step that has begun and not ended, such as ("gpu 0", "cuCtxCreate_v2").
+class _Call(NamedTuple):
+    """A call of the child: the step that it is a part of, and the driver's function."""
 
-    If all steps have ended, return ("end", "exit"): the process died as it unloaded its libraries.
-    """
-    at_exit = ("end", "exit")
-    running_step = at_exit
+    step_name: str
+    function: str
+
+
+_EXIT = _Call("end", "exit")  # of the child's process, which then unloads its libraries
+
+
+def _running_call(answers: list[JsonObject]) -> _Call:
+    """Return the call that has begun and not ended, such as ("gpu 0", "cuCtxCreate_v2"); _EXIT if all have ended."""
+    running = _EXIT
     for answer in answers:
         if "begin" in answer:
-            running_step = (answer["begin"], answer["call"])
+            running = _Call(answer["begin"], answer["call"])
         elif "end" in answer:
-            running_step = at_exit
-    return running_step
+            running = _EXIT
+    return running
 
 
 def _last_value(answers: list[JsonObject], key: str) -> Any:

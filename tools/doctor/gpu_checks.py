@@ -1,23 +1,35 @@
 """The doctor's judgement of a node's GPUs: whether each is fit for the job and free, how they are linked and bound."""
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pynvml
 
 from harness import env, memory, nvidia, provenance
 from runlog.digits import six_digits
-from runlog.verdict import FATAL, OK, WARNING, Verdict
+from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor.cuda import CudaStart, System
 from tools.doctor.rows import CAPABILITIES, FAULTS, Facts, gpu_name, judge_check
 from tools.doctor.topology_checks import judge_topology
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
 GPU_CODE = (61, 70, 75, 80, 86, 90) if provenance.is_for_cuda_12() else (61, 70, 75, 80, 86)
-# CUDA's release notes, tables 2 and 3: the driver bundled with this CUDA, and the oldest driver that runs it by
-# minor-version compatibility.
-DRIVERS = ("530.30.02", "525.60.13") if provenance.is_for_cuda_12() else ("520.61.05", "450.80.02")
+
+
+class CudaDrivers(NamedTuple):
+    """NVIDIA's drivers for a version of CUDA."""
+
+    bundled: str  # with this CUDA
+    oldest: str  # that runs it, by minor-version compatibility
+
+
+# CUDA's release notes, tables 2 and 3.
+DRIVERS = (
+    CudaDrivers("530.30.02", "525.60.13") if provenance.is_for_cuda_12() else CudaDrivers("520.61.05", "450.80.02")
+)
 CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
 NO_NVML = "NVML Shared Library Not Found"
 NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
@@ -61,24 +73,34 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether NVML shows as many GPUs as the job needs.
+    """Return the verdict on whether NVML shows as many GPUs as the job needs: a run counts its GPUs by NVML.
 
-    If NVML lacks some or all GPUs, the verdict quotes NVML's reason and has the advice of faults.yaml. A run counts its
-    GPUs by NVML, so GPUs that only CUDA shows do not count. If CUDA shows enough GPUs but the NVML library is missing,
-    as in a wrongly started container, the verdict says how to get NVML.
+    - NVML shows all GPUs of the node: only their number is judged.
+    - The NVML library is missing, but CUDA shows enough GPUs, as in a wrongly started container: how to get NVML.
+    - NVML lacks some or all GPUs for another reason: the reason, and what faults.yaml advises for it.
     """
-    reason: str = facts["gpu_absence"]  # why NVML does not show some or all GPUs; empty if it shows all
+    needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
-    found = f"{shown_by_nvml} ({reason})" if reason else str(shown_by_nvml)
-    fix = _advice_on_nvml(reason)
-    start: CudaStart | None = facts.get("cuda_start")
-    shown_by_cuda = 0
-    if start is not None and start.count is not None:
-        shown_by_cuda = start.count
-    if NO_NVML in reason and shown_by_cuda >= job.cluster.dgxngpu:  # as in a wrongly started container
+    is_enough = shown_by_nvml >= needed_gpus
+    reason: str = facts["gpu_absence"]  # why NVML lacks GPUs; empty if it shows all
+    if not reason:
+        return judge_check(job, "gpu.count", good=is_enough, found=str(shown_by_nvml))
+
+    found = f"{shown_by_nvml} ({reason})"
+    shown_by_cuda = _count_by_cuda(facts)
+    if NO_NVML in reason and shown_by_cuda >= needed_gpus:
         found += f", while CUDA shows {shown_by_cuda}"
         fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
-    return judge_check(job, "gpu.count", good=shown_by_nvml >= job.cluster.dgxngpu, found=found, fix=fix)
+        return judge_check(job, "gpu.count", good=is_enough, found=found, fix=fix)
+    return judge_check(job, "gpu.count", good=is_enough, found=found, fix=_advice_on_nvml(reason))
+
+
+def _count_by_cuda(facts: Facts) -> int:
+    """Return how many GPUs CUDA shows; 0 if it was not started or does not say it."""
+    start: CudaStart | None = facts.get("cuda_start")
+    if start is None or start.count is None:
+        return 0
+    return start.count
 
 
 def _advice_on_nvml(reason: str) -> str:
@@ -95,61 +117,56 @@ def _advice_on_nvml(reason: str) -> str:
 def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    - GPU_CODE has code for exactly its compute capability: ok.
-    - Its compute capability is unknown: a warning.
-    - It runs only code that was made for an earlier compute capability: a warning.
-    - It runs none of the code: fatal.
+    - The GPU's compute capability is unknown: a warning.
+    - GPU_CODE has code for exactly this compute capability: ok.
+    - The GPU runs only code that was made for an earlier compute capability: a warning.
+    - The GPU runs none of the code: fatal, which is the status of this check in checks.yaml.
     """
-    has_own_code = gpu.capability in GPU_CODE
-    runnable_codes = code_for(gpu.capability)
-    # Status and fix are used only if the GPU does not have its own code.
-    if gpu.capability is None:
-        bad_status = WARNING
-        fix = NOT_SAID
-    elif runnable_codes:
-        bad_status = WARNING
-        fix = f"it runs the code made for {max(runnable_codes)}: publish no figure as this GPU's best"
-    else:
-        bad_status = FATAL
-        fix = ""  # empty: judge_check takes the fix of checks.yaml
-    return judge_check(
+    verdict = functools.partial(
+        judge_check,
         job,
         "gpu.compute_capability",
-        good=has_own_code,
         found=f"{gpu_name(gpu)} {gpu.name or 'of unknown name'}: {gpu.capability or 'unknown'}",
-        bad_status=bad_status,
-        fix=fix,
         codes=", ".join(str(code) for code in GPU_CODE),
     )
+    if gpu.capability is None:
+        return verdict(good=False, bad_status=WARNING, fix=NOT_SAID)
+    if gpu.capability in GPU_CODE:
+        return verdict(good=True)
+    runnable_codes = code_for(gpu.capability)
+    if runnable_codes:
+        fix = f"it runs the code made for {max(runnable_codes)}: publish no figure as this GPU's best"
+        return verdict(good=False, bad_status=WARNING, fix=fix)
+    return verdict(good=False)
 
 
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
+    """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle. The first of these cases counts:
 
-    DRIVERS has the driver bundled with this CUDA, and the oldest driver that runs it.
-
-    - At least as new as the bundled driver: ok.
-    - Older, but at least as new as the oldest driver: ok by NVIDIA's minor-version compatibility.
-    - Older still or unknown, but CUDA has started: ok. An old driver then runs CUDA by the package cuda-compat.
-    - Unknown, and CUDA has not started: a warning.
-    - Older than the oldest driver, and CUDA has not started: fatal.
+    - The driver is as new as the one that is bundled with this CUDA, or newer: ok.
+    - It is as new as the oldest one that runs this CUDA, or newer: ok by NVIDIA's minor-version compatibility. This
+      compiles no PTX, NVIDIA's code for any GPU, but Paddle, cuDNN and DALI have machine code for GPU_CODE.
+    - CUDA has started, whatever the driver's version says: ok. The package cuda-compat then runs CUDA on an old driver.
+    - The driver's version is unknown: a warning.
+    - It is older than the oldest driver: fatal, which is the status of this check in checks.yaml.
     """
-    bundled_driver, oldest_driver = DRIVERS
     driver = _driver_version(gpu, facts)
-    found = driver or "unknown"
-    if _numbers(driver) >= _numbers(bundled_driver):  # False for an unknown driver, which has no numbers
-        return _driver_verdict(job, good=True, found=found)
-    if _numbers(driver) >= _numbers(oldest_driver):
-        # Paddle, cuDNN and DALI need no PTX: they have machine code for GPU_CODE.
-        found += f": older than {bundled_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
-        return _driver_verdict(job, good=True, found=found)
-    if _cuda_has_started(facts):  # the best proof, whatever the version says
+    shown_driver = driver or "unknown"
+    verdict = functools.partial(judge_check, job, "gpu.driver", bundled=DRIVERS.bundled, oldest=DRIVERS.oldest)
+    if _is_at_least(driver, DRIVERS.bundled):
+        return verdict(good=True, found=shown_driver)
+    if _is_at_least(driver, DRIVERS.oldest):
+        why_it_runs = (
+            f"older than {DRIVERS.bundled}, it runs CUDA by minor-version compatibility, which compiles no PTX"
+        )
+        return verdict(good=True, found=f"{shown_driver}: {why_it_runs}")
+    if _cuda_has_started(facts):
         start: CudaStart = facts["cuda_start"]
-        found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
-        return _driver_verdict(job, good=True, found=found)
+        why_it_runs = f"{start.library} (cuda-compat) runs CUDA {start.version_words} on it"
+        return verdict(good=True, found=f"{shown_driver}: {why_it_runs}")
     if driver is None:
-        return _driver_verdict(job, good=False, found=found, bad_status=WARNING, fix=NOT_SAID)
-    return _driver_verdict(job, good=False, found=found, bad_status=FATAL)
+        return verdict(good=False, found=shown_driver, bad_status=WARNING, fix=NOT_SAID)
+    return verdict(good=False, found=shown_driver)
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
@@ -166,24 +183,14 @@ def _cuda_has_started(facts: Facts) -> bool:
     return start is not None and start.runs(CUDA_VERSION)
 
 
-def _driver_verdict(job: env.Job, *, good: bool, found: str, bad_status: str = "", fix: str = "") -> Verdict:
-    """Return a verdict of the check "gpu.driver". Its texts in checks.yaml have the placeholders {own} and {least}."""
-    bundled_driver, oldest_driver = DRIVERS
-    return judge_check(
-        job,
-        "gpu.driver",
-        good=good,
-        found=found,
-        bad_status=bad_status,
-        fix=fix,
-        own=bundled_driver,
-        least=oldest_driver,
-    )
+def _is_at_least(version: str | None, wanted: str) -> bool:
+    """Return whether a driver is as new as another one, or newer; False if its version is unknown (None)."""
+    return version is not None and _numbers(version) >= _numbers(wanted)
 
 
-def _numbers(version: str | None) -> list[int]:
-    """Return the numbers of a version, to compare versions: "470.82.01" -> [470, 82, 1]; None -> []."""
-    return [int(digits) for digits in re.findall(r"\d+", version or "")]
+def _numbers(version: str) -> list[int]:
+    """Return the numbers of a version, to compare versions: "470.82.01" -> [470, 82, 1]."""
+    return [int(digits) for digits in re.findall(r"\d+", version)]
 
 
 def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
@@ -237,20 +244,18 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     the next reset of the GPU; until then the broken part is in use.
 
     - The GPU reports its rows: a verdict on them.
-    - The GPU does not report its rows, though it may be of Ampere or later: a verdict that they are unknown.
-    - A page waits for its retirement: a bad verdict, beside the one on rows if there is one.
+    - It does not, though it is of Ampere or later, or of unknown age: a verdict that they are unknown.
+    - It does not, and is older: no verdict on rows.
 
-    All verdicts are of the check "gpu.remapped_rows".
+    There is another bad verdict if a page waits for its retirement. All are of the check "gpu.remapped_rows".
     """
-    rows = gpu.remapped_rows
-    may_replace_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
-    if rows is not None:
-        yield _judge_remapped_rows(gpu_name(gpu), rows, job)
-    elif may_replace_rows:
+    is_before_ampere = gpu.capability is not None and gpu.capability < ROW_REMAPPING_FROM
+    if gpu.remapped_rows is not None:
+        yield _judge_remapped_rows(gpu_name(gpu), gpu.remapped_rows, job)
+    elif not is_before_ampere:
         yield judge_check(job, "gpu.remapped_rows", good=False, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
-        # GPUs before Ampere have such pages. They are reported by the same check as rows.
         found = f"{gpu_name(gpu)}: a page is retired at the next reset"
         yield judge_check(job, "gpu.remapped_rows", good=False, found=found)
 
@@ -287,27 +292,43 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU is free for the job.
+    """Return the verdict on whether the GPU is free for the job. The first of these cases counts:
 
-    A process of another job is fatal, and so is much memory in use without a display. A display, a service such as MPS,
-    or an unknown use of memory is a warning.
+    - A process computes there that is neither a display's nor a service such as MPS, so it is another job's: fatal.
+    - Too much memory is in use, and no display takes it: fatal. The process that does may be outside this container,
+      which sees its memory only.
+    - Too much memory is in use, and a display may take it: a warning.
+    - A service computes there: a warning.
+    - It is unknown how much memory is in use: a warning.
+    - None of these: ok.
     """
     memory_in_use = _memory_in_use(gpu)
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
-    pids = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
-    if gpu.displays:
-        pids += f", of a display {_pids(gpu.displays)}"
+    found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
+    verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
-    status, fix = _status_by_use(gpu, computing, memory_in_use)
-    return judge_check(
-        job,
-        "gpu.processes",
-        good=status == OK,
-        found=f"{gpu_name(gpu)}: {pids}, {memory_in_use.words}",
-        bad_status=status,
-        fix=fix,
-        most=memory_in_use.most_mib,
-    )
+    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
+    if is_used_by_other_job:
+        return verdict(good=False, bad_status=FATAL)
+    if memory_in_use.is_too_much and not gpu.displays:
+        return verdict(good=False, bad_status=FATAL)
+    if memory_in_use.is_too_much:
+        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
+        return verdict(good=False, fix=fix)
+    if computing:  # only services
+        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
+        return verdict(good=False, fix=fix)
+    if memory_in_use.mib is None:
+        return verdict(good=False, fix=NOT_SAID)
+    return verdict(good=True)
+
+
+def _processes_in_words(gpu: nvidia.Gpu, computing: list[int]) -> str:
+    """Return the processes on a GPU: "pids 4711, of a display 815". `computing` are those that are not of a display."""
+    words = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
+    if gpu.displays:
+        words += f", of a display {_pids(gpu.displays)}"
+    return words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,39 +348,17 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
 
-    - The driver reports what processes use: up to FOREIGN_MIB is tolerated.
-    - It reports only the sum of that and of what it keeps for itself: RESERVE_MIB more is tolerated.
-    - It reports neither: `mib` is None.
+    - If the driver reports what processes use, it is that, and FOREIGN_MIB is tolerated.
+    - If the driver reports only the sum of what processes use and of what it keeps for itself, it is the sum, and
+      RESERVE_MIB more is tolerated.
+    - If the driver reports neither, it is unknown.
     """
-    mib = gpu.memory_used_mib
-    most_mib = FOREIGN_MIB
-    kind = "in use"
-    if mib is None:
-        mib = gpu.memory_used_or_reserved_mib
-        most_mib = FOREIGN_MIB + RESERVE_MIB
-        kind = "in use or kept by the driver"
-    words = "memory in use unknown" if mib is None else f"{mib} MiB {kind}"
-    return _MemoryInUse(mib=mib, most_mib=most_mib, words=words)
-
-
-def _status_by_use(gpu: nvidia.Gpu, computing: list[int], memory_in_use: _MemoryInUse) -> tuple[str, str]:
-    """Return a GPU's status by what uses it, and what to do. If the latter is empty, checks.yaml says it.
-
-    `computing` are the processes on the GPU, without those of displays.
-    """
-    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
-    # A container does not see the processes outside it, but it sees their memory.
-    has_unseen_process = memory_in_use.is_too_much and not gpu.displays
-    if is_used_by_other_job or has_unseen_process:
-        return FATAL, ""
-    if memory_in_use.is_too_much:
-        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
-        return WARNING, fix
-    if computing:  # only services
-        return WARNING, "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
-    if memory_in_use.mib is None:
-        return WARNING, NOT_SAID
-    return OK, ""
+    used_mib = gpu.memory_used_mib
+    if used_mib is not None:
+        return _MemoryInUse(mib=used_mib, most_mib=FOREIGN_MIB, words=f"{used_mib} MiB in use")
+    sum_mib = gpu.memory_used_or_reserved_mib
+    words = "memory in use unknown" if sum_mib is None else f"{sum_mib} MiB in use or kept by the driver"
+    return _MemoryInUse(mib=sum_mib, most_mib=FOREIGN_MIB + RESERVE_MIB, words=words)
 
 
 def _pids(pids: Iterable[int]) -> str:

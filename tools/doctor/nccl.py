@@ -83,15 +83,22 @@ def names_taken(setting: str, names: Sequence[str]) -> list[str]:
 
     These are NCCL's rules, in its files socket.cc and net_ib.cc.
     """
-    # NCCL's own rules, in its files socket.cc and net_ib.cc.
     choice = choice_of(setting)
-    taken = []
+    matched_names = _names_matched(choice, names)
+    if choice.leaves_out:
+        return [name for name in names if name not in matched_names]
+    return matched_names
+
+
+def _names_matched(choice: Choice, names: Sequence[str]) -> list[str]:
+    """Return the names that an entry of a setting matches; all names if the setting has no entries."""
+    if not choice.entries:
+        return list(names)
+    matched_names = []
     for name in names:
-        is_matched = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
-        is_taken = is_matched != choice.leaves_out  # with ^ the names that match are left out
-        if is_taken:
-            taken.append(name)
-    return taken
+        if any(_matches(entry, name, choice) for entry in choice.entries):
+            matched_names.append(name)
+    return matched_names
 
 
 def _matches(entry: str, name: str, choice: Choice) -> bool:
@@ -107,11 +114,11 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
     return same_port and same_device
 
 
-def matched_by_prefix(setting: str, names: Sequence[str]) -> list[str]:
+def matched_by_prefix(setting: str, ports: Sequence[str]) -> list[str]:
     """Return the devices that a setting matches only because their names begin with the name of another device.
 
     NCCL compares beginnings of names. So NCCL_IB_HCA=mlx5_1, meant for the device mlx5_1, also matches mlx5_10. If
-    `names` are the ports mlx5_1:1, mlx5_10:1 and ib0:1:
+    `ports` are mlx5_1:1, mlx5_10:1 and ib0:1:
 
     - "=mlx5_1" -> [], because = compares full names.
     - "mlx5" -> [], because no device has exactly this name: all devices that begin with it are meant.
@@ -122,17 +129,12 @@ def matched_by_prefix(setting: str, names: Sequence[str]) -> list[str]:
     choice = choice_of(setting)
     if choice.is_exact:
         return []
-    devices = {_device(name) for name in names}
-    named_devices = {_device(entry) for entry in choice.entries} & devices
-    if not named_devices:  # all devices that begin with an entry are meant
-        return []
-    matched_devices = {_device(name) for name in names_taken(setting.removeprefix("^"), names)}
-    by_accident = []
-    for device in sorted(matched_devices - named_devices):
-        extends_named_device = device.startswith(tuple(named_devices))
-        if extends_named_device:  # otherwise another entry, such as "ib", matches the device on purpose
-            by_accident.append(device)
-    return by_accident
+    devices = {_device(port) for port in ports}
+    devices_named_in_full = devices.intersection(_device(entry) for entry in choice.entries)
+    matched_devices = {_device(port) for port in _names_matched(choice, ports)}
+    other_matched_devices = sorted(matched_devices - devices_named_in_full)
+    # A device that begins with none of the full names is matched on purpose, by an entry such as "ib".
+    return [device for device in other_matched_devices if device.startswith(tuple(devices_named_in_full))]
 
 
 def _device(name: str) -> str:

@@ -11,9 +11,10 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -40,48 +41,66 @@ NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as i
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
 
-def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> JsonObject:
+class _NvmlGpus(NamedTuple):
+    """The GPUs that NVML shows, and why others are missing; the reason is empty if none is."""
+
+    gpus: list[nvidia.Gpu]
+    absence: str
+
+
+@contextlib.contextmanager
+def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
+    """Give the GPUs that NVML shows, and keep NVML open until the context ends.
+
+    - A job on CPUs: there are no GPUs, and NVML is not opened.
+    - NVML hangs, which a child process finds out first: there are no GPUs, and the reason says so.
+    - Otherwise: the GPUs that NVML shows, and its reason for missing ones.
+    """
+    if job.cluster.device != "gpu":
+        yield _NvmlGpus([], "")
+        return
+    hanging_call = child.hanging_call_of_nvml()
+    if hanging_call:
+        yield _NvmlGpus([], hanging_call)
+        return
+    with nvidia.opened() as (handles, absence):
+        yield _NvmlGpus([nvidia.gpu_of(handle) for handle in handles], absence)
+
+
+def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
-    `rank_cores` are the cores that each rank of this node may use; None means those that the launcher would give.
-    `node` is the node's number in HOSTS; None means NODE_RANK.
+    `rank_cores` are the cores that each rank of this node may use: `cores_by_launcher` says which it will have.
+    `node` is the node's number in HOSTS.
     """
-    on_gpu = job.cluster.device == "gpu"
-    if node is None:
-        node = job.cluster.node_rank
-    with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
-        handles: list[nvidia.Handle] = []
-        # `absence` says why GPUs are missing; empty if none is. A child process tries NVML first, because a call
-        # may hang. Its answer is empty if NVML does not hang.
-        absence = child.hanging_call_of_nvml() if on_gpu else ""
-        if not absence:
-            # NVML is asked before anything here uses memory of a GPU. NVML stays open until CUDA's start has ended,
-            # because on a driver without persistence closing NVML unloads the driver.
-            handles, absence = opened.enter_context(nvidia.opened())
-        gpus = [nvidia.gpu_of(handle) for handle in handles]
-        # These take seconds, so they run in threads while the other facts are gathered. They are read last.
-        import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
-        library_starts = pool.submit(_start_cuda_and_nccl, job, node) if on_gpu else None
+    # NVML is asked first, before anything here uses memory of a GPU. It stays open until CUDA's start has ended,
+    # because on a driver without persistence closing NVML unloads the driver.
+    with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
+        # Imports and starts take seconds, so they run in threads while the other facts are gathered.
+        imports = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
+        library_starts = pool.submit(_start_cuda_and_nccl, job, node)
         facts = {
             "host": socket.gethostname(),
-            "gpus": gpus,
-            "gpu_absence": absence,
+            "gpus": nvml.gpus,
+            "gpu_absence": nvml.absence,
             **_topology(),
-            "libraries": _libraries() if on_gpu else {},
+            "libraries": _libraries() if job.cluster.device == "gpu" else {},
             "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
-            "rank_cores": rank_cores or _rank_cores(job),
+            "rank_cores": rank_cores,
             "numa": _numa(),
             **_resources(job),
             **_network_devices(),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
-        errors = {name: error.result() for name, error in import_errors.items()}
-        facts["data"] = data_facts(job, errors)
-        facts["imports"] = {name: (error, install_advice(error)) for name, error in errors.items()}
-        if library_starts is not None:
-            facts.update(library_starts.result())
-        return facts
+        import_errors = {name: error.result() for name, error in imports.items()}
+        can_import_all = not any(import_errors.values())
+        return {
+            **facts,
+            "data": data_facts(job, has_packages=can_import_all),
+            "imports": {name: (error, install_advice(error)) for name, error in import_errors.items()},
+            **library_starts.result(),
+        }
 
 
 def _resources(job: env.Job) -> JsonObject:
@@ -117,7 +136,7 @@ def _topology() -> JsonObject:
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
 
-    `node` is this node's number in HOSTS. The returned facts are:
+    `node` is this node's number in HOSTS. A job on CPUs starts neither, and has none of these facts:
 
     - "cuda_start", "nccl_start": the results.
     - "cuda_system": the parts of the GPUs' driver that may explain why CUDA does not start.
@@ -125,6 +144,8 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     - "nccl_files": the files that exist and may set more such variables.
     - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
     """
+    if job.cluster.device != "gpu":
+        return {}
     interface_setting = network.nccl_settings(job.cluster, node)  # NCCL_SOCKET_IFNAME; empty: NCCL is to choose
     environ = interface_setting | env.of_ranks(job)  # the user's own value wins
     network_variables = {name: environ[name] for name in of_network(environ)}
@@ -135,10 +156,9 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
     return {
         "cuda_start": cuda.try_start(environ, job.cluster.dgxngpu),
-        "cuda_system": cuda.system(),  # parts of the driver that may explain why CUDA does not start
+        "cuda_system": cuda.system(),
         "nccl_start": nccl.try_start(environ),
         "nccl_settings": network_variables,
-        # Files that may set more of NCCL's variables.
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
         "address": address,
     }
@@ -191,25 +211,44 @@ def _import_error(name: str) -> str:
     return ""
 
 
+# A shared library in the error of an import: "libgcc_s.so.1: cannot open ..." has the name libgcc_s and the version 1.
+_LIBRARY_IN_ERROR = re.compile(
+    r"""
+    (?P<file>
+        (?P<name> lib [\w.+-]+? )
+        \.so
+        (?: \.(?P<version>\d+) )?  # only the first number after .so
+        [\d.]*
+    ):
+    """,
+    re.VERBOSE,
+)
+
+
 def install_advice(error: str) -> str:
-    """Return advice on how to install what an import lacked, by the import's error.
+    """Return a sentence on how to install what an import lacked, by the import's error.
 
-    - The error names no system library: "launch/setup.sh run installs the packages of locks/run.lock".
-    - "libGL.so.1: cannot open shared object file" -> "apt-get install libgl1, or by dnf, yum or zypper
-      'libGL.so.1()(64bit)'".
-
-    Debian names a package by the library's name and version (Debian's policy, section 8.1). If the name ends with a
-    digit, a hyphen stands between them: libfoo2.so.3 -> libfoo2-3. RPM finds a package by the library's file name.
+    - The error names no shared library, so a Python package is missing: the script that installs this project's ones.
+    - "libGL.so.1: cannot open shared object file": the packages that have this library, "apt-get install libgl1, or by
+      dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file name.
     """
-    library = re.search(r"(?P<file>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
-    if library is None:  # a Python package is missing
+    library = _LIBRARY_IN_ERROR.search(error)
+    if library is None:
         return "launch/setup.sh run installs the packages of locks/run.lock"
-    # Debian's policy, section 8.1: libfoo.so.3 is in libfoo3, and libfoo2.so.3 in libfoo2-3.
-    debian_package = library["name"].lower().replace("_", "-")
-    if debian_package[-1].isdigit():
-        debian_package += "-"
-    debian_package += library["version"] or ""
+    debian_package = _debian_package(library["name"], library["version"] or "")
     return f"apt-get install {debian_package}, or by dnf, yum or zypper '{library['file']}()(64bit)'"
+
+
+def _debian_package(library: str, version: str) -> str:
+    """Return the Debian package that has a shared library, by Debian's policy, section 8.1.
+
+    - libgcc_s.so.1 -> libgcc-s1
+    - libfoo2.so.3, whose name ends with a digit -> libfoo2-3
+    """
+    package = library.lower().replace("_", "-")
+    if package[-1].isdigit():
+        return f"{package}-{version}"
+    return f"{package}{version}"
 
 
 def own_cores() -> list[int]:
@@ -217,7 +256,7 @@ def own_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def _rank_cores(job: env.Job) -> list[list[int]]:
+def cores_by_launcher(job: env.Job) -> list[list[int]]:
     """Return the cores that launch/bind.sh would give each local rank.
 
     - RANK_NUMA is not set: all cores of this process for every rank.
@@ -320,19 +359,17 @@ def _infiniband(root: Path) -> dict[str, str]:
     return state_of_ports
 
 
-def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None:
-    """Return what harness/data_check.py finds in each part of the job's data set: {"train": {...}, "val": {...}}.
+def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
+    """Return what is found in each part of the job's data set: {"train": {...}, "val": {...}}.
 
     - The job reads no data set of the user's: None.
-    - A package of IMPORTED cannot be imported: the data set is not read, and "train" has only an "error" that says so.
-    - Otherwise: the facts of each part.
-
-    `import_errors` says for each package of IMPORTED why it cannot be imported; empty if it can.
+    - Paddle or DALI cannot be imported, so `has_packages` is false: "train" has only an "error" that says so.
+    - Otherwise: harness/data_check.py, which needs these packages, reads each part and returns its facts.
     """
     if not job.data.folder or job.data.is_synthetic:
         return None
-    if any(import_errors.values()):
+    if not has_packages:
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
-    data_check = importlib.import_module("harness.data_check")
+    data_check = importlib.import_module("harness.data_check")  # not at the top, because it imports these packages
     facts: JsonObject = data_check.describe_data_set(job)
     return facts

@@ -18,6 +18,8 @@ CONTEXT_ALREADY_IN_USE, OPERATING_SYSTEM, NOT_PERMITTED, NOT_SUPPORTED, UNKNOWN_
 OF_MIG = (INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE, NOT_PERMITTED, NOT_SUPPORTED)
 OF_COMPUTE_MODE = (DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE, CONTEXT_ALREADY_IN_USE)
 OF_DEVICES = (NOT_INITIALIZED, NO_DEVICE, OPERATING_SYSTEM, NOT_PERMITTED, UNKNOWN_ERROR)
+# {sign of a fault, by its name in faults.yaml: the codes of CUDA that it can cause}, the most telling sign first
+CODES_BY_SIGN = {"lost": OF_DEVICES, "mig": OF_MIG, "prohibited": OF_COMPUTE_MODE, "device": OF_DEVICES}
 # How the names begin of interfaces between containers and virtual machines of one host. They reach no other node.
 VIRTUAL = (
     *("docker", "br-", "virbr", "vnet", "veth", "cni", "flannel", "cali", "tunl", "cilium", "lxc", "lxd", "podman"),
@@ -108,10 +110,9 @@ def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict
     - Nothing could be called: only the reason, "libcuda.so.1: cannot open shared object file".
     - The call returned an error: "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)".
     """
-    could_not_call = step.code is None
     if step.hang_or_death:
         failure = f"{step.call} {step.hang_or_death}"
-    elif could_not_call:
+    elif step.could_not_call:
         failure = step.reason
     else:
         failure = f"{step.call}: {step.code_name or 'CUDA_ERROR'} ({step.code})"
@@ -135,26 +136,22 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
     """Return the key under "evidence" in faults.yaml that explains a failed step of CUDA; empty if none does.
 
-    - The process did not answer: "hang".
+    - The process hung: "hang".
     - The process died: "death".
-    - No function could be called: "load".
-    - Otherwise the first of "lost", "mig", "prohibited" and "device" that has a text in `evidence` and can cause the
-      step's error code. A text is empty if the sign was not found.
+    - There was nothing to call: "load".
+    - Otherwise the first sign of CODES_BY_SIGN that was found, so that it has a text in `evidence`, and that can cause
+      the step's error code.
     """
-    if step.hang_or_death.startswith("no answer"):
+    if step.has_hung:
         return "hang"
-    if step.hang_or_death:
+    if step.has_died:
         return "death"
-    if step.code is None:  # nothing could be called
+    if step.could_not_call:
         return "load"
-    if evidence["lost"] and step.code in OF_DEVICES:
-        return "lost"
-    if evidence["mig"] and step.code in OF_MIG:
-        return "mig"
-    if evidence["prohibited"] and step.code in OF_COMPUTE_MODE:
-        return "prohibited"
-    if evidence["device"] and step.code in OF_DEVICES:
-        return "device"
+    for sign, codes in CODES_BY_SIGN.items():
+        was_found = evidence[sign] != ""
+        if was_found and step.code in codes:
+            return sign
     return ""
 
 
@@ -252,20 +249,17 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
 
     - It is the loopback: fatal.
     - It has the address by which HOSTS names this node, `hosts_address`: ok. That is empty if HOSTS does not say it.
-    - It links only containers, or has an address that it gave itself: a warning.
+    - It links only containers, by its name, or has a link-local address: a warning.
     - Any other interface: ok.
     """
-    is_loopback = start.interface == "lo"  # it leads to no other node
-    # It links only containers, or has an address that it gave itself.
-    looks_local = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)
-    is_in_hosts = start.address == hosts_address
-    return judge_check(
-        job,
-        "nccl.interface",
-        good=not is_loopback and (is_in_hosts or not looks_local),
-        found=f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}",
-        bad_status=FATAL if is_loopback else WARNING,
-    )
+    found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
+    if start.interface == "lo":
+        return judge_check(job, "nccl.interface", good=False, found=found, bad_status=FATAL)
+    if start.address == hosts_address:
+        return judge_check(job, "nccl.interface", good=True, found=found)
+    is_virtual = start.interface.startswith(VIRTUAL)
+    is_link_local = start.address.startswith(LINK_LOCAL)
+    return judge_check(job, "nccl.interface", good=not is_virtual and not is_link_local, found=found)
 
 
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:

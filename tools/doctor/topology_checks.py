@@ -85,23 +85,30 @@ class _Binding:
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may use a core near its own GPU.
 
-    The verdict lists the cores of each rank, and names the ranks that may use no core near their GPU. Ranks take the
-    GPUs in CUDA's order.
+    The verdict says which cores the ranks may use, and names the ranks that may use none near their GPU. It wants the
+    cores near each GPU, and advises RANK_NUMA, which has the NUMA node of these cores for each rank.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
-    cores_of_ranks: list[list[int]] = facts["rank_cores"]
-    first_cores = cores_of_ranks[0]
-    if all(cores == first_cores for cores in cores_of_ranks):
-        found = f"all ranks {ranges(first_cores)}"
-    else:
-        found = ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
+    found = _cores_in_words(bindings, facts["rank_cores"])
     for binding in far_bindings:
         found += f"; rank {binding.rank}'s far from {binding.gpu}"
-    # These two texts fill the placeholders {near} and {numa} of the check's row in checks.yaml.
-    near_cores_of_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
-    numa_nodes = ",".join(binding.numa_node for binding in bindings)
-    return judge_check(job, "cpu.binding", good=not far_bindings, found=found, near=near_cores_of_gpus, numa=numa_nodes)
+    return judge_check(
+        job,
+        "cpu.binding",
+        good=not far_bindings,
+        found=found,
+        near=", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings),
+        numa=",".join(binding.numa_node for binding in bindings),
+    )
+
+
+def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[int]]) -> str:
+    """Return which cores the ranks may use: "all ranks 0-47" if these are equal, else "rank 0 0-23, rank 1 24-47"."""
+    first_cores = cores_of_ranks[0]
+    if all(cores == first_cores for cores in cores_of_ranks):
+        return f"all ranks {ranges(first_cores)}"
+    return ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
 
 
 def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:
