@@ -22,9 +22,9 @@ def devices_per_printed_rate(record: Record) -> int:
     - It prints rates of one device, or does not say of how many: the number of devices.
     - This number is not known: 1, so that the rates stay those of one device; see `are_rates_of_one_device`.
     """
-    if record.rate_scope == "global" or record.devices is None:
+    if record.rate_scope == "global":
         return 1
-    return record.devices
+    return record.devices or 1
 
 
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:

@@ -110,7 +110,7 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
     - `mean_of_printed_rates`: the mean of the rates, as printed if the row prints one.
     - `mean_of_rates`: the mean of the rates, by the row's images and seconds if it has both.
     - `images_over_time`: all images / all seconds.
-    - `mean_step_time`: 1 / the mean of the windows' seconds per image, by the step times that they print.
+    - `mean_step_time`: 1 / the mean of the windows' seconds per image, by the step times or rates that they print.
     - `epoch_rates`: the same for epochs, by the rates that they print.
     """
     if over_steps == "mean_of_printed_rates":
@@ -283,7 +283,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
 
     - The row at which exactly the steps to skip were done.
     - If the log counts its steps from 0: the row that prints the number of the steps to skip. It prints 20 after 21
-      steps, but tools that count so call this the end of 20 steps.
+      steps, so the warm-up then ends one step late.
     - The first row at which more than the steps to skip were done.
 
     Raises InputError if no row has so many steps, because the log ends before.

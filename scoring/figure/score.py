@@ -253,8 +253,8 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
       MLPerf, the consecutive runs whose figure is the median of all such sets; see `median_set`.
     - Otherwise: all runs.
     """
-    has_surplus_runs = len(records) > protocol.runs
-    if not (protocol.figure == "run_time" and protocol.runs >= 3 and has_surplus_runs):
+    takes_median_set = protocol.figure == "run_time" and 3 <= protocol.runs < len(records)
+    if not takes_median_set:
         return _ChosenRuns(_scored_runs(records, protocol, skip), "")
 
     # A run without a start has no place in this order, but `run_figure` refuses it anyway.

@@ -105,7 +105,7 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
 
     - The images to train on and to evaluate are the size of the runs' data set.
     - Evaluation is assumed to do EVALUATION_SPEEDUP times the images/s of training. A text says so.
-    - Without `epochs`, a text says for ResNet-50 on ImageNet that MLPerf's reference decides; see `epochs_to_target`.
+    - Without `epochs`, a text says for ResNet-50 on ImageNet that the MLPerf reference decides; see `epochs_to_target`.
       For other runs the epochs are then not known, and there is no text.
     """
     size = _dataset_size(records)
