@@ -53,6 +53,15 @@ def prove(claim: bool, otherwise: str) -> None:
         raise Refused(otherwise)
 
 
+def is_close(value: float, expected: float, least: float = 0.0) -> bool:
+    """Tell whether a value is the expected one up to the rounding of C's float.
+
+    The difference may be 1e-6 times the expected value, or 1e-6 times `least` if that is larger. `least` is for
+    expected values at or near 0.
+    """
+    return abs(value - expected) <= 1e-6 * max(abs(expected), least)
+
+
 def type_name(dtype: object) -> str:
     """Return the name of a Paddle data type, as `float16`."""
     return str(dtype).rpartition(".")[2]

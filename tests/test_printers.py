@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compliance import mlperf
-from compliance.submission import package, verify
+from compliance.submission import package, published_pages
 from compliance.submission.committed_code import CodeFile
 from tests import make_log
 from tests.compliance.altered import compliance
@@ -31,7 +31,7 @@ def _page(folder: Path) -> str:
         _logs(folder), org="Example", system=str(system), out=site / "packages/0", ruleset=package.load("4.0.0")
     )
     assert (target / "README.md").read_text() == content.report_text
-    pages = verify.pages_of(site)
+    pages = published_pages.pages_of(site)
     return content.report_text + pages["index.html"]
 
 

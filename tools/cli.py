@@ -72,7 +72,7 @@ def main() -> int:
     """
     if completion.is_asked():
         return answer_completion()
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    name, *options = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print_to_reader(usage())
         return 0
@@ -84,46 +84,64 @@ def main() -> int:
         print(f"error: {name}: no such command: use one of {', '.join(commands)}", file=sys.stderr)
         return 2
 
-    module, _ = commands[name]
-    if module not in WITH_SUBCOMMANDS:
-        sys.argv[:2] = [f"paddle-reference {name}"]  # the module's parser expects its options right after sys.argv[0]
-    return run(name)
+    return run(name, options)
 
 
 def answer_completion() -> int:
     """Answer a shell that asks for the completions of the word at the cursor.
 
-    - `paddle-reference sco<Tab>`: the command's name is completed here.
-    - `paddle-reference unknown --<Tab>`: nothing is completed.
+    - `paddle-reference sco<Tab>`: the command's name is completed.
+    - `paddle-reference unknown --<Tab>`: nothing is completed, and the status is 2.
     - `paddle-reference watch --on<Tab>`: the command is started, so that its own parser completes the option.
 
     A parser answers by `completion.complete`, which ends the process. Returns an exit status if no parser answers.
     """
-    commands = PUBLISHING | TRAINING
     words = completion.words_before_cursor()
     is_at_command = len(words) < 2  # only the program's name stands before the cursor
     if is_at_command:
-        parser = argparse.ArgumentParser(prog="paddle-reference")
-        parser.add_argument("command", choices=list(commands))
-        parser.add_argument("--version", action="version")
-        completion.complete(parser)  # ends the process
+        _complete_command_name()
         return 0
     name = words[1]
-    if name not in commands:
+    if name not in PUBLISHING | TRAINING:
         return 2
-    module, _ = commands[name]
-    parser_reads_name = module in WITH_SUBCOMMANDS
-    if not parser_reads_name:
-        # The parser completes the words of the shell's line. The parser of `watch` has only the options of `watch`, so
-        # the two words `paddle-reference watch` are hidden from it.
+    return _complete_options(name)
+
+
+def _complete_command_name() -> None:
+    """Complete the name of a command; this ends the process."""
+    parser = argparse.ArgumentParser(prog="paddle-reference")
+    parser.add_argument("command", choices=list(PUBLISHING | TRAINING))
+    parser.add_argument("--version", action="version")
+    completion.complete(parser)
+
+
+def _complete_options(name: str) -> int:
+    """Start a command whose parser completes the shell's line; return an exit status if the parser does not answer.
+
+    The parser takes the words to complete from the shell's line, not from `sys.argv`. The parser of `watch` has only
+    the options of `watch`, so the two words `paddle-reference watch` are hidden from it. A parser with subcommands
+    reads the name of the subcommand, so it needs all words.
+    """
+    if not _has_subcommands(name):
         completion.hide_words_from_parser(2)
-    # A module with subcommands builds its parser by the name of the subcommand, which it reads from sys.argv.
-    sys.argv[1:] = [name]
-    return run(name)
+    return run(name, options=[])
 
 
-def run(name: str) -> int:
-    """Run a command, which reads its words from sys.argv. Returns its exit status, or 2 if its packages are missing."""
+def _has_subcommands(name: str) -> bool:
+    """Return whether the module of a command serves other commands, too, and so reads the command's name by itself."""
+    module, _ = (PUBLISHING | TRAINING)[name]
+    return module in WITH_SUBCOMMANDS
+
+
+def run(name: str, options: list[str]) -> int:
+    """Run a command with these options, which it reads from `sys.argv`.
+
+    Returns its exit status, or 2 if its packages are missing.
+    """
+    if _has_subcommands(name):
+        sys.argv[1:] = [name, *options]
+    else:
+        sys.argv[:] = [f"paddle-reference {name}", *options]  # a parser expects its options right after sys.argv[0]
     module, _ = (PUBLISHING | TRAINING)[name]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:

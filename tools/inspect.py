@@ -42,33 +42,52 @@ def estimates(
 ) -> list[JsonObject]:
     """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
 
-    `update_programs` are the programs of one update of the weights. An entry has:
-
-    - `device`: the card's name and memory;
-    - the fields of `roofline`, an upper bound of the images/s by the card's arithmetic and memory; if it cannot be
-      estimated, only `roofline_images_per_s`, which is None;
-    - `published`: the nearest published figure, or None;
-    - `traffic_gb`: the GB that each class of kernels moves;
-    - `scaling` and `published_scaling`, if the bytes/s of a node's network are given: the estimated cost of all-reduces
-      on several nodes, and the published scaling.
+    `update_programs` are the programs of one update of the weights. An entry has the fields of `_estimate`. If the
+    bytes/s of a node's network are given, it also has those of `_estimate_of_scaling`.
     """
     operators = operators_in_order(update_programs)
-    tf32 = job.model.precision == "tf32"
     entries: list[JsonObject] = []
     for card in read_cards():
-        bound = roofline(operators, tf32=tf32, batch=job.model.batchsize, ranks=job.cluster.world_size, card=card)
-        if bound is None:
-            bound = {"roofline_images_per_s": None}
-        entry: JsonObject = {"device": f"{card.name} {card.memory_gib} GB"} | bound
-        entry["published"] = _nearest_published(card, job)
-        entry["traffic_gb"] = traffic_gb(operators, card)
+        entry = _estimate(operators, job, card)
         if network_bytes_per_s is not None:
-            entry["scaling"] = scaling(operators, tf32=tf32, card=card, network_bytes_per_s=network_bytes_per_s)
-            entry["published_scaling"] = published_scaling(
-                card, model=job.model.row.model, precision=job.model.precision
-            )
+            entry |= _estimate_of_scaling(operators, job, card, network_bytes_per_s)
         entries.append(entry)
     return entries
+
+
+def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
+    """Return how fast a card could at best train a job, and what was published, for JSON.
+
+    - `device`: the card's name and memory.
+    - The fields of `roofline`, an upper bound of the images/s by the card's arithmetic and memory. If it cannot be
+      estimated, there is only `roofline_images_per_s`, which is None.
+    - `published`: the nearest published figure, or None.
+    - `traffic_gb`: the GB that each class of kernels moves.
+    """
+    tf32 = job.model.precision == "tf32"
+    bound = roofline(operators, tf32=tf32, batch=job.model.batchsize, ranks=job.cluster.world_size, card=card)
+    if bound is None:
+        bound = {"roofline_images_per_s": None}
+    return {
+        "device": f"{card.name} {card.memory_gib} GB",
+        **bound,
+        "published": _nearest_published(card, job),
+        "traffic_gb": traffic_gb(operators, card),
+    }
+
+
+def _estimate_of_scaling(operators: Operators, job: env.Job, card: Card, network_bytes_per_s: float) -> JsonObject:
+    """Return how a job scales to several nodes of a card, for JSON.
+
+    - `scaling`: what all-reduces cost by estimate, if a node's network sends so many bytes/s.
+    - `published_scaling`: how published figures of the job's model and precision scale.
+    """
+    precision = job.model.precision
+    tf32 = precision == "tf32"
+    return {
+        "scaling": scaling(operators, tf32=tf32, card=card, network_bytes_per_s=network_bytes_per_s),
+        "published_scaling": published_scaling(card, model=job.model.row.model, precision=precision),
+    }
 
 
 def _nearest_published(card: Card, job: env.Job) -> JsonObject | None:
@@ -189,12 +208,25 @@ def _bytes_per_s(network_gbps: float | None) -> float | None:
     return network_gbps * 1e9 / BITS_OF_A_BYTE
 
 
+def _job_of_variables(given: dict[str, str]) -> env.Job:
+    """Return the job of a configuration with these variables set, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}.
+
+    - If DGXNGPU is given, it is the number of all ranks: they are put on one node, because the program is the same
+      however its ranks are spread over nodes.
+    - MODE is "throughput", because it accepts every strategy; training to a target does not.
+    """
+    variables = given | {"MODE": "throughput"}
+    if "DGXNGPU" in given:
+        variables["DGXNNODES"] = "1"
+    return env.of_system(**variables)
+
+
 @one_line
 def main() -> int:
-    """Build the training program of the configuration that the options name, and print what `inspect` returns.
+    """Build the training program of the configuration that the options name, and print its counts and estimates.
 
-    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
-    and above 0.
+    They are printed as JSON with --json, else as YAML. Returns the exit status, 0. Raises ValueError if the job cannot
+    be built, or if the network's speed is not finite and above 0.
     """
     parser = _parser()
     complete(parser)
@@ -202,11 +234,7 @@ def main() -> int:
     as_json = options.pop("json")
     network_gbps = options.pop("network")
     # The options that are left set variables of the job.
-    variables = {name: value for name, value in options.items() if value is not None}
-    if "DGXNGPU" in variables:
-        variables["DGXNNODES"] = "1"  # the program is the same however its ranks are spread over nodes
-    variables["MODE"] = "throughput"  # it accepts every strategy; training to a target does not
-    job = env.of_system(**variables)
+    job = _job_of_variables({name: value for name, value in options.items() if value is not None})
     env.export({"GLOG_minloglevel": "2"})
     described = inspect(job, _bytes_per_s(network_gbps))
     print(json.dumps(described, indent=1) if as_json else text(described))

@@ -19,6 +19,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -29,8 +30,6 @@ from rich import progress
 from harness import passport
 from harness.decoder import Decoder
 from harness.encoded import fault as fault_of_file
-from harness.lists import Folders
-from harness.lists import lines as list_lines
 from paddle_rn50 import data, folder, recordio, tfrecord
 from paddle_rn50.records import Records
 from program.arrays import Array
@@ -39,10 +38,9 @@ from runlog.completion import complete
 from runlog.errors import RunError, one_line
 from runlog.json_types import JsonObject
 from runlog.schema import as_json
+from tools.pack_lists import PARTS, print_warning, write_lists
 
 DESCRIPTION = "`python -m tools.pack SOURCE TARGET`: packs an image folder into train.rec and val.rec."
-PARTS = ("train", "val")
-NEWLINE = b"\n"
 AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
 
 
@@ -55,6 +53,29 @@ class Entry(NamedTuple):
     height: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class PackFiles:
+    """The files of a packed part, train or val."""
+
+    packed: Path  # the records, once all are written and checked
+    index: Path  # where each record begins
+    sizes: Path  # the largest image's size, and what the part was packed from
+    growing: Path  # the records so far
+    journal: Path  # an entry for each record in `growing`, by which a pack that was stopped is continued
+
+    @classmethod
+    def of_part(cls, target: Path, part: str) -> "PackFiles":
+        """Return the files of `part` in the folder `target`."""
+        packed = target / recordio.FILE.format(part)
+        return cls(
+            packed=packed,
+            index=packed.with_suffix(".idx"),
+            sizes=target / data.SIZES.format(part),
+            growing=target / f"{packed.name}.partial",
+            journal=target / f"{packed.name}.journal",
+        )
+
+
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
 
@@ -64,33 +85,46 @@ def pack(source: Path, target: Path, part: str) -> str:
     Raises ValueError if the list, an image or the target is wrong, and RunError if the disk returns wrong bytes.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
-    _print_warning(images.passed_over)
+    print_warning(images.passed_over)
     list_sha256 = _list_sha256(source, images)
-    packed = target / recordio.FILE.format(part)
-    sizes = target / data.SIZES.format(part)
-    growing = target / f"{packed.name}.partial"
-    journal = target / f"{packed.name}.journal"
+    files = PackFiles.of_part(target, part)
     target.mkdir(parents=True, exist_ok=True)
-    with growing.open("ab") as file:
-        _lock(file)
-        if packed.exists():
+    with files.growing.open("ab") as growing:
+        _lock(growing)
+        if files.packed.exists():
             # open() has just created `growing` as an empty file, which is removed. But there is no such file if another
             # pack has renamed `growing` to `packed` after this pack opened it.
-            growing.unlink(missing_ok=True)
-            if _read_sizes(sizes).get("list_sha256") != list_sha256:
-                raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
-            return f"{packed}: is whole already"
-        entries = _resume(file, journal, list_sha256)
-        if entries:
-            print(f"{growing}: goes on after {len(entries)} images", flush=True)
-        _append_records(file, journal, images, entries)
-        index = packed.with_suffix(".idx")
-        index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
-        _check_written(recordio.find(growing, index), entries, images.labels, part)
-        _write_sizes_of_pack(sizes, images, entries, list_sha256)
-        growing.rename(packed)
-        journal.unlink()
-    return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+            files.growing.unlink(missing_ok=True)
+            if _read_sizes(files.sizes).get("list_sha256") != list_sha256:
+                remedy = "remove it or take another TARGET"
+                raise ValueError(f"{files.packed}: is there, and not packed from this list: {remedy}")
+            return f"{files.packed}: is whole already"
+        entries = _write_records(growing, files.journal, images, list_sha256)
+        _complete_pack(files, images, entries, list_sha256)
+    return f"{files.packed}: {len(entries)} images, {files.packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, list_sha256: str) -> list[Entry]:
+    """Write the records of all images to the file `growing`, after those that a stopped pack left there.
+
+    Returns the entries of all records, in the order of the images.
+    """
+    kept = _resume(growing, journal, list_sha256)
+    if kept:
+        print(f"{growing.name}: goes on after {len(kept)} images", flush=True)
+    return kept + _append_records(growing, journal, images, done=len(kept))
+
+
+def _complete_pack(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
+    """Write the index, check each record by it, write the file of sizes, and give the records their final name.
+
+    Raises RunError if the disk returns wrong bytes; the records then keep the name of an unfinished pack.
+    """
+    files.index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
+    _check_written(recordio.find(files.growing, files.index), entries, images.labels, images.part)
+    _write_sizes_of_pack(files.sizes, images, entries, list_sha256)
+    files.growing.rename(files.packed)  # last, because a file of this name counts as whole
+    files.journal.unlink()
 
 
 def _lock(file: BinaryIO) -> None:
@@ -101,21 +135,26 @@ def _lock(file: BinaryIO) -> None:
         raise ValueError(f"{file.name}: another tools.pack writes it: wait for its end") from error
 
 
-def _append_records(file: BinaryIO, journal: Path, images: folder.ImageList, entries: list[Entry]) -> None:
-    """Append the records that are missing to the file, and their entries to the journal and to `entries`.
+def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
+    """Append the records of all images but the first `done` to the file `growing`, which holds those already.
 
-    `entries` has the records that the file holds already. Afterwards the file lies on the disk.
+    Returns the entries of the appended records, and appends them to the journal, too. If this is stopped, the ends of
+    the file and of the journal may be lost, each by itself; `_resume` keeps what both have. At the end all records are
+    on the disk, and no longer in the kernel's cache.
     """
-    with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
-        for ids in _batches_with_progress(f"pack {images.part}", len(images), done=len(entries)):
+    appended: list[Entry] = []
+    with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
+        for ids in _batches_with_progress(f"pack {images.part}", len(images), done=done):
             for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
-                entries.append(Entry(file.tell(), made.crc32, *made.size))
-                file.write(made.record)
-                print(*entries[-1], file=lines)
-            file.flush()
-            lines.flush()
-    os.fsync(file.fileno())
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
+                entry = Entry(growing.tell(), made.crc32, *made.size)
+                growing.write(made.record)
+                print(*entry, file=journal_lines)
+                appended.append(entry)
+            growing.flush()
+            journal_lines.flush()
+    os.fsync(growing.fileno())
+    os.posix_fadvise(growing.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
+    return appended
 
 
 def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
@@ -123,12 +162,6 @@ def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[En
     source_passport = passport.passport(images.contents(lambda done, total: None))
     more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
     _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
-
-
-def _print_warning(note: str) -> None:
-    """Print a warning about the data set on stderr; nothing if the note is empty."""
-    if note:
-        print(f"warning: {note}", file=sys.stderr, flush=True)
 
 
 def _list_sha256(source: Path, images: folder.ImageList) -> str:
@@ -163,12 +196,9 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     """
     entries = _journal_entries(growing, journal, list_sha256)
     size = growing.seek(0, os.SEEK_END)
-    # The records that were begun: they begin in the file, but the last one may not end in it.
-    kept = [entry for entry in entries if entry.offset < size]
-    end_of_kept = 0
-    if kept:
-        last_begun = kept.pop()
-        end_of_kept = last_begun.offset
+    begun = [entry for entry in entries if entry.offset < size]  # the journal may be ahead of the file
+    kept = begun[:-1]
+    end_of_kept = begun[-1].offset if begun else 0  # where the dropped record begins
     growing.truncate(end_of_kept)
     growing.seek(end_of_kept)
     with journal.open("w") as file:
@@ -279,7 +309,8 @@ def _pixels(size: folder.Size) -> int:
 def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> None:
     """Write a file of sizes: `more`, the width and height of the largest image, and the number of images.
 
-    `more` may be the content of an earlier file of sizes. Its own width, height and number of images are replaced.
+    `sizes` has the size of each image. `more` may be the content of an earlier file of sizes. Its own width, height and
+    number of images are replaced.
     """
     width, height = max(sizes, key=_pixels)
     content = more | {"width": width, "height": height, "images": len(sizes)}
@@ -287,81 +318,34 @@ def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> 
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Find the image of a part with the most pixels, and write its size to `<part>.sizes.json` in `source`.
+    """Write the width and height of a part's largest image, the one with the most pixels, to `<part>.sizes.json`.
 
-    Only the images' headers are decoded. If the file exists already, its other entries are kept, such as the SHA-256 of
-    the list that `pack` wrote. Returns the file's name and content as text.
+    The file is in `source`. If it exists already, its other entries are kept, such as the SHA-256 of the list that
+    `pack` wrote. Returns the file's name and content as text.
 
     Raises ValueError if the existing file is damaged, the images cannot be found, or one of them is not an image.
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
     images = data.find(source, part, recordio.MOST_CLASSES)  # any label that a record can hold is accepted
+    sizes = _sizes_of_images(images, part)
+    _write_sizes(file, sizes, earlier_content)  # finds the largest one
+    return f"{file}: {file.read_text().strip()}"
+
+
+def _sizes_of_images(images: folder.ImageList | Records, part: str) -> list[folder.Size]:
+    """Return the width and height of each image of a part, by the images' headers. A terminal shows the progress."""
     sizes: list[folder.Size] = []
     with ThreadPoolExecutor(READERS) as readers:
         for ids in _batches_with_progress(f"sizes {part}", len(images)):
             sizes += readers.map(lambda number: _size_of_sample(images, int(number)), ids)
-    _write_sizes(file, sizes, earlier_content)
-    return f"{file}: {file.read_text().strip()}"
+    return sizes
 
 
 def _batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
     """Yield the sample numbers from `done` to total - 1 in batches of AT_ONCE. A terminal shows a progress bar."""
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
         yield np.arange(start, min(start + AT_ONCE, total))
-
-
-def write_lists(source: Path, labels: Path | None) -> list[str]:
-    """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
-
-    `labels` is for a val/ without class folders, as ImageNet's: a file of lines `name label`. None means that val/ has
-    class folders, too. Returns a line of text for each list: its file and the number of its images.
-
-    Raises ValueError if a list exists already, a folder has no class folders, or an image has no label. Then no list is
-    written.
-    """
-    # Both lists are made before the first is written, so that an error leaves none behind.
-    contents: dict[str, bytes] = {}
-    for part in PARTS:
-        list_file = source / folder.LIST.format(part)
-        if list_file.exists():
-            raise ValueError(f"{list_file}: is there: remove it to write it anew from the class folders")
-        if part == "val" and labels is not None:
-            contents[part] = _flat_list(source / part, labels)
-        else:
-            images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
-            _print_warning(images.passed_over)
-            contents[part] = folder.list_text(images)
-
-    written = []
-    for part, text in contents.items():
-        list_file = source / folder.LIST.format(part)
-        list_file.write_bytes(text)
-        written.append(f"{list_file}: {text.count(NEWLINE)} images")
-    return written
-
-
-def _flat_list(image_folder: Path, labels: Path) -> bytes:
-    """Return the text of a list of the images in one folder, from a file `labels` with lines `name label`.
-
-    For the folder val: "x.JPEG 7" -> "val/x.JPEG 7", and "anything/x.JPEG 7" -> "val/x.JPEG 7".
-
-    Raises ValueError if there is no file `labels`, a line has no label, or a line names no file of the folder.
-    """
-    if not labels.is_file():
-        raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
-    existing_files = Folders(image_folder)
-    lines = []
-    for where, text in list_lines(labels):
-        parts = folder.LINE.fullmatch(text)
-        if parts is None:
-            raise ValueError(f"{where}: {text!r} has no label: write 'name label', the label a number from 0")
-        _, _, name = parts["path"].rpartition("/")
-        fault = existing_files.fault(name)
-        if fault:
-            raise ValueError(f"{where}: {image_folder / name} {fault}: restore it or remove the line")
-        lines.append(f"{image_folder.name}/{name} {int(parts['label'])}\n")
-    return os.fsencode("".join(lines))
 
 
 @one_line

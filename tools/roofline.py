@@ -98,14 +98,19 @@ class _Clocks:
         """Let the GPU compute an operator."""
         self.gpu_s += takes_s
 
-    def all_reduce(self, takes_s: float, *, on_computing_stream: bool) -> None:
-        """Sum gradients: the GPU waits for it if it is on the computing stream, else the link does it beside."""
+    def all_reduce_while_waiting(self, takes_s: float) -> None:
+        """Sum gradients, for which the GPU waits."""
         self.all_reduce_s += takes_s
-        if on_computing_stream:
-            self._wait(takes_s)
-        else:
-            # Its gradients are ready now: the program has it right after the operator that computes the last one.
-            self.link_s = max(self.link_s, self.gpu_s) + takes_s
+        self._wait(takes_s)
+
+    def all_reduce_beside(self, takes_s: float) -> None:
+        """Have the link sum gradients while the GPU goes on.
+
+        The gradients are ready now, because the program has their all-reduce right after the operator that computes the
+        last of them. The link begins once it has done the all-reduces before.
+        """
+        self.all_reduce_s += takes_s
+        self.link_s = max(self.link_s, self.gpu_s) + takes_s
 
     def wait_for_link(self) -> None:
         """Let the GPU wait until all all-reduces are done."""
@@ -120,24 +125,31 @@ class _Clocks:
 def step_time(
     operators: Operators, peak_names: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
 ) -> StepTime:
-    """Return the least time of a step, with its operators one after the other at the card's peaks.
+    """Return the least time of a step on a card, with its operators one after the other in their order.
 
-    A link sums gradients while the GPU computes. The optimizer waits for all sums. `peak_names` has the name of the
-    card's peak for each data type.
+    - An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. `peak_names` has
+      the name of the card's peak for each data type.
+    - An all-reduce of gradients goes over the link between `ranks` GPUs. The GPU waits for it if it is on the computing
+      stream; otherwise the GPU goes on meanwhile.
+    - The optimizer first waits for all all-reduces, because it needs the sums.
     """
     clocks = _Clocks()
     flops_s = 0.0
     bytes_s = 0.0
     optimizer_has_begun = False
-    for work, summed_bytes, on_computing_stream in operators:
-        if summed_bytes is not None:  # a gradient all-reduce
-            takes_s = _all_reduce_s(summed_bytes, ranks, link_bytes_per_s)
-            clocks.all_reduce(takes_s, on_computing_stream=on_computing_stream)
+    for operator in operators:
+        if operator.summed_bytes is not None:  # an all-reduce of gradients
+            takes_s = _all_reduce_s(operator.summed_bytes, ranks, link_bytes_per_s)
+            if operator.on_computing_stream:
+                clocks.all_reduce_while_waiting(takes_s)
+            else:
+                clocks.all_reduce_beside(takes_s)
             continue
-        if work.role & OPTIMIZE and not optimizer_has_begun:
+        is_of_optimizer = bool(operator.work.role & OPTIMIZE)
+        if is_of_optimizer and not optimizer_has_begun:
             optimizer_has_begun = True
             clocks.wait_for_link()
-        least = _operator_time(work, peak_names, card)
+        least = _operator_time(operator.work, peak_names, card)
         flops_s += least.flops_s
         bytes_s += least.bytes_s
         clocks.compute(max(least.flops_s, least.bytes_s))
@@ -150,19 +162,21 @@ def step_time(
 
 
 def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
-    """Return the name of the peak in `card.flops_per_s` at which each data type is computed: {"float32": "tf32"}.
+    """Return for each data type in which operators have FLOPs the name of the card's peak that limits them.
 
-    The data types are those of the operators with FLOPs. A peak has the name of its data type. With `tf32`, float32 is
-    computed at the peak "tf32" instead. Returns None if the card lacks one of the peaks.
+    The names are keys of `card.flops_per_s`. A peak has the name of its data type: {"float16": "float16"}. But with
+    `tf32`, float32 is limited by the peak "tf32": {"float32": "tf32"}.
+
+    Returns None if the card lacks one of the peaks.
     """
-    peak_names: dict[str, str] = {}
-    for operator in operators:
-        dtype = operator.work.dtype
-        if operator.work.flops:
-            is_in_tf32 = tf32 and dtype == "float32"
-            peak_names[dtype] = "tf32" if is_in_tf32 else dtype
-    card_has_all = card.flops_per_s.keys() >= set(peak_names.values())
-    return peak_names if card_has_all else None
+    dtypes = dict.fromkeys(operator.work.dtype for operator in operators if operator.work.flops)
+    peak_names = {dtype: dtype for dtype in dtypes}
+    if tf32 and "float32" in peak_names:
+        peak_names["float32"] = "tf32"
+    for peak_name in peak_names.values():
+        if peak_name not in card.flops_per_s:
+            return None
+    return peak_names
 
 
 def _operator_time(work: Work, peak_names: dict[str, str], card: Card) -> OperatorTime:
@@ -235,7 +249,17 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 
 
 def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
-    """Return the row of a number of GPUs: its step, and its weak-scaling efficiency against the step of one node."""
+    """Return the row of a number of GPUs, for JSON: the times of its step, and how well it scales from one node.
+
+    Each GPU keeps its batch (weak scaling), so perfect scaling leaves the time of a step as it is on one node.
+
+    - `step_time_s`: the step.
+    - `all_reduce_s`: all its all-reduces.
+    - `exposed_all_reduce_s`: the part of the step in which the GPU only waits for them; `exposed_share` is its share.
+    - `of_linear`: the step's time on one node over its time here; 1.0 is perfect.
+    - `of_linear_nothing_hidden`: the same ratio of the times that both steps would take if the GPU waited for every
+      all-reduce.
+    """
     return {
         "gpus": gpus,
         "nodes": gpus // GPUS_OF_A_NODE,
@@ -244,7 +268,7 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
         "exposed_all_reduce_s": step.exposed_s,
         "exposed_share": step.exposed_s / step.total_s,
         "of_linear": one_node.total_s / step.total_s,
-        "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,  # waiting for every all-reduce
+        "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,
     }
 
 

@@ -23,7 +23,7 @@ from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.record import Record, TooFewRunsError
 from scoring.report import render
-from scoring.report.build import build, read_findings
+from scoring.report.build import GivenLog, build, read_findings
 
 RULESET = "4.0.0"
 
@@ -60,8 +60,8 @@ def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str
     Quality is the result of a run's last evaluation. Both rows give the median and the range over the runs, or name the
     logs that lack the value.
 
-    The time's unit is "s (unverified)" if the result must say that MLCommons did not verify it, else "s". The score's
-    `standing` decides that; without a standing (None) the unit is "s".
+    The score's `standing` decides the unit of the time: "s (unverified)" if the result must say that MLCommons did not
+    verify it, else "s". Without a standing (None) the unit is "s".
     """
     last_qualities: list[float | None] = []  # one of each run
     for record in records:
@@ -69,13 +69,12 @@ def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str
         last_qualities.append(evaluations[-1].value if evaluations else None)
     workload = workloads.of_model(records[0].model)
     metric = "eval_accuracy" if workload is None else workload.metric
-    # "s (unverified)" if a result must say that MLCommons did not verify it.
-    seconds = "s" if job_score.standing is None else job_score.standing.unit("s")
+    quality = _median_and_range(records, last_qualities, template=f"{{:.4f}} {metric}", absent_thing="evaluation")
+
     times_s = [record.run_time_s for record in records]
-    return {
-        "quality": _median_and_range(records, last_qualities, template="{:.4f} " + metric, absent_thing="evaluation"),
-        "time to train": _median_and_range(records, times_s, template="{:.1f} " + seconds, absent_thing="end"),
-    }
+    time_unit = "s" if job_score.standing is None else job_score.standing.unit("s")
+    time_to_train = _median_and_range(records, times_s, template=f"{{:.1f}} {time_unit}", absent_thing="end")
+    return {"quality": quality, "time to train": time_to_train}
 
 
 def _data_wait(records: Sequence[Record]) -> str:
@@ -185,26 +184,29 @@ def _write_page(
 ) -> None:
     """Write the report of the runs as an HTML page to `page_file`.
 
-    The page shows the command `scoring report` with the arguments that make the page again. `logs` are paths whose
-    contents are already held in memory. `findings_file` has what the check of the logs found; it is None if the logs
-    were not checked.
+    The page shows the command `scoring report` with the arguments that make the page again. `records` are those of
+    `logs`. `findings_file` has what the check of the logs found; it is None if the logs were not checked.
     """
-    log_by_name = {str(log): log for log in logs}
-    report_arguments = list(log_by_name)
-    findings_by_file: dict[str, JsonObject] = {}
+    findings: dict[str, JsonObject] = {}  # {log: what the check found in it}
     if findings_file is not None:
-        findings_by_file = read_findings(str(findings_file), records)
-        report_arguments += ["--findings", str(findings_file)]
-    report_arguments += ["--html", str(page_file)]
-    report = build(
-        records,
-        protocol=None,  # the report's default
-        skip=None,  # the protocol's own number
-        findings_by_file=findings_by_file,
-        path_by_file=log_by_name,
-        folder_by_file={},  # the logs were given one by one, not as folders
-    )
-    page_file.write_text(render.html(render.page(report, report_arguments)), encoding="utf-8")
+        findings = read_findings(str(findings_file), records)
+    log_by_name = {str(log): log for log in logs}  # each log is a path that holds its content, read only once
+    given_logs = []
+    for record in records:
+        path = log_by_name.get(record.file, record.file)
+        given_logs.append(GivenLog(record=record, path=path, findings=findings.get(record.file)))
+    # The protocol is the report's default one, with its own number of dropped windows.
+    report = build(given_logs, protocol=None, skip=None)
+    arguments = _report_arguments(page_file, logs, findings_file)
+    page_file.write_text(render.html(render.page(report, arguments)), encoding="utf-8")
+
+
+def _report_arguments(page_file: Path, logs: Sequence[Path], findings_file: Path | None) -> list[str]:
+    """Return the arguments of `scoring report` that make a page of the logs: LOG... [--findings FILE] --html PAGE."""
+    names = dict.fromkeys(str(log) for log in logs)  # each name once
+    if findings_file is None:
+        return [*names, "--html", str(page_file)]
+    return [*names, "--findings", str(findings_file), "--html", str(page_file)]
 
 
 def main() -> int:

@@ -154,19 +154,11 @@ def state_of(run: Run) -> JsonObject:
 
 
 class View:
-    """Follows the newest run under a folder: each call of `look` reads only what is new."""
+    """Shows the newest run under a folder: each call of `look` reads only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._follow(None)
-
-    def _follow(self, log: Path | None) -> None:
-        """Forget everything read so far, and follow this log from its beginning. None: no log is known yet."""
-        self._log = log
-        self._run = Run()
-        self._valid_entries = 0  # events and header sections of this log
-        self._bytes_read: dict[Path, int] = {}  # of the log and of each telemetry file
-        self._last_samples: dict[Path, JsonObject] = {}  # the last sample of each node, by its telemetry file
+        self._followed: FollowedLog | None = None
 
     def look(self) -> JsonObject:
         """Read what is new in the newest log and in its nodes' telemetry, and return the state of the run.
@@ -176,28 +168,9 @@ class View:
         Raises ValueError if there is no log, or if the newest file is no training log.
         """
         newest = self._newest()
-        if self._log != newest:
-            self._follow(newest)
-        for entry in read_text(self._new_lines(newest)):
-            if not isinstance(entry, Problem):  # any file may have text that looks like a damaged event
-                self._valid_entries += 1
-            self._run.take(entry)
-        is_empty = self._valid_entries == 0
-        has_only_other_text = is_empty and self._bytes_read[newest] > 0
-        if has_only_other_text:
-            raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
-
-        nodes = self._look_at_nodes(newest)
-        return {"log": str(newest), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
-
-    def _look_at_nodes(self, log: Path) -> list[JsonObject]:
-        """Read what is new in the telemetry of a log's nodes, and return the last sample of each node."""
-        for path in log.parent.glob(f"{log.stem}.node*.telemetry.jsonl"):
-            new_lines = self._new_lines(path).splitlines()
-            if new_lines:
-                with contextlib.suppress(ValueError):  # a damaged line is skipped; the sample before it stays
-                    self._last_samples[path] = json.loads(new_lines[-1])
-        return [self._last_samples[path] for path in sorted(self._last_samples)]
+        if self._followed is None or self._followed.log != newest:
+            self._followed = FollowedLog(newest)
+        return self._followed.look()
 
     def _newest(self) -> Path:
         """Return the log below the folder that was written to last, or the one file that the user named instead.
@@ -208,6 +181,39 @@ class View:
         if not logs:
             raise ValueError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
         return max(logs, key=lambda path: path.stat().st_mtime)
+
+
+class FollowedLog:
+    """One log and the telemetry of its nodes, of which each call of `look` reads only what is new."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self._run = Run()  # what the events so far say
+        self._valid_entries = 0  # events and header sections so far
+        self._bytes_read: dict[Path, int] = {}  # of the log and of each telemetry file
+        self._last_samples: dict[Path, JsonObject] = {}  # the last sample of each node, by its telemetry file
+
+    def look(self) -> JsonObject:
+        """Read what is new, and return the state of the run; ValueError if the file is no training log."""
+        for entry in read_text(self._new_lines(self.log)):
+            if not isinstance(entry, Problem):  # any file may have text that looks like a damaged event
+                self._valid_entries += 1
+            self._run.take(entry)
+        is_empty = self._valid_entries == 0
+        has_only_other_text = is_empty and self._bytes_read[self.log] > 0
+        if has_only_other_text:
+            raise ValueError(f"{self.log}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
+        nodes = self._look_at_nodes()
+        return {"log": str(self.log), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
+
+    def _look_at_nodes(self) -> list[JsonObject]:
+        """Read what is new in the telemetry of the nodes, and return the last sample of each node."""
+        for path in self.log.parent.glob(f"{self.log.stem}.node*.telemetry.jsonl"):
+            new_lines = self._new_lines(path).splitlines()
+            if new_lines:
+                with contextlib.suppress(ValueError):  # a damaged line is skipped; the sample before it stays
+                    self._last_samples[path] = json.loads(new_lines[-1])
+        return [self._last_samples[path] for path in sorted(self._last_samples)]
 
     def _new_lines(self, path: Path) -> bytes:
         """Return the complete lines that a file got since the last look.

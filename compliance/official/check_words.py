@@ -15,7 +15,6 @@ _WORDS = (
     (r"is_integer\(v\['value'\] / ([\d.e-]+)\)", r"a multiple of \1"),
     (r"is_integer\(math\.log2\(v\['value'\] / ([\d.e-]+)\)\)", r"\1 times a power of two"),
     (r"ll\.timestamp - s\['first_init_start'\] < .+", "soon enough after the first init_start"),
-    (r"sorted\(s\['initialized_tensors'\]\) == .+", "each tensor of the reference model once"),
     (r"v\['value'\] == (.+)", r"equal to \1"),
     (r"v\['value'\] > (\S+)", r"above \1"),
     (r"v\['value'\] >= (\S+)", r"at least \1"),
@@ -27,14 +26,13 @@ _WORDS = (
 def in_words(node: ast.expr) -> str:
     """Return in words what an expression of a rule file wants. For instance:
 
-        v['value'] > 0                       -> above 0
         v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
-        v['value'] > 0 if s['x'] else True   -> above 0, where x
-        v['value'] in s['names']             -> value in names
+        v['value'] == 1 or v['value'] == 2   -> equal to 1 or equal to 2
         ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
+        v['value'] > 0 if s['x'] else True   -> above 0, where x
+        v['value'] > 0                       -> above 0
 
-    An expression that joins others is put into words part by part. Any other expression gets the words of its pattern
-    in _WORDS. If it has no pattern, like the fourth example, its text is returned without brackets around names.
+    An expression of one of the first four forms is put into words part by part.
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
@@ -42,15 +40,19 @@ def in_words(node: ast.expr) -> str:
         case ast.BoolOp(op=ast.Or(), values=values):
             return " or ".join(in_words(value) for value in values)
         case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):  # `|`, which some files write for `or`
-            # If the words of both sides begin with "metadata has", it is said once.
-            return f"{in_words(node.left)} or {in_words(node.right).removeprefix('metadata has ')}"
+            # The words of the left side say "metadata has" already.
+            right_words = in_words(node.right).removeprefix("metadata has ")
+            return f"{in_words(node.left)} or {right_words}"
         case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):
             return f"{in_words(body)}, where {in_words(test)}"
     return _words_for_text(ast.unparse(node))
 
 
 def _words_for_text(expression_text: str) -> str:
-    """Return the words of the first pattern in _WORDS that matches; else the text without brackets around names."""
+    """Return the words for the text of an expression, by the first pattern in _WORDS that matches.
+
+    If none matches, the text is returned with plain names: `v['value'] in s['names']` -> `value in names`.
+    """
     for pattern, words in _WORDS:
         match = re.fullmatch(pattern, expression_text)
         if match:

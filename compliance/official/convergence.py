@@ -9,7 +9,7 @@ its imports (numpy, scipy, pandas).
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from compliance.official import rounds, rule_files
@@ -83,7 +83,10 @@ class Convergence:
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
     """Return the reference points of a benchmark in a ruleset, such as 4.0.0, sorted by global batch.
 
-    Raises NoReferenceError if mlperf-logging has no such points, or if its rcp_checker cannot test the benchmark.
+    `all_points` has each point, and `points` those that rcp_checker compares a submission with.
+
+    Raises NoReferenceError if mlperf-logging has no points of the benchmark, or if its rcp_checker ends with an error
+    for it, because its table of runs lacks the benchmark.
     """
     tool = f"mlperf-logging {rule_files.VERSION}"
     try:
@@ -95,7 +98,7 @@ def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
         raise NoReferenceError(f"rcp_checker of {tool} knows no number of runs of {benchmark} and ends")
     submission = SubmissionRuns(runs=run_count, dropped=rounds.dropped_runs(benchmark))
     allowed_samples = _allowed_samples(benchmark, ruleset)
-    points = [_point_of_record(record, submission, allowed_samples) for record in records.values()]
+    points = [_point_of_record(record, submission.runs, allowed_samples) for record in records.values()]
     points.sort(key=lambda point: point.global_batch)
     return ReferenceSet(
         benchmark=benchmark,
@@ -103,7 +106,7 @@ def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
         unit=unit_of(benchmark, ruleset),
         runs=submission,
         all_points=tuple(points),
-        points=_points_kept_by_tool(points, submission),
+        points=_points_kept_by_tool(points),
     )
 
 
@@ -115,45 +118,62 @@ def unit_of(benchmark: str, ruleset: str) -> str:
 
 
 def against_reference(
-    values: Sequence[float], batch: int, reference: ReferenceSet, points: Sequence[ReferencePoint] | None = None
+    values: Sequence[float], batch: int, reference: ReferenceSet, points: Sequence[ReferencePoint]
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
     `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`;
-    NOT_CONVERGED for a run that did not. `points` replaces `reference.points`.
+    NOT_CONVERGED for a run that did not. `points` are those of `reference` that the runs may be compared with.
+
+    The test fails without a mean if
+
+    - more runs did not converge than are dropped as the slowest,
+    - no run is left after the fastest and the slowest were dropped, or
+    - no reference point is for this batch.
+
+    Otherwise `_judge_mean` decides by the mean of the runs that are left.
     """
-    dropped = reference.runs.dropped
+    dropped = reference.runs.dropped  # of the fastest, and of the slowest
     not_converged = [value for value in values if value >= NOT_CONVERGED]
     if len(not_converged) > dropped:
         allowed = "one run" if dropped == 1 else f"{dropped} runs"
         return Convergence(passed=False, reason=f"more than {allowed} did not converge")
-    kept = sorted(values)[dropped : len(values) - dropped]  # NOT_CONVERGED sorts last, so these runs are dropped
+    kept = _without_fastest_and_slowest(values, dropped)  # nor those that did not converge, which count as the slowest
     if not kept:
         least_runs = 2 * dropped + 1
         return Convergence(passed=False, reason=f"{len(values)} runs: no olympic mean of fewer than {least_runs}")
-    chosen = point_at(batch, reference.points if points is None else points, reference)
+    chosen = point_at(batch, points, reference)
     if chosen is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
+    return _judge_mean(_numpy_mean(kept), chosen)
 
-    return _judge_mean(_numpy_sum(kept) / len(kept), chosen)
+
+def _without_fastest_and_slowest(values: Sequence[float], dropped: int) -> list[float]:
+    """Return the values sorted, without the `dropped` smallest and as many largest ones."""
+    return sorted(values)[dropped : len(values) - dropped]
 
 
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
     """Return the outcome for `mean`, the mean epochs (or samples) with which the runs of a submission converged.
 
     - Below the least mean of the chosen reference point: it fails.
-    - From the least mean up to the point's mean: it passes, and `scaling` is above 1.
+    - From the least mean up to the point's mean: it passes. Its minutes are scaled up by the epochs that it saved, so
+      that a lucky draw of runs gains nothing: `scaling` is above 1.
     - From the point's mean on: it passes, and `scaling` is 1.
     """
     point = chosen.point
-    # This equals point.least but for rounding. We divide twice because rcp_checker stores the quotient.
-    max_speedup = point.mean / point.least
-    least_mean = point.mean / max_speedup
-    passed = mean >= least_mean
+    passed = mean >= _least_mean_as_stored(point)
+    is_faster_than_reference = mean < point.mean
     scaling = 1.0
-    if passed and mean < point.mean:
+    if passed and is_faster_than_reference:
         scaling = point.mean / mean
     return Convergence(passed=passed, reason=chosen.reason, mean=mean, point=point, scaling=scaling)
+
+
+def _least_mean_as_stored(point: ReferencePoint) -> float:
+    """Return the least mean of a point, rounded as in rcp_checker, which stores the quotient of the two means."""
+    max_speedup = point.mean / point.least
+    return point.mean / max_speedup
 
 
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
@@ -164,7 +184,8 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
     - `batch` is larger than that of each point: None.
     - A point has this batch: this point.
     - `batch` is smaller than that of each point: the first point.
-    - `batch` lies between those of two points: an interpolated point on the line between them.
+    - `batch` lies between those of two points: an interpolated point on the line between them. If the rules let a
+      result converge some samples earlier, its least mean is lowered by these, as that of each listed point is.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -175,10 +196,7 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
         return ChosenPoint(point=next_point, reason="reference point")
     if not lower:
         return ChosenPoint(point=next_point, reason=f"reference point of the least batch, {next_point.global_batch}")
-    between = _interpolated(batch, lower[-1], next_point, reference.runs)
-    # `least` of the listed points has the allowed samples deducted already, but that of an interpolated one has not.
-    allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
-    between = replace(between, least=between.least - allowed_samples)
+    between = _interpolated(batch, lower[-1], next_point, reference)
     return ChosenPoint(point=between, reason="interpolated reference point")
 
 
@@ -211,28 +229,27 @@ def _is_above_line(point: ReferencePoint, low: ReferencePoint, high: ReferencePo
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
     """Return how many samples earlier than by chance a result of the benchmark may converge; 0 for most benchmarks."""
-    since, samples = ALLOWED_SAMPLES.get(benchmark, ("", 0))
+    if benchmark not in ALLOWED_SAMPLES:
+        return 0
+    since, samples = ALLOWED_SAMPLES[benchmark]
     return samples if ruleset >= since else 0
 
 
-def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allowed_samples: int) -> ReferencePoint:
+def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
     - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs
-    - std: the standard deviation of all these runs
-    - least: the lowest mean with which the runs of a `submission` pass. Below it they are faster than chance explains.
-      If the rules let a result converge earlier, `allowed_samples` lowers it further. This is 0 for most benchmarks,
-      and above 0 only for a benchmark that counts samples, not epochs.
+    - std: the standard deviation of all these runs, as rcp_checker takes it
+    - least: the lowest mean with which a submission of `submission_runs` runs passes. It is `_least_mean`, less the
+      `allowed_samples` that the rules let a result of the benchmark converge earlier.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     values = sorted(record[unit])
     # As in rcp_checker, the record names the benchmark: its name may differ from that of the submission.
-    dropped = rounds.dropped_runs(record["Benchmark"])
-    kept = values[dropped : len(values) - dropped]
-    # The sums are added as numpy adds them, so that the figures equal rcp_checker's to the last digit.
-    mean = _numpy_sum(kept) / len(kept)
+    kept = _without_fastest_and_slowest(values, rounds.dropped_runs(record["Benchmark"]))
+    mean = _numpy_mean(kept)
     std = _numpy_std(values)
-    least = _least_mean(mean, std, reference_runs=len(kept), submission_runs=submission.runs)
+    least = _least_mean(mean, std, reference_runs=len(kept), submission_runs=submission_runs)
     return ReferencePoint(
         global_batch=record["BS"],
         mean=mean,
@@ -242,7 +259,7 @@ def _point_of_record(record: Mapping[str, Any], submission: SubmissionRuns, allo
     )
 
 
-def _points_kept_by_tool(points: Sequence[ReferencePoint], submission: SubmissionRuns) -> tuple[ReferencePoint, ...]:
+def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoint, ...]:
     """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
 
     - It drops points of a smaller batch than that of the point with the least mean.
@@ -253,24 +270,25 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint], submission: Submissio
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
     index = 1
     while index < len(kept) - 1:
-        on_line = _interpolated(kept[index].global_batch, kept[index - 1], kept[index + 1], submission)
-        if kept[index].mean > on_line.mean:
+        if _is_above_line(kept[index], kept[index - 1], kept[index + 1]):
             del kept[index]
         else:
             index += 1
     return tuple(kept)
 
 
-def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, submission: SubmissionRuns) -> ReferencePoint:
-    """Return the point at `batch` on the line from `low` to `high`.
+def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
+    """Return the point at `batch` on the line from `low` to `high`, two points of `reference`.
 
     Its least mean is computed from its own mean and standard deviation. As in rcp_checker, the reference counts as
     having twice as many runs as a submission.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
-    least = _least_mean(mean, std, reference_runs=submission.runs * 2, submission_runs=submission.runs)
-    return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least)
+    submission_runs = reference.runs.runs
+    least = _least_mean(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
+    allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
+    return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least - allowed_samples)
 
 
 def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high: float) -> float:
@@ -279,32 +297,52 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 
 
 def _least_mean(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
-    """Return the lowest mean of a submission that may differ from the reference's `mean` by chance alone.
+    """Return the lowest mean of a submission that is no faster than the reference could be by chance.
 
-    The means are compared by a one-sided Student's t-test with the standard deviation `std` for both. The search ends
-    at an interval of TOLERANCE, like rcp_checker's.
+    `mean` and `std` are those of the reference. It is the lowest mean m at which a one-sided t-test of m against `mean`
+    finds no difference, at a level of SIGNIFICANCE. The p-value of this test rises with m, so m is found by bisection
+    between 0 and `mean`, to an interval of TOLERANCE, like rcp_checker's.
     """
-    if std == 0:
+    if std == 0:  # then no mean below the reference's is chance
         return mean
-    # rcp_checker leaves out the fastest and the slowest run here, also for unet3d: its means leave out eight runs.
+    # rcp_checker takes two runs as dropped, the fastest and the slowest; also for unet3d, whose means leave out eight.
     counted_runs = submission_runs - 2
-    error = std * math.sqrt(1 / reference_runs + 1 / counted_runs)
-    degrees_of_freedom = reference_runs + counted_runs - 2
-    low = 0.0
-    high = mean
-    while high - low > TOLERANCE:
-        middle = (low + high) / 2
-        can_be_chance = t_cdf((middle - mean) / error, degrees_of_freedom) > SIGNIFICANCE
-        if can_be_chance:
-            high = middle
+    too_low = 0.0
+    high_enough = mean
+    while high_enough - too_low > TOLERANCE:
+        middle = (too_low + high_enough) / 2
+        p_value = _p_value_of_lower_mean(middle, mean, std, lower_count=counted_runs, reference_count=reference_runs)
+        if p_value > SIGNIFICANCE:
+            high_enough = middle
         else:
-            low = middle
-    return (low + high) / 2
+            too_low = middle
+    return (too_low + high_enough) / 2
+
+
+def _p_value_of_lower_mean(
+    lower_mean: float, mean: float, std: float, *, lower_count: int, reference_count: int
+) -> float:
+    """Return the chance that runs like the reference's have a mean as low as `lower_mean`, or lower.
+
+    This is a one-sided Student's t-test for two means, with one standard deviation `std` for both samples:
+
+        t = (lower_mean - mean) / (std * sqrt(1 / reference_count + 1 / lower_count))
+
+    with reference_count + lower_count - 2 degrees of freedom.
+    """
+    standard_error = std * math.sqrt(1 / reference_count + 1 / lower_count)
+    degrees_of_freedom = reference_count + lower_count - 2
+    return t_cdf((lower_mean - mean) / standard_error, degrees_of_freedom)
+
+
+def _numpy_mean(values: Sequence[float]) -> float:
+    """Return the mean, with the same digits as numpy.mean."""
+    return _numpy_sum(values) / len(values)
 
 
 def _numpy_std(values: Sequence[float]) -> float:
     """Return the standard deviation of the population, as numpy.std computes it."""
-    mean = _numpy_sum(values) / len(values)
+    mean = _numpy_mean(values)
     squares = [(value - mean) * (value - mean) for value in values]
     return math.sqrt(_numpy_sum(squares) / len(values))
 

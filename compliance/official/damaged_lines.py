@@ -5,9 +5,9 @@ ends with an error at the others, the unreadable lines.
 """
 
 import io
+import itertools
 import json
-import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,31 +26,22 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
     `ours` are the findings of our reader. At least one must be about a damaged line.
 
-    - If all are about damaged lines, and the official checker ends at one of these lines, nothing more is looked for.
-    - Otherwise the log is read a second time, as mlperf-logging's parser reads it. If `ours` has no error at any line
-      that the parser cannot read, an error at the first such line is added. The findings of the second reading are
-      added, too, if `ours` has no finding of the same rule.
+    - If all are about damaged lines, and the official checker ends at one of these lines, they are returned, marked.
+    - Otherwise the log is judged a second time, as mlperf-logging's parser reads it. What only this judgement finds is
+      returned, too: an unreadable line that `ours` has no error on, and broken rules that `ours` does not have.
     """
-    is_only_damage_found = all(_is_about_damage(finding) for finding in ours)
-    if is_only_damage_found:
-        marked_by_damage = _mark_by_damage_alone(path, ours)
-        if any(finding.official for finding in marked_by_damage):
-            return tuple(marked_by_damage)  # the official checker ends there, so the rest of the log changes nothing
-
-    # The findings and the unreadable lines of the second reading.
+    if all(_is_about_damage(finding) for finding in ours):
+        last_damaged_line = max(finding.line or 0 for finding in ours)
+        unreadable_lines = _unreadable_lines_up_to(last_damaged_line, path)
+        marked = [replace(finding, official=_is_damage_error_at(finding, unreadable_lines)) for finding in ours]
+        if any(finding.official for finding in marked):
+            return tuple(marked)  # the official checker ends there, so the rest of the log changes nothing
     second = _judge_as_parser_reads(path, ruleset)
-    marked = _mark_official(ours, second.unreadable_lines, broken_rules={finding.rule for finding in second.findings})
-
-    is_unreadable_line_named = any(_is_damage_error_at(finding, second.unreadable_lines) for finding in ours)
-    if second.unreadable_lines and not is_unreadable_line_named:
-        first_unreadable = min(second.unreadable_lines)
-        # A template: the new error has the rule and the words of this finding.
-        model = next(finding for finding in marked if _is_about_damage(finding))
-        marked.append(replace(model, severity="error", line=first_unreadable, official=True))
-
-    rules_of_ours = {finding.rule for finding in ours}
-    marked += [finding for finding in second.findings if finding.rule not in rules_of_ours]
-    return tuple(marked)
+    return (
+        *_mark_by_second_judgement(ours, second),
+        *_finding_on_unnamed_unreadable_line(ours, second.unreadable_lines),
+        *_findings_of_other_rules(second.findings, ours),
+    )
 
 
 class _SecondJudgement(NamedTuple):
@@ -64,65 +55,95 @@ def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     """Read a log as mlperf-logging's parser does, and judge it by the official rules."""
     collector = FindingCollector(ruleset.strict)
     judge = Judge(ruleset.version, collector)
-    unreadable_lines = _find_unreadable_lines(path, take_event=judge.take)
+    unreadable_lines = set()
+    for line in _lines_as_parser_reads(path):
+        if line.event is None:
+            unreadable_lines.add(line.number)
+        else:
+            judge.take(line.event)
     judge.finish()
     # The judge finds breaches of a few strict rules, too, such as exactly-once. These are left out.
     official = [finding for finding in collector.findings if finding.official]
     return _SecondJudgement(findings=official, unreadable_lines=unreadable_lines)
 
 
-def _mark_by_damage_alone(path: Path, damage: Sequence[Finding]) -> list[Finding]:
-    """Return findings about damaged lines, each marked by whether its line is unreadable for the official parser.
+def _mark_by_second_judgement(ours: Sequence[Finding], second: _SecondJudgement) -> list[Finding]:
+    """Return our findings with `official` set anew.
 
-    The log is read up to the last of these lines only.
+    It is true for an error about an unreadable line, and for a finding of a rule that the second judgement also names.
     """
-    last_line = max(finding.line or 0 for finding in damage)
-    unreadable_lines = _find_unreadable_lines(path, last_line=last_line)
-    return _mark_official(damage, unreadable_lines, broken_rules=frozenset())
-
-
-def _mark_official(findings: Iterable[Finding], unreadable_lines: set[int], broken_rules: Set[str]) -> list[Finding]:
-    """Return copies of the findings with `official` set anew.
-
-    It is true for an error about one of the `unreadable_lines`, and for a finding of one of the `broken_rules`.
-    """
+    broken_rules = {finding.rule for finding in second.findings}
     marked = []
-    for finding in findings:
-        is_official = _is_damage_error_at(finding, unreadable_lines) or finding.rule in broken_rules
+    for finding in ours:
+        is_official = _is_damage_error_at(finding, second.unreadable_lines) or finding.rule in broken_rules
         marked.append(replace(finding, official=is_official))
     return marked
 
 
-def _find_unreadable_lines(
-    path: Path, *, last_line: float = math.inf, take_event: Callable[[Event], None] | None = None
-) -> set[int]:
-    """Read a log as mlperf-logging's parser does, and return the numbers of the lines at which it ends with an error.
+def _finding_on_unnamed_unreadable_line(ours: Sequence[Finding], unreadable_lines: set[int]) -> list[Finding]:
+    """Return an official error about the first unreadable line; none if `ours` has an error about one of these lines.
 
-    Unlike that parser, this function reads on after such a line, up to `last_line`. It stops at a line of
-    _MOST_CHARACTERS or more, whose number is returned, too. `take_event` is called with each event that is read.
+    The error has the rule and the words of our first finding about damage.
     """
-    unreadable: set[int] = set()
+    is_one_named = any(_is_damage_error_at(finding, unreadable_lines) for finding in ours)
+    if not unreadable_lines or is_one_named:
+        return []
+    first_about_damage = next(finding for finding in ours if _is_about_damage(finding))
+    return [replace(first_about_damage, severity="error", line=min(unreadable_lines), official=True)]
+
+
+def _findings_of_other_rules(findings: Sequence[Finding], ours: Sequence[Finding]) -> list[Finding]:
+    """Return those of the findings whose rules are not the rules of `ours`."""
+    rules_of_ours = {finding.rule for finding in ours}
+    return [finding for finding in findings if finding.rule not in rules_of_ours]
+
+
+# --- lines as mlperf-logging's parser reads them ---
+
+
+class _ParsedLine(NamedTuple):
+    """A line that mlperf-logging's parser takes for an event. The event is None if the parser ends with an error."""
+
+    number: int
+    event: Event | None
+
+
+def _unreadable_lines_up_to(last_line: int, path: Path) -> set[int]:
+    """Return the numbers of the lines, up to `last_line`, at which mlperf-logging's parser ends with an error."""
+    unreadable_lines = set()
+    for line in _lines_as_parser_reads(path):
+        if line.number > last_line:
+            break
+        if line.event is None:
+            unreadable_lines.add(line.number)
+    return unreadable_lines
+
+
+def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
+    """Yield the lines of a log that mlperf-logging's parser takes for events.
+
+    Unlike that parser, this function goes on after a line that is no event. A line of _MOST_CHARACTERS or more has no
+    event either, and is the last that is read.
+    """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
-        number = 0
-        while number < last_line:
+        for number in itertools.count(1):
             line = stream.readline(_MOST_CHARACTERS)
             if not line:
-                break
-            number += 1
+                return
             if len(line) == _MOST_CHARACTERS:
-                unreadable.add(number)
-                break
-            if _TOKEN not in line:
-                continue
-            event_start = line.rfind(_TOKEN)  # the parser ignores what stands before the last token of a line
-            try:
-                event = _parse_event(line[event_start:].strip(), number)
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-                unreadable.add(number)
-                continue
-            if take_event is not None:
-                take_event(event)
-    return unreadable
+                yield _ParsedLine(number, None)
+                return
+            if _TOKEN in line:
+                event_start = line.rfind(_TOKEN)  # the parser ignores what stands before the last token of a line
+                yield _ParsedLine(number, _event_or_none(line[event_start:].strip(), number))
+
+
+def _event_or_none(text: str, line: int) -> Event | None:
+    """Return the event of a text; None if mlperf-logging's parser ends with an error at it."""
+    try:
+        return _parse_event(text, line)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
 
 
 def _is_about_damage(finding: Finding) -> bool:

@@ -1,24 +1,32 @@
 """The expressions and statements of mlperf-logging's rules, as functions. None of their text is executed.
 
 The text is parsed. Only the forms below are known; any other form is a SyntaxError.
+
+In a rule, `v` is the event and `s` the state. `ll.timestamp` is the event's time.
 """
 
 import ast
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+from runlog.reader import Event
+
+
+class Enqueued(NamedTuple):
+    """A rule file that is to be applied, too, and the event whose value named it."""
+
+    file: str
+    event: Event
 
 
 class State(dict[str, Any]):
-    """The state of one rule file: the names that its code sets, `s` in an expression, and the files that it enqueued.
-
-    `enqueued` has the name of each file, and the event whose code enqueued it.
-    """
+    """The state of one rule file, `s` in an expression: the names that its code sets, and the files it enqueued."""
 
     def __init__(self, items: Iterable[tuple[str, Any]] = ()) -> None:
         super().__init__(items)
-        self.enqueued: list[tuple[str, Any]] = []
+        self.enqueued: list[Enqueued] = []
 
 
 def is_integer(value: float) -> bool:
@@ -26,27 +34,26 @@ def is_integer(value: float) -> bool:
     return abs(round(value) - value) < 0.00001
 
 
-# A compiled expression or statement: a function of an event (None before the first and after the last) and the state.
-Code = Callable[[Any, State], Any]
+# A compiled expression computes a value from an event (None before the first and after the last) and the state.
+Expression = Callable[[Any, State], Any]
+# A compiled statement changes the state. It gets the same two arguments.
+Statement = Callable[[Any, State], None]
 
 
-def holds(code: Code, event: Any, state: State) -> bool:
+def holds(check: Expression, event: Event | None, state: State) -> bool:
     """Return whether a check is met. As in the official checker, a check that raises an exception is not met."""
     try:
-        return bool(code(event, state))
+        return bool(check(event, state))
     except Exception:  # noqa: BLE001  a log may hold anything
         return False
 
 
-def expression(text: str) -> Code:
-    """Return the function that computes an expression, such as `v['value'] > 0`, from an event and the state.
-
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
-    """
-    return _compile_expression(ast.parse(text.strip(), mode="eval").body)
+def parse_expression(text: str) -> ast.expr:
+    """Return the syntax tree of an expression, such as `v['value'] > 0`. Raises SyntaxError for any other text."""
+    return ast.parse(text.strip(), mode="eval").body
 
 
-def statements(text: str) -> list[Code]:
+def compile_statements(text: str) -> list[Statement]:
     """Return a function for each statement of a text, such as `s['seeds'] += 1`. It changes the state.
 
     Raises SyntaxError for a form that no rule of mlperf-logging has.
@@ -64,37 +71,34 @@ _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": is_integer},
-    **{"len": len, "float": float, "sorted": sorted},
+    **{"len": len, "float": float},
     **{"math.ceil": math.ceil, "math.floor": math.floor, "math.log2": math.log2},
 }
-_EVENT_AND_STATE: Mapping[str, Code] = {  # the expressions by which a rule refers to the event and the state
-    "s": lambda event, s: s,
-    "v": lambda event, s: {"value": event.value, "metadata": event.metadata},
-    "v['value']": lambda event, s: event.value,
-    "v['metadata']": lambda event, s: event.metadata,
-    "ll.timestamp": lambda event, s: float(event.time_ms),
-}
 
 
-def _compile_expression(node: ast.expr) -> Code:
-    """Compile an expression of a rule, such as `v['value'] > 0`, into a function of the event `v` and the state `s`.
+# --- expressions ---
+
+
+def compile_expression(node: ast.expr) -> Expression:
+    """Return the function that computes an expression, such as `v['value'] > 0`, from an event and the state.
+
+    Each form of expression has a function of its own, which compiles the parts of the expression by this one.
 
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
-    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-        compute_known = _EVENT_AND_STATE.get(ast.unparse(node))  # such as v['value']
-        if compute_known is not None:
-            return compute_known
     match node:
-        case ast.Constant(value=value):
-            return lambda event, s: value
-        case ast.Subscript(value=container, slice=index):
-            compute_table = _compile_expression(container)
-            compute_key = _compile_expression(index)
-            return lambda event, s: compute_table(event, s)[compute_key(event, s)]
-        case ast.List(elts=items):
-            parts = [_compile_expression(item) for item in items]
-            return lambda event, s: [part(event, s) for part in parts]
+        case ast.Name(id="v"):
+            return _fields_of_event
+        case ast.Name(id="s"):
+            return _state_itself
+        case ast.Attribute(value=ast.Name(id="ll"), attr="timestamp"):
+            return _time_of_event
+        case ast.Constant():
+            return _compile_constant(node)
+        case ast.List():
+            return _compile_list(node)
+        case ast.Subscript():
+            return _compile_subscript(node)
         case ast.UnaryOp():
             return _compile_unary(node)
         case ast.IfExp():
@@ -110,9 +114,43 @@ def _compile_expression(node: ast.expr) -> Code:
     raise SyntaxError
 
 
-def _compile_unary(node: ast.UnaryOp) -> Code:
+def _fields_of_event(event: Event, _state: State) -> dict[str, Any]:
+    """Compute `v`."""
+    return {"value": event.value, "metadata": event.metadata}
+
+
+def _state_itself(_event: Event | None, state: State) -> State:
+    """Compute `s`."""
+    return state
+
+
+def _time_of_event(event: Event, _state: State) -> float:
+    """Compute `ll.timestamp`, in milliseconds."""
+    return float(event.time_ms)
+
+
+def _compile_constant(node: ast.Constant) -> Expression:
+    """Compile a number, a text, True, False or None."""
+    value = node.value
+    return lambda event, s: value
+
+
+def _compile_list(node: ast.List) -> Expression:
+    """Compile `[X, Y, ...]` into a function of event and state."""
+    items = [compile_expression(item) for item in node.elts]
+    return lambda event, s: [compute_item(event, s) for compute_item in items]
+
+
+def _compile_subscript(node: ast.Subscript) -> Expression:
+    """Compile `X[KEY]`, such as `v['value']` or `s['seeds']`, into a function of event and state."""
+    compute_table = compile_expression(node.value)
+    compute_key = compile_expression(node.slice)
+    return lambda event, s: compute_table(event, s)[compute_key(event, s)]
+
+
+def _compile_unary(node: ast.UnaryOp) -> Expression:
     """Compile `not X` or `-X` into a function of event and state. Raises SyntaxError for another operator."""
-    compute = _compile_expression(node.operand)
+    compute = compile_expression(node.operand)
     if isinstance(node.op, ast.Not):
         return lambda event, s: not compute(event, s)
     if isinstance(node.op, ast.USub):
@@ -120,22 +158,22 @@ def _compile_unary(node: ast.UnaryOp) -> Code:
     raise SyntaxError
 
 
-def _compile_conditional(node: ast.IfExp) -> Code:
+def _compile_conditional(node: ast.IfExp) -> Expression:
     """Compile `X if TEST else Y` into a function of event and state."""
-    condition = _compile_expression(node.test)
-    if_true = _compile_expression(node.body)
-    if_false = _compile_expression(node.orelse)
+    condition = compile_expression(node.test)
+    if_true = compile_expression(node.body)
+    if_false = compile_expression(node.orelse)
     return lambda event, s: if_true(event, s) if condition(event, s) else if_false(event, s)
 
 
-def _compile_and_or(node: ast.BoolOp) -> Code:
+def _compile_and_or(node: ast.BoolOp) -> Expression:
     """Compile `X and Y` or `X or Y` into a function that gives True or False: no rule uses another value of `or`."""
-    terms = [_compile_expression(value) for value in node.values]
+    terms = [compile_expression(value) for value in node.values]
     all_or_any = all if isinstance(node.op, ast.And) else any
     return lambda event, s: all_or_any(term(event, s) for term in terms)
 
 
-def _compile_comparison(node: ast.Compare) -> Code:
+def _compile_comparison(node: ast.Compare) -> Expression:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
     A chain holds if each of its comparisons holds. As in Python, its operands are computed from left to right, up to
@@ -146,7 +184,7 @@ def _compile_comparison(node: ast.Compare) -> Code:
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise SyntaxError
     operators = [_COMPARISONS[type(op)] for op in node.ops]
-    operands = [_compile_expression(operand) for operand in (node.left, *node.comparators)]
+    operands = [compile_expression(operand) for operand in (node.left, *node.comparators)]
     if len(operators) == 1:  # nearly all comparisons: this is faster than the chain below
         [only_operator] = operators
         [left_operand, right_operand] = operands
@@ -164,7 +202,7 @@ def _compile_comparison(node: ast.Compare) -> Code:
     return chain
 
 
-def _compile_arithmetic(node: ast.BinOp) -> Code:
+def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
     Two rules keep an operation from taking all memory. The function raises TypeError if an operand is not a number: a
@@ -179,8 +217,8 @@ def _compile_arithmetic(node: ast.BinOp) -> Code:
     is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
     if compute is operator.pow and not is_exponent_a_float:
         raise SyntaxError  # the power of two whole numbers may have any number of digits, and so take all memory
-    left_operand = _compile_expression(node.left)
-    right_operand = _compile_expression(node.right)
+    left_operand = compile_expression(node.left)
+    right_operand = compile_expression(node.right)
 
     def operation(event: Any, s: State) -> Any:
         left = left_operand(event, s)
@@ -192,7 +230,7 @@ def _compile_arithmetic(node: ast.BinOp) -> Code:
     return operation
 
 
-def _compile_call(node: ast.Call) -> Code:
+def _compile_call(node: ast.Call) -> Expression:
     """Compile a call in a rule's expression into a function of an event and the state. Four forms are known:
 
     - `isinstance(X, int)`
@@ -206,54 +244,135 @@ def _compile_call(node: ast.Call) -> Code:
         raise SyntaxError
     match node:
         case ast.Call(func=ast.Name(id="isinstance"), args=[tested, ast.Name(id="int")]):
-            compute_value = _compile_expression(tested)
+            compute_value = compile_expression(tested)
             return lambda event, s: isinstance(compute_value(event, s), int)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="get"), args=[name]):
-            compute_value = _compile_expression(name)
+            compute_value = compile_expression(name)
             return lambda event, s: s.get(compute_value(event, s))
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
-            compute_value = _compile_expression(filled_in)
+            compute_value = compile_expression(filled_in)
             return lambda event, s: text.format(compute_value(event, s))
     function = _FUNCTIONS.get(ast.unparse(node.func))
     if function is None or not node.args:
         raise SyntaxError
-    arguments = [_compile_expression(argument) for argument in node.args]
+    arguments = [compile_expression(argument) for argument in node.args]
     return lambda event, s: function(*(argument(event, s) for argument in arguments))
 
 
-def _compile_statement(node: ast.stmt) -> Code:
-    """Compile a statement of a rule, such as `s['seeds'] += 1`, into a function that changes the state.
+# --- statements ---
 
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+
+def _compile_statement(node: ast.stmt) -> Statement:
+    """Return the function that carries out a statement of a rule, such as `s['seeds'] += 1`. Four forms are known:
+
+    - a call of `enqueue_config` or `s.update`
+    - `s[NAME] = VALUE`
+    - `s[NAME] += VALUE`, or another operation
+    - `if CONDITION: STATEMENTS`
+
+    Raises SyntaxError for any other form.
     """
     match node:
-        # enqueue_config(FILE)
-        case ast.Expr(value=ast.Call(func=ast.Name(id="enqueue_config"), args=[argument], keywords=[])):
-            compute_file = _compile_expression(argument)
-            return lambda event, s: s.enqueued.append((compute_file(event, s), event))
-        # s.update({NAME: VALUE})
-        case ast.Expr(
-            value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as new])
-        ):
-            # `{**table}` has the key None, which _compile_expression refuses.
-            keys = [_compile_expression(key) for key in new.keys]  # type: ignore[arg-type]
-            values = [_compile_expression(value) for value in new.values]
-            items = list(zip(keys, values, strict=True))
-            return lambda event, s: s.update({key(event, s): value(event, s) for key, value in items})
-        # s['name'] = VALUE
-        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))]):
-            compute_value = _compile_expression(node.value)
-            return lambda event, s: s.__setitem__(name, compute_value(event, s))
-        # s['name'] += [VALUE], or another operation on a number
-        case ast.AugAssign(target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))):
-            if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
-                compute_added = _compile_expression(node.value)
-                return lambda event, s: s[name].extend(compute_added(event, s))
-            compute_changed = _compile_arithmetic(ast.BinOp(node.target, node.op, node.value))
-            return lambda event, s: s.__setitem__(name, compute_changed(event, s))
-        # if CONDITION: STATEMENTS
-        case ast.If(test=test, body=body, orelse=[]):
-            condition = _compile_expression(test)
-            steps = [_compile_statement(step) for step in body]
-            return lambda event, s: [step(event, s) for step in steps] if condition(event, s) else None
+        case ast.Expr(value=ast.Call() as call):
+            return _compile_calling_statement(call)
+        case ast.Assign(targets=[target]):
+            return _assignment(_name_in_state(target), compile_expression(node.value))
+        case ast.AugAssign():
+            return _compile_change(node)
+        case ast.If():
+            return _compile_if(node)
     raise SyntaxError
+
+
+def _compile_calling_statement(call: ast.Call) -> Statement:
+    """Compile one of the two calls that are statements. Raises SyntaxError for any other call.
+
+    - `enqueue_config(FILE)`: the rule file named FILE is to be applied, too.
+    - `s.update({NAME: VALUE, ...})`: each name in the state is set to its value.
+    """
+    match call:
+        case ast.Call(func=ast.Name(id="enqueue_config"), args=[file], keywords=[]):
+            return _enqueueing(compile_expression(file))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as new], keywords=[]):
+            return _compile_update(new)
+    raise SyntaxError
+
+
+def _enqueueing(compute_file: Expression) -> Statement:
+    """Return the statement that enqueues the rule file whose name `compute_file` computes."""
+
+    def enqueue(event: Event, s: State) -> None:
+        s.enqueued.append(Enqueued(compute_file(event, s), event))
+
+    return enqueue
+
+
+def _compile_update(new: ast.Dict) -> Statement:
+    """Compile the update of the state by a table `{NAME: VALUE, ...}`, whose names are constant texts.
+
+    All values are computed before the first name is set. Raises SyntaxError if a name is not a constant text.
+    """
+    value_by_name: dict[str, Expression] = {}
+    for key, value in zip(new.keys, new.values, strict=True):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            raise SyntaxError
+        value_by_name[key.value] = compile_expression(value)
+
+    def update(event: Event | None, s: State) -> None:
+        s.update({name: compute_value(event, s) for name, compute_value in value_by_name.items()})
+
+    return update
+
+
+def _name_in_state(target: ast.expr) -> str:
+    """Return the name in `s['name']`. Raises SyntaxError if the expression has another form."""
+    match target:
+        case ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name)):
+            return name
+    raise SyntaxError
+
+
+def _assignment(name: str, compute_value: Expression) -> Statement:
+    """Return the statement that sets a name in the state to the value that `compute_value` computes."""
+
+    def assign(event: Event | None, s: State) -> None:
+        s[name] = compute_value(event, s)
+
+    return assign
+
+
+def _compile_change(node: ast.AugAssign) -> Statement:
+    """Compile a change of a name in the state. Raises SyntaxError for any other target.
+
+    - `s['tensors'] += [X]`: adds to the list.
+    - `s['seeds'] += 1`, or another operation of _ARITHMETIC: sets the name to the result.
+    """
+    name = _name_in_state(node.target)
+    if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
+        return _extension(name, compile_expression(node.value))
+    operation = ast.BinOp(left=node.target, op=node.op, right=node.value)
+    return _assignment(name, _compile_arithmetic(operation))
+
+
+def _extension(name: str, compute_added: Expression) -> Statement:
+    """Return the statement that adds the items of a computed list to the list that a name in the state has."""
+
+    def extend(event: Event | None, s: State) -> None:
+        s[name].extend(compute_added(event, s))
+
+    return extend
+
+
+def _compile_if(node: ast.If) -> Statement:
+    """Compile `if CONDITION: STATEMENTS`. Raises SyntaxError if there is an else."""
+    if node.orelse:
+        raise SyntaxError
+    condition = compile_expression(node.test)
+    steps = [_compile_statement(step) for step in node.body]
+
+    def run_if_met(event: Event | None, s: State) -> None:
+        if condition(event, s):
+            for step in steps:
+                step(event, s)
+
+    return run_if_met

@@ -5,7 +5,6 @@ needs no installed package and does not change with one. FCN-HRNetW18 is no benc
 the same language.
 """
 
-import ast
 import functools
 import json
 import re
@@ -14,13 +13,12 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import yaml
 
-from compliance.official.check_words import in_words
-from compliance.official.language import Code, expression, statements
+from compliance.official.checks import Check, KeyByStateName, WantedNames, read_check, read_wanted_names
+from compliance.official.language import Statement, compile_statements
 from runlog.json_types import JsonObject
 from runlog.workloads import WORKLOADS
 
@@ -30,55 +28,20 @@ WORKLOAD_RULESET = "4.0.0"
 VERSION = "4.1.68"  # of mlperf-logging
 ARCHIVE = RULES / f"mlperf_logging_{VERSION}.zip"
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
-_SORTED_CALL = re.compile(r"^sorted\((.*)\)$")
-_REQUIRED_COUNT = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
+_FIELDS_OF_KEY = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
 # By the CRC-32 of a known BEGIN of stable_diffusion, without comments: the metadata by which it joins metrics.
-_EVALUATION_FIELDS = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
+_JOINING_FIELDS = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 
 _Parsed = TypeVar("_Parsed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """An expression of a rule that must hold for an event, or at the end of a log.
+class RequiredCount:
+    """The number of events that a key must have: at least `least`, or exactly as many if `is_exact`."""
 
-    `aspect` is the part of an event or log that it looks at: value, metadata, order or time. `other_key` is the key
-    whose events set the state that it looks at; empty if it looks at no state. A check of order wants an event of
-    `other_key` before this event. If `must_come_first` is true, it wants this event before all events of `other_key`.
-    """
-
-    node: ast.expr
-    code: Code
-    aspect: str
-    other_key: str = ""
-    must_come_first: bool = False
-
-    @functools.cached_property
-    def words(self) -> str:
-        """Return in words what the check asks for, such as `above 0` or `after run_start`."""
-        if self.aspect != "order":
-            return in_words(self.node)
-        return f"{'before' if self.must_come_first else 'after'} {self.other_key}"
-
-    @functools.cached_property
-    def sides(self) -> list[Code]:
-        """Return functions that compute the sides of the check's comparison; empty if it is not a comparison.
-
-            v['value'] == 5                   -> functions that return the event's value, and 5
-            sorted(s['names']) == ['a', 'b']  -> functions that return s['names'] as it is, and ['a', 'b']
-
-        `sorted` is dropped. It would raise an exception for a list of texts and numbers, and the caller only wants to
-        show the list.
-        """
-        if not isinstance(self.node, ast.Compare):
-            return []
-        functions = []
-        for side in (self.node.left, *self.node.comparators):
-            # `sorted` would raise an exception for a list of texts and numbers, and the caller only shows the list.
-            text_without_sorted = _SORTED_CALL.sub(r"\1", ast.unparse(side))
-            functions.append(expression(text_without_sorted))
-        return functions
+    least: int
+    is_exact: bool = False
+    alternative_key: str | None = None  # an event of this key will do, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,24 +53,25 @@ class Rule:
     """
 
     key: str
-    required: str  # the rule file's word for the number of events
-    least: int  # number of events
-    alternative_key: str | None  # the key that may take this one's place, by AT_LEAST_ONE_OR
+    required: RequiredCount
     checks: Sequence[Check]
     first_check: Check | None
     any_check: Check | None
-    code_after_checks: Sequence[Code]
+    code_after_checks: Sequence[Statement]
 
     @property
     def count_in_words(self) -> str:
         """Return in words how many events there must be; empty if any number will do."""
-        if self.required == "EXACTLY_ONE":
+        required = self.required
+        if required.is_exact:
             return f"exactly one {self.key}"
-        if self.alternative_key:
-            return f"at least one {self.key} or {self.alternative_key}"
-        if not self.least:
+        if required.alternative_key is not None:
+            return f"at least one {self.key} or {required.alternative_key}"
+        if required.least == 0:
             return ""
-        return f"at least {'one' if self.least == 1 else self.least} {self.key}"
+        if required.least == 1:
+            return f"at least one {self.key}"
+        return f"at least {required.least} {self.key}"
 
     def describe(self) -> str:
         """Return in words what the rule asks for, such as `exactly one seed; a whole number`."""
@@ -122,13 +86,16 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFile:
-    """The rules of one file by their keys. `begin` runs before the first event, `end` is checked after the last."""
+    """The rules of one file by their keys.
+
+    `begin` runs before the first event. `wanted_names` are looked at after the last one.
+    """
 
     name: str
     rules: Mapping[str, Rule]
-    begin: Sequence[Code]
-    end: Sequence[Check]
-    evaluation_field: str  # metadata that the metrics of one evaluation share; empty: metrics are not joined
+    begin: Sequence[Statement]
+    wanted_names: Sequence[WantedNames]
+    joining_field: str | None  # metadata by which the metrics of an evaluation are joined; None: they are not joined
 
     @property
     def source(self) -> str:
@@ -200,11 +167,6 @@ def reference_points(file: str, version: str) -> JsonObject:
     return dict(json.loads(_archive().read(f"rcp_checker/training_{version}/{file}")))
 
 
-def archived_names() -> list[str]:
-    """Return the paths within mlperf-logging's package of the files that the archive holds."""
-    return _archive().namelist()
-
-
 def archived(name: str) -> str:
     """Return the text of a file of mlperf-logging by its path in the package. Raises KeyError for another path."""
     return _archive().read(name).decode()
@@ -219,14 +181,16 @@ def text_of(name: str) -> str:
 
     Raises KeyError if there is none.
     """
-    ours = RULES / name
-    if ours.is_file():
-        return ours.read_text("utf-8")
+    file_of_ours = RULES / name
+    if file_of_ours.is_file():
+        return file_of_ours.read_text("utf-8")
     path_in_archive = f"compliance_checker/{name}"
-    if path_in_archive not in _archive().namelist() and name in _names_of_workloads():
+    if path_in_archive in _archive().namelist():
+        return archived(path_in_archive)
+    if name in _names_of_workloads():  # such as training_4.0.0/open_my_workload.yaml
         benchmark = name.partition("/open_")[2].removesuffix(".yaml")
         return WORKLOAD_RULES.read_text("utf-8").replace("BENCHMARK", benchmark)
-    return _archive().read(path_in_archive).decode()
+    raise KeyError(name)
 
 
 def files(version: str) -> list[str]:
@@ -234,88 +198,138 @@ def files(version: str) -> list[str]:
     return sorted(name for name in names() if name.startswith(f"training_{version}/"))
 
 
+# --- reading a file ---
+
+
 @functools.cache
 def load(name: str) -> RuleFile:
     """Read the rule file `name`, such as training_4.0.0/common.yaml.
 
-    KEY blocks are the rules of one key each. BEGIN is the code before the first event, and END has the checks after the
-    last one. `evaluation_field` is the metadata field by whose values stable_diffusion joins its metrics; empty for
-    other benchmarks.
+    A file consists of blocks of three kinds:
+
+    - KEY: the rule of one key.
+    - BEGIN: the code that runs before the first event.
+    - END: what is checked after the last event, the names that the events of a key must list.
 
     Raises ValueError for any other block or field, and if a rule refers to a key that has no rule.
     """
     rules: dict[str, Rule] = {}
-    begin: Sequence[Code] = ()
-    end: Sequence[Check] = ()
-    evaluation_field = ""
+    begin = _Begin(statements=(), joining_field=None)
+    wanted_names: Sequence[WantedNames] = ()
     blocks = _blocks(name)
     key_by_state_name = _keys_that_set_state(blocks)
-    for kind, fields in blocks:
-        key = fields.get("NAME", kind)
-        if kind == "KEY" and fields.keys() <= _FIELDS:
-            rules[key] = _rule_of_block(name, fields, key_by_state_name)
-        elif kind == "BEGIN" and fields.keys() == {"CODE"}:
-            # We cannot run the BEGIN of stable_diffusion, which joins metrics. `evaluation_field` is kept in its place.
-            evaluation_field = _field_that_joins_metrics(fields["CODE"])
-            if not evaluation_field:
-                begin = _parsed(statements, fields["CODE"], name, key)
-        elif kind == "END" and fields.keys() == {"CHECK"}:
-            end = _checks(name, key, fields["CHECK"], key_by_state_name)
+    for block in blocks:
+        if block.kind == "KEY":
+            rules[block.title] = _read_rule(block, key_by_state_name)
+        elif block.kind == "BEGIN":
+            begin = _read_begin(block)
         else:
-            raise ValueError(f"{name}: {key}: no meaning for {fields!r:.200}")
+            wanted_names = _read_end(block, key_by_state_name)
     _check_alternative_keys(name, rules)
-    return RuleFile(name=name, rules=rules, begin=begin, end=end, evaluation_field=evaluation_field)
+    return RuleFile(
+        name=name,
+        rules=rules,
+        begin=begin.statements,
+        wanted_names=wanted_names,
+        joining_field=begin.joining_field,
+    )
 
 
 def _check_alternative_keys(name: str, rules: Mapping[str, Rule]) -> None:
     """Raise ValueError if a rule of the file `name` has an alternative key without a rule."""
-    unknown = {rule.alternative_key for rule in rules.values() if rule.alternative_key} - rules.keys()
+    alternative_keys = {rule.required.alternative_key for rule in rules.values()}
+    unknown = [key for key in alternative_keys if key is not None and key not in rules]
     if unknown:
         raise ValueError(f"{name}: AT_LEAST_ONE_OR of {', '.join(unknown)}, which the file does not name")
 
 
-def _blocks(name: str) -> list[tuple[str, JsonObject]]:
-    """Return the blocks of a rule file, each as its kind and its fields."""
-    blocks = yaml.load(text_of(name), Loader=_LOADER) or ()  # noqa: S506  it makes texts, lists and tables alone
-    return [next(iter(block.items())) for block in blocks]
+class _Block(NamedTuple):
+    """A block of a rule file: its kind (KEY, BEGIN or END) and its fields."""
+
+    file: str
+    kind: str
+    fields: JsonObject
+
+    @property
+    def title(self) -> str:
+        """Return the key that the block is about; its kind if it is about none."""
+        return str(self.fields.get("NAME", self.kind))
+
+    def error(self, text: object) -> ValueError:
+        """Return the error that a text in the block, or the block itself, has no meaning that is known."""
+        return ValueError(f"{self.file}: {self.title}: no meaning for {text!r:.200}")
+
+    def parsed(self, parse: Callable[[str], _Parsed], text: str) -> _Parsed:
+        """Return the result of `parse`, called with a text of the block. Raises ValueError if its form is not known."""
+        try:
+            return parse(text)
+        except SyntaxError:
+            reason = f"mlperf-logging {VERSION} has no such form"
+            raise ValueError(f"{self.file}: {self.title}: no meaning for {text.strip()!r}; {reason}") from None
 
 
-def _keys_that_set_state(blocks: Sequence[tuple[str, JsonObject]]) -> dict[str, str]:
+def _blocks(name: str) -> list[_Block]:
+    """Return the blocks of a rule file. Raises ValueError for a block of another kind, or with other fields."""
+    blocks = []
+    for table in yaml.load(text_of(name), Loader=_LOADER) or ():  # noqa: S506  it makes texts, lists and tables alone
+        [(kind, fields)] = table.items()
+        block = _Block(name, kind, fields)
+        is_key = kind == "KEY" and fields.keys() <= _FIELDS_OF_KEY
+        is_begin = kind == "BEGIN" and fields.keys() == {"CODE"}
+        is_end = kind == "END" and fields.keys() == {"CHECK"}
+        if not (is_key or is_begin or is_end):
+            raise block.error(fields)
+        blocks.append(block)
+    return blocks
+
+
+def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
     """Return for each name in the state, such as `run_started`, the key whose events set it or add to it.
 
     If the code of several keys sets a name, the last of these keys counts.
     """
     key_by_state_name = {}
-    for _, fields in blocks:
-        for state_name in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", fields.get("POST", "")):
-            key_by_state_name[state_name] = fields["NAME"]
+    for block in blocks:
+        for state_name in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", block.fields.get("POST", "")):
+            key_by_state_name[state_name] = block.title
     return key_by_state_name
 
 
-def _field_that_joins_metrics(code: str) -> str:
-    """Return the metadata by which the code of a BEGIN joins the metrics of an evaluation; empty for other code."""
-    lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
-    text = "\n".join(line for line in lines if line)
-    return _EVALUATION_FIELDS.get(zlib.crc32(text.encode()), "")
+class _Begin(NamedTuple):
+    """The work before the first event: statements to run, or metrics to join by a metadata field."""
+
+    statements: Sequence[Statement]
+    joining_field: str | None
 
 
-def _parsed(parse: Callable[[str], _Parsed], text: str, name: str, key: str) -> _Parsed:
-    """Return the result of `parse`, called with a text in the block `key` of the rule file `name`.
+def _read_begin(block: _Block) -> _Begin:
+    """Return what a BEGIN block does.
 
-    Raises ValueError if `parse` does not know the form of the text.
+    - The code of stable_diffusion joins the metrics of an evaluation. It is Python that we do not run: we know it by
+      its checksum, and join the metrics ourselves.
+    - Any other code sets names in the state.
     """
-    try:
-        return parse(text)
-    except SyntaxError:
-        reason = f"mlperf-logging {VERSION} has no such form"
-        raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {reason}") from None
+    code: str = block.fields["CODE"]
+    lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
+    code_without_comments = "\n".join(line for line in lines if line)
+    joining_field = _JOINING_FIELDS.get(zlib.crc32(code_without_comments.encode()))
+    if joining_field is not None:
+        return _Begin(statements=(), joining_field=joining_field)
+    return _Begin(statements=block.parsed(compile_statements, code), joining_field=None)
 
 
-def _rule_of_block(name: str, fields: JsonObject, key_by_state_name: Mapping[str, str]) -> Rule:
-    """Return the rule in the `fields` of a KEY block of the rule file `name`:
+def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
+    """Return the lists of names that an END block checks."""
+
+    read = functools.partial(read_wanted_names, key_by_state_name=key_by_state_name)
+    return [block.parsed(read, text) for text in _as_list(block.fields["CHECK"])]
+
+
+def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
+    """Return the rule in a KEY block. Its fields are:
 
     - NAME: the key.
-    - REQ: the number of its events, as `_least_count` explains it. OPTIONAL if the field is missing.
+    - REQ: the number of its events, as `_read_required_count` explains it. OPTIONAL if the field is missing.
     - CHECK: the checks of each event.
     - FIRST_CHECK: the check of the first event.
     - ATLEAST_ONE_CHECK: the check that at least one event must meet.
@@ -324,88 +338,52 @@ def _rule_of_block(name: str, fields: JsonObject, key_by_state_name: Mapping[str
     `key_by_state_name` has for each name in the state the key whose events set it. Raises ValueError for a text whose
     form is not known.
     """
-    key = fields["NAME"]
-    required = fields.get("REQ", "OPTIONAL")
-    match = _REQUIRED_COUNT.fullmatch(required)
-    if not match:
-        raise ValueError(f"{name}: {key}: no meaning for {required!r}")
-    number, alternative_key = match.groups()  # None if REQ does not have them
-    checks = _checks(name, key, fields.get("CHECK", []), key_by_state_name)
-    first_checks = _checks(name, key, fields.get("FIRST_CHECK", []), key_by_state_name)
-    any_checks = _checks(name, key, fields.get("ATLEAST_ONE_CHECK", []), key_by_state_name)
+
+    read = functools.partial(read_check, key_by_state_name=key_by_state_name)
     return Rule(
-        key=key,
-        required=required,
-        least=_least_count(required, number),
-        alternative_key=alternative_key,
-        checks=checks,
-        first_check=first_checks[0] if first_checks else None,  # no rule file has several of them
-        any_check=any_checks[0] if any_checks else None,
-        code_after_checks=_parsed(statements, fields.get("POST", ""), name, key),
+        key=block.title,
+        required=_read_required_count(block),
+        checks=[block.parsed(read, text) for text in _as_list(block.fields.get("CHECK", []))],
+        first_check=_check_or_none(block, "FIRST_CHECK", read),
+        any_check=_check_or_none(block, "ATLEAST_ONE_CHECK", read),
+        code_after_checks=block.parsed(compile_statements, block.fields.get("POST", "")),
     )
 
 
-def _least_count(required: str, number: str | None) -> int:
-    """Return the least number of events of a key. `required` is the REQ of its rule, and `number` the number in it.
+def _check_or_none(block: _Block, field: str, read: Callable[[str], Check]) -> Check | None:
+    """Return the check in a field that has the text of one check; None if the block lacks the field."""
+    if field not in block.fields:
+        return None
+    return block.parsed(read, block.fields[field])
 
-    EXACTLY_ONE, AT_LEAST_ONE   -> 1
-    AT_LEAST(3)                 -> 3
-    OPTIONAL                    -> 0
-    AT_LEAST_ONE_OR(other_key)  -> 0, because an event of the other key will do as well
+
+def _as_list(texts: str | list[str]) -> list[str]:
+    """Return the texts of a field, which holds one text or a list of them."""
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _read_required_count(block: _Block) -> RequiredCount:
+    """Return the number of events that the field REQ of a KEY block asks for:
+
+    - EXACTLY_ONE: exactly 1.
+    - AT_LEAST_ONE: 1 or more.
+    - AT_LEAST(3): 3 or more.
+    - AT_LEAST_ONE_OR(KEY): 1 or more, or any number if there is an event of KEY. `least` is 0.
+    - OPTIONAL, or no field: any number.
+
+    Raises ValueError for another text.
     """
-    if required in ("EXACTLY_ONE", "AT_LEAST_ONE"):
-        return 1
-    return int(number or 0)
-
-
-def _checks(name: str, key: str, texts: str | list[str], key_by_state_name: Mapping[str, str]) -> list[Check]:
-    """Return the checks of a field, which holds one text or a list of them. The arguments are as for `read_check`."""
-    if isinstance(texts, str):
-        texts = [texts]
-    return [read_check(name, key, text, key_by_state_name) for text in texts]
-
-
-# --- checks ---
-
-
-def read_check(name: str, key: str, text: str, key_by_state_name: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Parse `text`, the code of a check that the rule file `name` makes of the events of `key`.
-
-    In the text, `v` is the event and `s` the state. `key_by_state_name` has for each name in the state the key
-    whose events set it. For instance, if the events of run_start set `run_started`:
-
-        s['run_started']      -> a check of order: this event comes after a run_start
-        not s['run_started']  -> a check of order: this event comes before any run_start
-        v['value'] > 0        -> a check of the value
-        'file' in v['metadata'] -> a check of the metadata
-        ll.timestamp < 9      -> a check of the time
-
-    Raises ValueError if the form of the text is not known.
-    """
-    code = _parsed(expression, text, name, key)  # `expression` is the function that compiles the text
-    node = ast.parse(text.strip(), mode="eval").body
-    normal_text = ast.unparse(node)  # the expression with single quotes and normal blanks
-
-    other_key = _key_that_sets_state(normal_text, key_by_state_name)
-    order = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)  # only a name of the state
-    if other_key and order:
-        must_come_first = order["negation"] is not None  # before the events of `other_key`
-        return Check(node=node, code=code, aspect="order", other_key=other_key, must_come_first=must_come_first)
-    return Check(node=node, code=code, aspect=_aspect(normal_text), other_key=other_key)
-
-
-def _key_that_sets_state(expression_text: str, key_by_state_name: Mapping[str, str]) -> str:
-    """Return the key whose events set the first known name of the state in an expression; empty if there is none."""
-    for state_name in re.findall(r"s\['(\w+)'\]", expression_text):
-        if state_name in key_by_state_name:
-            return key_by_state_name[state_name]
-    return ""
-
-
-def _aspect(expression_text: str) -> str:
-    """Return the part of an event that an expression looks at: time, metadata or value."""
-    if "ll.timestamp" in expression_text:
-        return "time"
-    if "v['metadata']" in expression_text:
-        return "metadata"
-    return "value"
+    text = block.fields.get("REQ", "OPTIONAL")
+    if text == "EXACTLY_ONE":
+        return RequiredCount(least=1, is_exact=True)
+    if text == "AT_LEAST_ONE":
+        return RequiredCount(least=1)
+    if text == "OPTIONAL":
+        return RequiredCount(least=0)
+    at_least = re.fullmatch(r"AT_LEAST\((\d+)\)", text)
+    if at_least:
+        return RequiredCount(least=int(at_least[1]))
+    at_least_one_or = re.fullmatch(r"AT_LEAST_ONE_OR\((\w+)\)", text)
+    if at_least_one_or:
+        return RequiredCount(least=0, alternative_key=at_least_one_or[1])
+    raise block.error(text)

@@ -17,7 +17,6 @@ from runlog.text import printable
 _EVALUATION_KEYS = (schema.EVAL_ACCURACY.key, "eval_error")
 _MOST_FID = 90.0  # rcp_checker: the target of stable_diffusion
 _LEAST_CLIP = 0.15
-_STABLE_DIFFUSION_COUNTS = {"3.1.0": "step_num"}  # the metadata that counts the training; later samples_count
 _EPOCH_DECIMALS = 3  # rcp_checker rounds so
 
 
@@ -35,7 +34,8 @@ class ToolReader:
     """Reads the events of one log: `take` each of them in their order, then ask for the `result`."""
 
     def __init__(self, ruleset: str) -> None:
-        self._ruleset = ruleset
+        # The metadata by which stable_diffusion says how far the training was at an evaluation.
+        self._metric_count_field = "step_num" if ruleset == "3.1.0" else "samples_count"
         self._benchmark: object = None
         self._batch: Any = None
         self._last_trained: float | None = None  # the epochs or samples trained by the last evaluation
@@ -49,16 +49,17 @@ class ToolReader:
     def take(self, event: Event) -> None:
         """Read the next event as result_summarizer and rcp_checker do.
 
-        rcp_checker ends at its first error. This error is kept as `problem`, such as "line 7: run_stop without
-        'status'". Later events then only give times, which result_summarizer reads.
+        result_summarizer reads the time of each event. rcp_checker reads the rest, up to the first event at which it
+        ends with an error. This error is kept as the `problem` of the log, which names the event and what it lacks,
+        such as "line 7: run_stop without 'status'". If a value is bad, the text of the error takes the place of what is
+        lacking.
         """
         self._read_time(event)
-        if self._problem:
+        if self._problem:  # rcp_checker has ended
             return
         try:
             self._read_convergence(event)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            # A KeyError names the missing field. The other errors, of bad values, are quoted in the same place.
             self._problem = f"line {event.line}: {event.key} without {printable(str(error), 80)}"
 
     def result(self) -> ToolReading:
@@ -87,49 +88,56 @@ class ToolReader:
             self._batch = event.value
         elif event.key == schema.SUBMISSION_BENCHMARK.key:
             self._benchmark = event.value
+        elif event.key in _EVALUATION_KEYS and self._benchmark == STABLE_DIFFUSION:
+            self._read_metric(event)
         elif event.key in _EVALUATION_KEYS:
-            self._read_evaluation(event)
+            self._last_trained = self._trained_at(event)
         elif event.key == schema.RUN_STOP.key:
-            self._read_stop(event)
+            self._to_target = self._trained_to_target(event)
 
-    def _read_evaluation(self, event: Event) -> None:
-        """Keep what an evaluation states.
+    def _read_metric(self, evaluation: Event) -> None:
+        """Keep a metric of stable_diffusion, which logs each metric of an evaluation in an event of its own."""
+        metrics = self._metrics_by_count[evaluation.metadata[self._metric_count_field]]
+        metrics[evaluation.metadata["metric"]] = evaluation.value
 
-        - stable_diffusion, which logs each metric in an event of its own: the metric, by the samples (or steps) trained
-        - a benchmark that counts samples: the samples trained
-        - any other benchmark: the epochs trained
+    def _trained_at(self, evaluation: Event) -> float:
+        """Return how far the training was at an evaluation: the samples if the benchmark counts these, else the epochs.
+
+        Raises KeyError if the event does not say it, and TypeError if its epoch is no number.
         """
-        if self._benchmark == STABLE_DIFFUSION:
-            count_field = _STABLE_DIFFUSION_COUNTS.get(self._ruleset, "samples_count")
-            metrics = self._metrics_by_count[event.metadata[count_field]]
-            metrics[event.metadata["metric"]] = event.value
-        elif self._benchmark in convergence.COUNTED_IN_SAMPLES:
-            self._last_trained = event.metadata["samples_count"]
-        else:
-            self._last_trained = round(event.metadata["epoch_num"], _EPOCH_DECIMALS)
+        if self._benchmark in convergence.COUNTED_IN_SAMPLES:
+            samples: float = evaluation.metadata["samples_count"]
+            return samples
+        epochs: float = round(evaluation.metadata["epoch_num"], _EPOCH_DECIMALS)
+        return epochs
 
-    def _read_stop(self, event: Event) -> None:
-        """Decide at run_stop how many epochs or samples the run needed to reach the target.
+    def _trained_to_target(self, stop: Event) -> float:
+        """Return how many epochs or samples the run needed to reach the target, by its run_stop.
 
         - The status is not success: NOT_CONVERGED.
         - stable_diffusion: the samples (or steps) of the earliest evaluation whose metrics reach the target.
-        - Any other benchmark: the epochs or samples that the last evaluation states.
+        - Any other benchmark: the epochs or samples of the last evaluation.
 
-        Raises KeyError if the event has no status, if there was no evaluation, or if an evaluation lacks a metric, and
-        ValueError if no evaluation of stable_diffusion reaches the target. rcp_checker fails in these cases, too.
+        Raises KeyError if the event has no status, or if there was no evaluation. rcp_checker fails then, too.
         """
-        if event.metadata["status"] != "success":  # raises the KeyError of an event without a status
-            self._to_target = NOT_CONVERGED
-            return
+        if stop.metadata["status"] != "success":
+            return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
-            counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
-            # The earliest evaluation at the target counts as the last one. An empty list raises the ValueError.
-            self._last_trained = min(counts_at_target)
+            return self._earliest_at_target()
         if self._last_trained is None:
-            # `take` makes a `problem` of it: "line 7: run_stop without 'an evaluation before it'".
-            raise KeyError("an evaluation before it")
-        self._to_target = self._last_trained
+            raise KeyError("an evaluation before it")  # `take` makes "run_stop without 'an evaluation before it'" of it
+        return self._last_trained
+
+    def _earliest_at_target(self) -> float:
+        """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.
+
+        Raises ValueError if none does, and KeyError if an evaluation lacks a metric. rcp_checker fails then, too.
+        """
+        counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
+        earliest: float = min(counts_at_target)  # of an empty list, `min` raises the ValueError
+        return earliest
 
 
 def _reaches_target(metrics: dict[Any, Any]) -> bool:
+    """Return whether an evaluation of stable_diffusion reaches the target: FID at most 90, and CLIP at least 0.15."""
     return bool(metrics["FID"] <= _MOST_FID and metrics["CLIP"] >= _LEAST_CLIP)

@@ -121,15 +121,17 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write the rule files that check our own benchmarks into `folder`, and return the path of common.yaml in it.
 
-    These are the files common to all benchmarks, and this project's own. The files refer to each other by relative
-    paths, training_{ruleset}/NAME. These are replaced by absolute paths in `folder`, because the official checker
-    looks for relative ones in its own package.
+    - The files common to all benchmarks are mlperf-logging's.
+    - The files of our benchmarks lie in our folder of rules.
+
+    The files refer to each other by relative paths, training_{ruleset}/NAME. These become absolute paths in `folder`,
+    because the official checker looks for relative ones in its own package.
     """
-    common_names = [f"training_{ruleset}/{name}" for name in ("common.yaml", "closed_common.yaml", "open_common.yaml")]
-    own_names = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
-    for name in [*common_names, *own_names]:
-        # The official checker looks for relative paths in its own package, so they become absolute ones.
-        text = rule_files.text_of(name).replace(f"training_{ruleset}/", f"{folder}/")
+    names_of_common = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
+    names_of_ours = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
+    for name in [*names_of_common, *names_of_ours]:
+        text_with_relative_paths = rule_files.text_of(name)
+        text = text_with_relative_paths.replace(f"training_{ruleset}/", f"{folder}/")
         (folder / Path(name).name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 

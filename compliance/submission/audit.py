@@ -4,8 +4,8 @@ import argparse
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,19 +14,12 @@ from compliance.forms import check_replaceable
 from compliance.logged_run import NOTHING
 from compliance.official import convergence
 from compliance.rules import Finding, Ruleset
-from compliance.strict.copies import Mark, marks
-from compliance.submission import audit_forms, results_tree
+from compliance.submission import audit_forms
 from compliance.submission.audit_forms import Envelope, Question, Submission
-from compliance.submission.audited_tree import (
-    Folder,
-    Tree,
-    question_for_submitter,
-    read_tree,
-    set_description_or_ask,
-    set_scaling_or_ask,
-)
+from compliance.submission.audited_tree import Folder, question_for_submitter, read_tree
 from compliance.submission.description import findings_over_peak
 from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
+from compliance.submission.repeated_runs import ask_about_repeated_runs, organisation_of_submitter
 from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, find_unusually_early
@@ -36,18 +29,6 @@ from runlog.digits import significant
 from runlog.text import printable
 
 MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are equal but for their rounding
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FirstSeen:
-    """The submission and the log in which a mark of a run was seen first.
-
-    `kind_of_mark` says what the mark is: the `run` (its start, end and accuracies), its `times` or its `accuracies`.
-    """
-
-    folder: Folder
-    file: str
-    kind_of_mark: str
 
 
 def command(options: argparse.Namespace) -> int:
@@ -80,141 +61,40 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
 
-    A row has the questions that a reviewer should ask about the submission. `ruleset` is for all logs. None: each
-    folder takes the ruleset of the round that a folder's name gives. `envelope` adds a second test of the convergence.
+    A row has the verdicts and the scores of the submission, and the questions that a reviewer should ask about it.
+
+    `ruleset` is the version of the rules for all logs, such as 4.0.0. None: the rules are those of the round in whose
+    folder the logs lie, such as 4.0.0 in `training_results_v4.0`. `envelope` repeats the test of the convergence with
+    other reference points, as `_test_against_envelope` explains it.
 
     Raises ValueError as `read_tree` does.
     """
-    tree = read_tree(path, ruleset)
-    first_seen: dict[Mark, _FirstSeen] = {}  # where each mark of a run was seen first; each submission adds its own
+    folders = read_tree(path, ruleset)
+    question_by_repeated_run = ask_about_repeated_runs(folders)
     submissions = []
-    candidates = []
-    for name, folder in sorted(tree.folders.items()):
-        folder.owner = results_tree.owner_of(path, name, _stated_organisation(folder.logs))
-        questions_by_log = _ask_about_logs(folder, tree, first_seen)
+    for folder in folders:
+        questions_by_log: dict[str, list[Finding]] = {}
+        for report in folder.logs:
+            about_run = question_by_repeated_run.get((folder.name, report.path.name))
+            questions_by_log[report.path.name] = _questions_about_log(report, folder, about_run)
         submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
-        candidates.append(_candidate_for_screen(folder))
-    # Runs are compared with those of all submissions, so this call comes last. It returns the same rows, and adds a
-    # question to those whose runs converged unusually early.
+    candidates = [_candidate_for_screen(folder) for folder in folders]
     return _ask_about_unusually_early_runs(submissions, candidates)
 
 
-def _ask_about_logs(folder: Folder, tree: Tree, first_seen: dict[Mark, _FirstSeen]) -> dict[str, list[Finding]]:
-    """Return what a reviewer should ask about each log of a submission, as findings by the name of the log.
+def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Finding | None) -> list[Finding]:
+    """Return what a reviewer should ask about a log of a submission, as findings. There are questions about
 
-    The questions are about its description and its scaling.json, a run that an earlier submission has, and a speed
-    above the peak of the hardware.
-
-    Sets `folder.description` and `folder.scaling` by the files of the tree. Adds the new marks of the runs to
-    `first_seen`. A mark is what shows that two logs are of the same run, such as equal times.
+    - a run that an earlier submission has (`about_repeated_run`; None if none has it),
+    - the description of the system and the scaling.json, which are those of the folder, and
+    - a speed above the peak of the described hardware.
     """
-    about_description = set_description_or_ask(folder, tree.descriptions)
-    about_scaling = set_scaling_or_ask(folder, tree.scalings)
-    about_files = [question for question in (about_description, about_scaling) if question is not None]
-
-    questions_by_log: dict[str, list[Finding]] = {report.path.name: [] for report in folder.logs}
-    for log, about_repeated_run in _ask_about_repeated_runs(folder, first_seen).items():
-        questions_by_log[log].append(about_repeated_run)
     rule = folder.ruleset.strict["system-description"]
-    for report in folder.logs:
-        about_speed = findings_over_peak(report.run, folder.description, rule)
-        questions_by_log[report.path.name] += [*about_files, *about_speed]
-    return questions_by_log
-
-
-def _stated_organisation(logs: Sequence[Report]) -> str:
-    """Return the organisation in the first log that states one; empty if none does."""
-    for report in logs:
-        stated = report.run.stated_text(schema.SUBMISSION_ORG)
-        if stated:
-            return stated
-    return ""
-
-
-# --- runs that stand in two submissions ---
-
-
-def _ask_about_repeated_runs(folder: Folder, first_seen: dict[Mark, _FirstSeen]) -> dict[str, Finding]:
-    """Return a question for each run that an earlier submission of the tree also has, by the name of the run's log.
-
-    Two logs are of the same run if they share one of these marks, which are compared in this order:
-
-    - start, end and accuracies together
-    - times: the durations of epochs, evaluations and other parts
-    - accuracies
-
-    `first_seen` has where each mark was seen first. New marks of this submission are added to it, for the next call.
-    """
-    question_by_log: dict[str, Finding] = {}
-    for report in folder.logs:
-        name = report.path.name
-        marks_of_run = marks(report.run)
-        earlier = _earlier_submission_with(marks_of_run, folder, first_seen)
-        if earlier is not None:
-            question_by_log[name] = _question_about_two_submissions(report, folder, earlier)
-        for mark in marks_of_run:
-            if mark not in first_seen:
-                first_seen[mark] = _FirstSeen(folder=folder, file=name, kind_of_mark=mark.what)
-    return question_by_log
-
-
-def _earlier_submission_with(
-    marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
-) -> _FirstSeen | None:
-    """Return the earlier log, not of `folder`, that shares the first shared mark; None if no mark is shared."""
-    for mark in marks_of_run:
-        seen = first_seen.get(mark)
-        if seen is not None and seen.folder is not folder:
-            return seen
-    return None
-
-
-def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
-    """Return the question about a run that is in the submission of `folder` and in an earlier one.
-
-    - The submission of `folder` repeats the earlier one with power logs: only a note (severity `info`).
-    - The two are of different rounds: a warning. It says which conditions of a resubmission are met.
-    - Otherwise: a warning.
-    """
-    other = earlier.folder
-    what_is_shared = earlier.kind_of_mark  # such as "times"
-    actual = f"the {what_is_shared} of {printable(earlier.file)} of {printable(str(other.name))}"
-    severity = "warning"
-    # In a tree of several rounds, the topmost folder is the round's. Logs in the root of the tree have no such folder.
-    is_other_round = bool(folder.top_name and other.top_name) and folder.top_name != other.top_name
-    if _has_power_logs_of(folder.owner.submitter, other.owner.submitter):  # by the names: Dell-power and Dell
-        actual += ": this is its submission with power logs"
-        severity = "info"
-    elif is_other_round:
-        actual += f": {_conditions_of_resubmission(report, folder, other)}"
-    return question_for_submitter("run-elsewhere", actual, "ask which system ran it", severity=severity)
-
-
-def _has_power_logs_of(submitter: str, other_submitter: str) -> bool:
-    """Return whether `submitter` has the runs of the other one with power logs, as `Dell-power` has those of `Dell`."""
-    is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other_submitter)
-    return is_same_organisation and submitter != other_submitter and "power" in submitter
-
-
-def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
-    """Return, in words, when a run of another round may be submitted again, and whether each condition is met."""
-    passes = "passes" if report.passes_official else "does not pass"
-    return (
-        f"a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
-        f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
-    )
-
-
-def _likeness(folder: Folder, other: Folder) -> str:
-    """Compare the system descriptions of two submissions: `identical`, `not identical`, or `missing` if one is."""
-    if not folder.description or not other.description:
-        return "missing"
-    return "identical" if folder.description == other.description else "not identical"
-
-
-def _organisation_of_submitter(submitter: str) -> str:
-    """Return the organisation in the name of a submitter's folder: `Dell` of `Dell-power`."""
-    return submitter.partition("-")[0]
+    about_speed = findings_over_peak(report.run, folder.description, rule)
+    about_folder_and_speed = [*folder.questions, *about_speed]
+    if about_repeated_run is None:
+        return about_folder_and_speed
+    return [about_repeated_run, *about_folder_and_speed]
 
 
 # --- runs that may be cherry-picked ---
@@ -235,7 +115,7 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         if is_closed and report.passes_official and epochs is not None and math.isfinite(epochs):
             epochs_of_runs.append(epochs)
-    organisation = _organisation_of_submitter(folder.owner.submitter)
+    organisation = organisation_of_submitter(folder.owner.submitter)
     return Candidate(organisation=organisation, group=group, epochs_to_target=tuple(epochs_of_runs))
 
 
@@ -275,89 +155,118 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     `questions_by_log` has what to ask beside the findings of the logs, by the name of the log. `envelope` adds the test
     of `_test_against_envelope`.
     """
-    ruleset = folder.ruleset
-    checked = sorted(folder.logs, key=lambda report: by_number(report.path))
-    judged = _judged_reports(folder, checked, questions_by_log)
-    unknown_benchmarks = sum(_is_unknown_benchmark(report) for report in judged)
+    logs = sorted(folder.logs, key=lambda report: by_number(report.path))
+    readable = [report for report in logs if report.run is not NOTHING]
+    first_run = readable[0].run if readable else NOTHING
+    compared = check_between_runs(logs, folder.ruleset)
+    judged = _judged_reports(folder, compared, questions_by_log)
+    unknown_benchmarks = sum(_is_of_unknown_benchmark(report) for report in judged)
 
-    official, official_problem = _score_or_problem(checked, ruleset, "official")
-    strict, strict_problem = _score_or_problem(checked, ruleset, "strict")
-    problem = strict_problem or official_problem or _other_number_of_logs(checked, official)
-    if not judged:
-        problem = "logs of v0.5 and v0.6 have another form"
-
-    readable = [report for report in checked if report.run is not NOTHING]
-    first = readable[0].run if readable else NOTHING
-    are_all_readable = len(readable) == len(checked)
-    test: ConvergenceTest | None = None
-    if official and are_all_readable:
-        test = convergence_test(readable, ruleset)
-    if test is not None and judged:
-        judged[0] = judged[0].with_findings(_other_factor(folder.scaling, test.scaling))
-
+    official = _score_if_possible(compared, folder.ruleset, "official")
+    strict = _score_if_possible(compared, folder.ruleset, "strict")
+    test = None  # not known if the logs cannot be scored, or one of them cannot be read
+    if official.score is not None and len(readable) == len(logs):
+        test = convergence_test(logs, folder.ruleset)
+    second_test = None
+    if envelope and test is not None:
+        second_test = _test_against_envelope(test)
     return Submission(
         round=printable(folder.owner.round),
         submitter=printable(folder.owner.submitter),
         system=printable(folder.owner.system),
         benchmark=printable(folder.owner.benchmark),
-        division=printable(first.first_values.get(schema.SUBMISSION_DIVISION.key, "")),
-        ruleset=ruleset.version,
-        logs=len(checked),
-        not_judged=len(checked) - len(judged) + unknown_benchmarks,
-        global_batch=first.global_batch,
+        division=printable(first_run.first_values.get(schema.SUBMISSION_DIVISION.key, "")),
+        ruleset=folder.ruleset.version,
+        logs=len(logs),
+        not_judged=len(logs) - len(judged) + unknown_benchmarks,
+        global_batch=first_run.global_batch,
         official_passes=sum(report.passes_official for report in judged),
         strict_passes=sum(report.passes_strict for report in judged),
-        official_minutes=_official_minutes(official, folder.scaling),
-        strict_minutes=None if strict is None else strict.minutes,
-        rcp=test.status if test else "not known",
-        scaling=test.scaling if test else None,
+        official_minutes=_official_minutes(official.score, folder.scaling),
+        strict_minutes=None if strict.score is None else strict.score.minutes,
+        rcp="not known" if test is None else test.status,
+        scaling=None if test is None else test.scaling,
         scaling_file=folder.scaling,
-        convergence=test.in_words() if test else "",
-        standing=standing_of(readable, ruleset) if readable else None,
-        envelope=_test_against_envelope(test) if envelope and test else None,
-        problem=problem,
-        questions=tuple(_questions(judged)),
+        convergence="" if test is None else test.in_words(),
+        standing=standing_of(readable, folder.ruleset) if readable else None,
+        envelope=second_test,
+        problem=_problem_of_submission(judged, len(logs), official, strict),
+        questions=tuple(_questions(_ask_about_other_factor(judged, folder.scaling, test))),
     )
 
 
 def _judged_reports(
-    folder: Folder, checked: Sequence[Report], questions_by_log: Mapping[str, list[Finding]]
+    folder: Folder, compared: Sequence[Report], questions_by_log: Mapping[str, list[Finding]]
 ) -> list[Report]:
-    """Return the reports of a submission, each with the findings of the rules between runs and with its questions.
+    """Return the reports of a submission, each with its questions, which are given by the name of the log.
 
-    `questions_by_log` has the questions by the name of the log. Logs of v0.5 and v0.6 are left out, because their
-    events have a form that is not read.
+    Logs of v0.5 and v0.6 are left out, because their events have a form that is not read.
     """
     judged = []
-    for report in check_between_runs(checked, folder.ruleset):
+    for report in compared:
         name = report.path.name
         if name not in folder.other_form:
             judged.append(report.with_findings(questions_by_log[name]))
     return judged
 
 
-def _other_factor(scaling_file: float | None, scaling: float | None) -> Iterator[Finding]:
-    """Yield a question if the factor of scaling.json is not the one that the convergence test gives.
+def _is_of_unknown_benchmark(report: Report) -> bool:
+    """Return whether the rules have no benchmark of the name that the log states."""
+    return any(finding.rule == "known-benchmark" for finding in report.findings)
 
-    None stands for a missing file, or for a test without a factor: then there is nothing to compare.
+
+class _Scored(NamedTuple):
+    """The score of a submission by one verdict. It is None if the logs cannot be scored at all.
+
+    `problem` says why there are no minutes; empty if there are. A score without minutes has its own reason.
     """
-    if scaling_file is None or scaling is None:
-        return
-    if abs(scaling_file / scaling - 1) > MOST_ROUNDING:
-        actual = f"scaling.json says {scaling_file!r}, the test gives {scaling!r}; the file's factor is applied"
-        yield question_for_submitter("scaling-file", actual, "ask who set it")
+
+    score: Score | None
+    problem: str
 
 
-def _score_or_problem(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score | None, str]:
-    """Return the score by the verdict `by`, and why there are no minutes; the reason is empty if there are.
-
-    The score is None if the logs cannot be scored at all. A score without minutes has its own reason.
-    """
+def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) -> _Scored:
+    """Return the score by the verdict `by`, or why the logs cannot be scored."""
     try:
-        scored = score_runs(checked, ruleset, by)
+        score = score_runs(compared, ruleset, by)
     except ValueError as error:
-        return None, printable(str(error), 300)
-    return scored, scored.problem
+        return _Scored(None, printable(str(error), 300))
+    return _Scored(score, score.problem)
+
+
+def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
+    """Return what is wrong with a submission as a whole; empty if nothing is. The first of these is returned:
+
+    - No log is of a form that is read.
+    - There is no strict score.
+    - There is no official score.
+    - There are more or fewer logs than a result of the benchmark has runs.
+    """
+    if not judged:
+        return "logs of v0.5 and v0.6 have another form"
+    if strict.problem:
+        return strict.problem
+    if official.problem:
+        return official.problem
+    if official.score is not None and log_count != official.score.runs_wanted:
+        return f"{log_count} logs; a submission has {official.score.runs_wanted}"
+    return ""
+
+
+def _ask_about_other_factor(
+    judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
+) -> Sequence[Report]:
+    """Return the reports. The first has one more question if the factor of scaling.json is not that of the test.
+
+    Nothing is asked if there is no such file (`scaling_file` is None), no test, or a test without a factor.
+    """
+    if not judged or scaling_file is None or test is None or test.scaling is None:
+        return judged
+    if abs(scaling_file / test.scaling - 1) <= MOST_ROUNDING:
+        return judged
+    actual = f"scaling.json says {scaling_file!r}, the test gives {test.scaling!r}; the file's factor is applied"
+    first = judged[0].with_findings([question_for_submitter("scaling-file", actual, "ask who set it")])
+    return [first, *judged[1:]]
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
@@ -372,41 +281,30 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     return scored.scaled_minutes
 
 
-def _other_number_of_logs(checked: Sequence[Report], scored: Score | None) -> str:
-    """Say that a submission has more or fewer logs than its benchmark has runs; empty if it has the right number."""
-    if scored is None or len(checked) == scored.runs_wanted:
-        return ""
-    return f"{len(checked)} logs; a submission has {scored.runs_wanted}"
-
-
-def _is_unknown_benchmark(report: Report) -> bool:
-    return any(finding.rule == "known-benchmark" for finding in report.findings)
-
-
 def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
-    """Repeat a convergence test against the true lower convex envelope of the reference points.
+    """Test the convergence again, with other reference points, to show whether a doubt about the tool's points matters.
 
-    rcp_checker sometimes keeps points above this envelope (mlcommons/logging #368), and `test` does so, too. The
-    returned Envelope is the outcome of the repeated test. It has the mean epochs of the reference point that the runs
-    were held to: `held_to` in the repeated test, `held_to_by_tool` in `test`. If the two are equal, the points above
-    the envelope do not matter for these runs.
+    rcp_checker means to compare runs with the points on the lower convex envelope of the reference, but sometimes keeps
+    points above it (mlcommons/logging #368). `test` is the test with the tool's points. It is repeated here with those
+    of the true envelope. If both tests hold the runs to the same mean, the doubt does not matter for these runs.
 
     None if `test` could not compare the runs, or if one of the two tests has no reference point for their batch.
     """
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
+    points = convergence.lower_envelope(test.reference)
+    repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points)
     point_of_tool = test.result.point
-    envelope = convergence.lower_envelope(test.reference)  # the points of the true envelope
-    repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points=envelope)
-    if point_of_tool is None or repeated.point is None:
+    point_of_envelope = repeated.point
+    if point_of_tool is None or point_of_envelope is None:
         return None
     return Envelope(
         passed=repeated.passed,
         scaling=repeated.scaling,
-        held_to=repeated.point.mean,
+        held_to=point_of_envelope.mean,
         held_to_by_tool=point_of_tool.mean,
         unit=test.reference.unit,
-        differs=repeated.point.mean != point_of_tool.mean,
+        differs=point_of_envelope.mean != point_of_tool.mean,
     )
 
 

@@ -1,10 +1,11 @@
 """Reads a results repository: of each submission the logs, checked one by one, its description and its factor."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from compliance.check import Report, check_file
 from compliance.logged_run import NOTHING, is_number
@@ -12,7 +13,8 @@ from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
 from compliance.submission import results_tree
 from compliance.submission.description import read_description
-from compliance.submission.results_tree import Owner, TreeFile
+from compliance.submission.results_tree import Owner, TreeFile, Unreadable
+from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.text import printable
 
@@ -20,17 +22,18 @@ NEWEST = "4.0.0"  # with rules of ResNet
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Folder:
-    """The logs of one SUBMITTER/results/SYSTEM/BENCHMARK, with what the tree holds of them."""
+    """The logs of one SUBMITTER/results/SYSTEM/BENCHMARK, each checked by itself, with what the tree says of them."""
 
     name: PurePosixPath
     ruleset: Ruleset
-    logs: list[Report] = field(default_factory=list)
-    description: JsonObject = field(default_factory=dict)
-    scaling: float | None = None  # of scaling.json
-    owner: Owner = field(default_factory=lambda: Owner(round="", submitter="", system="", benchmark=""))
-    other_form: set[str] = field(default_factory=set)  # logs of v0.5 and v0.6, which are not judged
+    logs: Sequence[Report]
+    other_form: frozenset[str]  # names of the logs of v0.5 and v0.6, which are not judged
+    owner: Owner
+    description: JsonObject  # of the system; empty if there is none that can be read
+    scaling: float | None  # of scaling.json; None if there is none that can be read
+    questions: Sequence[Finding]  # about the description and the scaling.json
 
     @property
     def top_name(self) -> str:
@@ -41,93 +44,186 @@ class Folder:
         return self.name.parts[0] if self.name.parts else ""
 
 
-@dataclass
-class Tree:
-    """The files of a results repository: its logs by their folder, its descriptions by name, its factors by folder.
+class _CheckedLog(NamedTuple):
+    """The report on a log of the tree, and whether the log is of v0.5 or v0.6, whose events have another form."""
 
-    A file that cannot be read is represented by a text that says why.
-    """
-
-    folders: dict[PurePosixPath, Folder] = field(default_factory=dict)
-    descriptions: dict[PurePosixPath, JsonObject | str] = field(default_factory=dict)
-    scalings: dict[PurePosixPath, float | str] = field(default_factory=dict)
+    report: Report
+    has_other_form: bool
 
 
-def read_tree(path: Path, ruleset: str | None) -> Tree:
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    """The files of a tree: its logs by their folder, its descriptions by their path, its factors by their folder."""
+
+    logs: defaultdict[PurePosixPath, list[_CheckedLog]] = field(default_factory=lambda: defaultdict(list))
+    rulesets: dict[PurePosixPath, Ruleset] = field(default_factory=dict)  # of the folders with logs
+    descriptions: dict[PurePosixPath, JsonObject | Unreadable] = field(default_factory=dict)
+    scalings: dict[PurePosixPath, float | Unreadable] = field(default_factory=dict)
+
+
+def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
     """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
 
-    `ruleset` is the version of the rules for all logs. None: for each log, the ruleset of the round that a folder's
-    name gives (`training_results_v4.0`), or NEWEST if no name gives one.
+    Returns the folders with logs, sorted by their names. `ruleset` is the version of the rules for all logs. None: each
+    folder has the ruleset of the round that a folder's name gives (`training_results_v4.0`), or NEWEST if no name gives
+    one.
 
-    Raises ValueError if an archive cannot be read, or if a log of another project is in no folder that names its round
-    and `ruleset` is None.
+    Raises ValueError if an archive cannot be read. If `ruleset` is None, ValueError is also raised for a log of another
+    project in a folder without a name that gives its round.
     """
-    tree = Tree()
+    files = _read_files(path, ruleset)
+    return [_complete_folder(name, files, path) for name in sorted(files.logs)]
+
+
+def _read_files(path: Path, ruleset: str | None) -> _Files:
+    """Read the files of a tree in their order, and check each log as soon as it is read: an archive is read only once.
+
+    The arguments and errors are those of `read_tree`.
+    """
+    files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
     for file in results_tree.files_of(path):
-        folder_name = file.name.parent
+        folder = file.name.parent
         if file.name.match(results_tree.SYSTEM):
-            tree.descriptions[file.name] = _read_or_reason(read_description, file.content)
+            files.descriptions[file.name] = _read(read_description, file.content)
         elif file.name.match(results_tree.SCALING):
-            tree.scalings[folder_name] = _read_or_reason(_read_scaling, file.content)
+            files.scalings[folder] = _read(_read_scaling, file.content)
         else:
-            version = ruleset or results_tree.ruleset_named(path, folder_name)
-            if folder_name not in tree.folders:
-                tree.folders[folder_name] = Folder(folder_name, load_once(version or NEWEST))
-            _add_log(tree.folders[folder_name], file, path, is_round_known=version is not None)
-    return tree
+            known_version = ruleset or results_tree.ruleset_named(path, folder)
+            files.rulesets[folder] = load_once(known_version or NEWEST)
+            log = _check_log(file, files.rulesets[folder], path)
+            if known_version is None:
+                _refuse_log_of_other_project(log.report, file, path)
+            files.logs[folder].append(log)
+    return files
 
 
-def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
-    """Return what `read` makes of a file, or a text that says why it cannot be read.
+def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
+    """Return a folder of the tree `root` with all that the files of the tree say of it."""
+    logs = files.logs[name]
+    reports = [log.report for log in logs]
+    described = _describe(name, files.descriptions)
+    scaled = _scale(files.scalings.get(name))
+    questions = (described.question, scaled.question)
+    return Folder(
+        name=name,
+        ruleset=files.rulesets[name],
+        logs=reports,
+        other_form=frozenset(log.report.path.name for log in logs if log.has_other_form),
+        owner=results_tree.owner_of(root, name, _stated_organisation(reports)),
+        description=described.description,
+        scaling=scaled.factor,
+        questions=[question for question in questions if question is not None],
+    )
 
-    `content` is the file. If the file could not be taken out of an archive, `content` already is such a text.
-    """
+
+def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadable:
+    """Return what `read` makes of a file; if the file cannot be read, the reason."""
+    if isinstance(content, Unreadable):  # it could not be taken out of its archive
+        return content
     try:
-        return content if isinstance(content, str) else read(content)
+        return read(content)
     except (ValueError, OSError) as error:
-        return printable(str(error))
+        return Unreadable(reason=printable(str(error)))
 
 
-def _add_log(folder: Folder, file: TreeFile, root: Path, *, is_round_known: bool) -> None:
-    """Check a log of the tree `root` by the ruleset of its folder, and add the report to `folder.logs`.
-
-    - A log of v0.5 or v0.6, whose events cannot be read: its name is also added to `folder.other_form`.
-    - A log of another project, and the round is not known: ValueError is raised, because the log's rules are unknown. A
-      log of this project belongs to no round and needs none.
-
-    `is_round_known` is true if the user or a folder's name gave the round.
-    """
-    report = _check_or_ask(file, folder.ruleset)
-    has_events = report.run is not NOTHING
-    if not has_events and results_tree.has_another_form(root, file):
-        folder.other_form.add(report.path.name)
-    is_of_other_project = has_events and not report.run.is_project_log
-    if is_of_other_project and not is_round_known:
-        raise ValueError(
-            f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
-            f"one of {', '.join(versions())}"
-        )
-    folder.logs.append(report)
+# --- logs ---
 
 
-def _check_or_ask(file: TreeFile, ruleset: Ruleset) -> Report:
-    """Return the report on a log of the tree. The path in the report is only the log's name, without its folders.
+def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
+    """Check a log of the tree `root`. The path in its report is only the log's name, without its folders.
 
     If the log cannot be read, the only finding is a question to the submitter.
     """
-
-    def check(log: Path) -> Report:
-        return check_file(log, ruleset)
-
     path = Path(file.name.name)
-    # The content is a path whose bytes `check` reads: a file on disk, or one of an archive that is held in memory. If
-    # it could not be taken out of the archive, it is a text that says why.
-    report_or_problem = _read_or_reason(check, file.content)
-    if isinstance(report_or_problem, str):
-        question = question_for_submitter("log", report_or_problem, "ask for the log", severity="error")
-        return Report(path=path, findings=(question,))
-    return replace(report_or_problem, path=path)
+    report = _read(functools.partial(check_file, ruleset=ruleset), file.content)
+    if isinstance(report, Unreadable):
+        question = question_for_submitter("log", report.reason, "ask for the log", severity="error")
+        report = Report(path=path, findings=(question,))
+    has_no_events = report.run is NOTHING
+    has_other_form = has_no_events and results_tree.has_another_form(root, file)
+    return _CheckedLog(replace(report, path=path), has_other_form)
+
+
+def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
+    """Raise ValueError if a log is of another project: its round is not known, so its rules are not known either.
+
+    A log of this project belongs to no round and needs none. Of a log without events, the project is not known.
+    """
+    if report.run is NOTHING or report.run.is_project_log:
+        return
+    raise ValueError(
+        f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
+        f"one of {', '.join(versions())}"
+    )
+
+
+def _stated_organisation(logs: Sequence[Report]) -> str:
+    """Return the organisation in the first log that states one; empty if none does."""
+    for report in logs:
+        stated = report.run.stated_text(schema.SUBMISSION_ORG)
+        if stated:
+            return stated
+    return ""
+
+
+# --- the description of the system ---
+
+
+class _Described(NamedTuple):
+    """The description of a submission's system, or an empty one and the question that asks for it if there is one."""
+
+    description: JsonObject
+    question: Finding | None
+
+
+def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
+    """Return the description of the system of the submission in `folder`.
+
+    - The tree has no descriptions, or begins below their folder: an empty one, and no question.
+    - The description is missing or cannot be read: an empty one, and a question that asks for it.
+    - Otherwise: the description.
+
+    `descriptions` has all descriptions of the tree by their paths.
+    """
+    path = _path_of_description(folder)
+    if not descriptions or path is None:
+        return _Described({}, None)
+    found = descriptions.get(path, Unreadable(reason=f"{path}: missing"))
+    if isinstance(found, Unreadable):
+        return _Described({}, question_for_submitter("system-description", found.reason, "ask for the description"))
+    return _Described(found, None)
+
+
+def _path_of_description(folder: PurePosixPath) -> PurePosixPath | None:
+    """Return the path of the description that belongs to a submission's folder; None if it lies outside the tree.
+
+    - `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
+    - `results/node_A100/resnet` (the tree begins at Dell) -> `systems/node_A100.json`
+    - `node_A100/resnet` (the tree begins at results) -> None
+    """
+    if len(folder.parts) < 3:  # results, system and benchmark
+        return None
+    *names_above_results, _results, system, _benchmark = folder.parts
+    return PurePosixPath(*names_above_results, "systems", f"{system}.json")
+
+
+# --- the factor of scaling.json ---
+
+
+class _Scaled(NamedTuple):
+    """The factor of a scaling.json, or None and, if the file cannot be read, the question about it."""
+
+    factor: float | None
+    question: Finding | None
+
+
+def _scale(found: float | Unreadable | None) -> _Scaled:
+    """Return the factor that was found in a submission's scaling.json; None if there is no such file."""
+    if isinstance(found, Unreadable):
+        fix = "ask for the factor that the review committee set"
+        return _Scaled(None, question_for_submitter("scaling-file", found.reason, fix))
+    return _Scaled(found, None)
 
 
 def _read_scaling(path: Path) -> float:
@@ -136,46 +232,6 @@ def _read_scaling(path: Path) -> float:
     if not is_number(factor) or factor <= 0:
         raise ValueError(f"{path.name}: no scaling_factor above 0")
     return float(factor)
-
-
-def set_description_or_ask(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
-    """Set `folder.description` to the description of the submission's system; return a question if there is none.
-
-    The path of a submission's folder gives the path of its description:
-
-    - `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
-    - `results/node_A100/resnet` (the tree begins at Dell) -> `systems/node_A100.json`
-    - `node_A100/resnet` (the tree begins at results) -> none: the description lies outside the tree
-
-    A question asks for a description that is missing or cannot be read. Nothing is asked if it lies outside the tree,
-    or if the tree has no descriptions at all.
-
-    `descriptions` has all descriptions of the tree by their paths. A text stands for one that cannot be read.
-    """
-    is_results_in_tree = len(folder.name.parts) >= 3  # results, system and benchmark
-    if not descriptions or not is_results_in_tree:
-        return None  # the tree has no descriptions, or begins below their folder: nothing is asked
-    *names_above_results, _results, system, _benchmark = folder.name.parts
-    file = PurePosixPath(*names_above_results, "systems", f"{system}.json")
-    description_or_problem = descriptions.get(file, f"{file}: missing")
-    if isinstance(description_or_problem, str):
-        return question_for_submitter("system-description", description_or_problem, "ask for the description")
-    folder.description = description_or_problem
-    return None
-
-
-def set_scaling_or_ask(folder: Folder, scalings: Mapping[PurePosixPath, float | str]) -> Finding | None:
-    """Set `folder.scaling` to the factor of the submission's scaling.json; return a question if it cannot be read.
-
-    `scalings` has all factors of the tree by their folders. A text stands for one that cannot be read. Without a
-    scaling.json the factor is None, and nothing is asked.
-    """
-    scaling_or_problem = scalings.get(folder.name)
-    if isinstance(scaling_or_problem, str):
-        fix = "ask for the factor that the review committee set"
-        return question_for_submitter("scaling-file", scaling_or_problem, fix)
-    folder.scaling = scaling_or_problem
-    return None
 
 
 def question_for_submitter(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from compliance.logged_run import COUNT, NUMBER, LoggedRun, has_type
+from compliance.logged_run import LoggedRun, is_count, is_number
 from compliance.rules import Finding, StrictRule, breach, most_images_per_s
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from runlog.reader import open_log, parse_json
+from runlog.reader import open_log
+from runlog.strict_json import parse_json
 from runlog.text import printable
 
 Description: TypeAlias = JsonObject  # the fields of a system description
@@ -206,7 +207,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
-    if _is_other_core_count(node, description):
+    if _are_cores_out_of_range(node, description):
         contradicted["host_processor_core_count"] = f"{node['cores']} cores a node that the job may use"
     if _is_other_memory(node, description):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"
@@ -216,29 +217,31 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     return contradicted
 
 
-def _is_other_core_count(node: Node, description: Description) -> bool:
-    """Return whether a node's usable cores are too few or too many for the described processors.
+def _are_cores_out_of_range(node: Node, description: Description) -> bool:
+    """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
 
-    A job may be allowed to use only a part of a node, and its log may count threads instead of cores. So any number
-    from half of the described cores to all threads agrees. False if the cores are missing in the log or description.
+    - At least half of the described cores: a job may be allowed to use only a part of a node.
+    - At most all threads: a log may count threads instead of cores, and a core runs up to two.
+
+    False if the cores are missing in the log or the description.
     """
     usable_cores: Any = node.get("cores")
     # These numbers are 0 if the description does not state them.
     processors = _stated_number(description, "host_processors_per_node")
     cores = processors * _stated_number(description, "host_processor_core_count")
-    virtual_cpus = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
-    if cores == 0 or not has_type(usable_cores, COUNT):
+    threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
+    if cores == 0 or not is_count(usable_cores):
         return False
-    most_threads = max(virtual_cpus, 2 * cores)  # a core runs up to two threads, which a log may count instead of cores
-    # A job may be allowed to use only a part of a node.
-    return not cores / 2 <= usable_cores <= most_threads
+    fewest_cores = cores / 2
+    most_threads = max(threads, 2 * cores)
+    return bool(usable_cores < fewest_cores or usable_cores > most_threads)
 
 
 def _is_other_memory(node: Node, description: Description) -> bool:
     """Return whether the described memory is not 0.75 to 1.35 times that of a node; False if one is not stated."""
     described_gib = _memory_gib(description)
     logged_gib: Any = node.get("memory_gib")
-    if described_gib is None or not has_type(logged_gib, NUMBER) or logged_gib == 0:
+    if described_gib is None or not is_number(logged_gib) or logged_gib == 0:
         return False
     return not _LEAST_MEMORY_RATIO <= described_gib / logged_gib <= _MOST_MEMORY_RATIO
 

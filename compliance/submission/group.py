@@ -136,14 +136,14 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test the runs of a submission against the reference convergence points, as rcp_checker does.
 
-    A reference convergence point says how many epochs (or samples) the reference took to the target at one global
-    batch. A closed submission fails the test if it needs fewer than chance explains.
+    A reference convergence point says how many epochs (or samples) the MLPerf reference took to the target at one
+    global batch. Runs that took far fewer did not train the same model in the same way.
 
     The status of the outcome is:
 
-    - NOT_APPLIED for an open submission, and for a benchmark not of MLPerf; its minutes are scaled by 1
-    - NOT_KNOWN if mlperf-logging has no points of the benchmark, or its rcp_checker cannot read a log
-    - otherwise PASSED or FAILED
+    - NOT_APPLIED for an open submission, and for a benchmark not of MLPerf: no reference binds them
+    - NOT_KNOWN if mlperf-logging has no points of the benchmark
+    - otherwise that of `_test_against`, which compares the runs with the points
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -182,7 +182,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
-    result = convergence.against_reference(epochs_of_runs, batch, reference)
+    result = convergence.against_reference(epochs_of_runs, batch, reference, reference.points)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,

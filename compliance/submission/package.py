@@ -72,22 +72,28 @@ def _as_json(built: "Built") -> str:
 
 
 def _summary(built: "Built") -> str:
-    """Return what `package` prints: the package's report, remarks on its logs, the tools' verdicts and its id.
+    """Return what `package` prints:
 
-    The remarks name the runs without a log of the framework. If more runs were given than a submission has, they say
-    which were chosen.
+    1. the package's report
+    2. the runs without a log of the framework, if there are any
+    3. which runs were chosen, if more were given than a submission has
+    4. the verdicts of mlperf-logging's tools, one a line
+    5. the package's folder and its id
     """
     content = built.content
-    lines = [content.report_text]
-    without_framework_log = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
-    if without_framework_log:
-        files = ", ".join(without_framework_log)
-        lines.append(f"without the framework's log (result_N{FRAMEWORK_LOG}, asked for since 2026-08): {files}")
+    paragraphs = [content.report_text]
+    files_without = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
+    if files_without:
+        # The rules ask for this log since August 2026 (training_rules.adoc, section Result files).
+        name_of_log = f"result_N{FRAMEWORK_LOG}"
+        names = ", ".join(files_without)
+        paragraphs.append(f"without the framework's log ({name_of_log}, asked for since 2026-08): {names}")
     if content.chosen:
-        lines.append(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
+        paragraphs.append(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
+    verdict_lines = as_text(built.answers)  # each line ends with a line break
     package_id = sha256(built.folder / HASHES)
-    lines.append(f"{as_text(built.answers)}{built.folder}: built; its id is the SHA-256 of {HASHES}: {package_id}")
-    return "\n".join(lines)
+    paragraphs.append(f"{verdict_lines}{built.folder}: built; its id is the SHA-256 of {HASHES}: {package_id}")
+    return "\n".join(paragraphs)
 
 
 class Built(NamedTuple):
@@ -143,15 +149,18 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     Raises RefusedError if the logs may not be published, or changed since they were checked. Raises ValueError if there
     are too few logs.
     """
-    system = description_path.stem
-    copies = copy_and_check(stage / "incoming", logs, ruleset)
+    incoming = stage / "incoming"  # the copies of all logs, of which only those of the scored runs are kept
+    copies = copy_and_check(incoming, logs, ruleset)
     benchmark = _benchmark_of_submission(copies, ruleset)
-    reports_of_scored, chosen = choose_median_runs(copies.reports, ruleset)
-    placed = place_logs(reports_of_scored, copies, stage / "results" / system / benchmark.name)
-    shutil.rmtree(stage / "incoming")  # with the copies of runs that are not scored
+    scored_runs, chosen = choose_median_runs(copies.reports, ruleset)
+
+    system = description_path.stem
+    placed = place_logs(scored_runs, copies, stage / "results" / system / benchmark.name)
+    shutil.rmtree(incoming)
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
+    # The manifest, the report and the refusals are computed from the logs and the description as they lie in `stage`.
     content, refusals = contents_of(stage, placed.reports, system, benchmark, ruleset)
     if refusals or copies.changes_since_check:
         raise RefusedError(*copies.changes_since_check, *_refusals_in_words(refusals, placed.original_by_name))
@@ -220,16 +229,11 @@ def contents_of(
     All come from the package's logs and its system description alone, so `verify` can compute them again. `checked` has
     the reports on the logs.
     """
-    organisation = folder.name  # a package's folder is named after its organisation
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    refusals = list(_refusals_by_description(description_file.name, description))
-    refusals += _refusals_by_runs(checked, description, ruleset)
-    score = score_runs(checked, ruleset)
-    if score.minutes is None and not refusals:  # refusals so far already explain why there is no score
-        refusals.append(Refusal("score", score.problem))
+    compared = check_between_runs(checked, ruleset)
+    score = score_runs(compared, ruleset)
     first_run = checked[0].run
-    refusals += [Refusal("logs", text) for text in _problems_of_origin(first_run, organisation)]
     manifest = {
         "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,  # blanks are `_` in the folder's name
         "system": system,
@@ -241,6 +245,15 @@ def contents_of(
         "runs": [_run_in_manifest(report, folder) for report in checked],
     }
     content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
+
+    refusals = [
+        *_refusals_by_description(description_file.name, description),
+        *_refusals_by_runs(checked, compared, description, ruleset),
+    ]
+    if score.minutes is None and not refusals:  # refusals so far already explain why there is no score
+        refusals.append(Refusal("score", score.problem))
+    organisation = folder.name  # a package's folder is named after its organisation
+    refusals += _refusals_by_origin(first_run, organisation)
     return content, refusals
 
 
@@ -264,25 +277,33 @@ def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Ref
             yield Refusal(file, f"{name} is {problem}")
 
 
-def _refusals_by_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
+def _refusals_by_runs(
+    checked: Sequence[Report], compared: Sequence[Report], description: JsonObject, ruleset: Ruleset
+) -> Iterator[Refusal]:
     """Yield the refusals of a package by its runs.
 
-    - A refusal for each error of a run's own check. A run whose only errors say that it missed the target has none.
-    - A refusal for each error that a comparison of the runs finds. A run of another configuration is refused, too.
-    - A refusal for each error in a comparison of a run with the system `description`.
-    - The last refusal names the runs that missed the target, if there are several. A single one is allowed.
+    For each run, there is a refusal for each finding that forbids a package in
+
+    - its own check, unless the run only missed the target,
+    - the comparison with the other runs, and
+    - the comparison with the system `description`.
+
+    The last refusal names the runs that missed the target, if there are several. A single one is allowed.
+
+    `compared` has the reports of `check_between_runs`: after the findings of `checked`, they have the new ones.
     """
     logs_of_missed_target: list[str] = []
-    for report, findings_between_runs in _with_findings_between_runs(checked, ruleset):
+    for report, compared_report in zip(checked, compared, strict=True):
         own_findings = report.findings
+        findings_between_runs = compared_report.findings[len(own_findings) :]
+        contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
+        refusing = [*findings_between_runs, *contradictions]
         if _has_only_missed_target(report):
             logs_of_missed_target.append(report.path.name)
-            own_findings = ()  # one such run is allowed; several are refused at the end
-        contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
-        for finding in (*own_findings, *findings_between_runs, *contradictions):
-            # Another configuration is only a warning of the check, but a package must not mix configurations.
-            is_other_configuration = finding.rule == "same-configuration"
-            if finding.severity == "error" or is_other_configuration:
+        else:
+            refusing = [*own_findings, *refusing]
+        for finding in refusing:
+            if _forbids_package(finding):
                 where = f" line {finding.line}" if finding.line else ""
                 yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
     if len(logs_of_missed_target) > 1:
@@ -290,18 +311,15 @@ def _refusals_by_runs(checked: Sequence[Report], description: JsonObject, rulese
         yield Refusal(names, "did not reach the target; one run of a submission may fail to")
 
 
+def _forbids_package(finding: Finding) -> bool:
+    """Return whether a finding is an error, or another configuration, which is only a warning in the check of a log."""
+    return finding.severity == "error" or finding.rule == "same-configuration"
+
+
 def _has_only_missed_target(report: Report) -> bool:
     """Return whether the check of a log has errors, and all of them say that the run missed the target."""
     errors = [finding for finding in report.findings if finding.severity == "error"]
     return bool(errors) and all(finding.rule in RULES_ON_THE_TARGET for finding in errors)
-
-
-def _with_findings_between_runs(
-    checked: Sequence[Report], ruleset: Ruleset
-) -> Iterator[tuple[Report, Sequence[Finding]]]:
-    """Yield each report with the findings that a comparison of all runs adds to it."""
-    for report, compared_report in zip(checked, check_between_runs(checked, ruleset), strict=True):
-        yield report, compared_report.findings[len(report.findings) :]  # they come after the report's own
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
@@ -333,8 +351,8 @@ def _sha256_of_framework_log(log: Path) -> str | None:
     return sha256(path) if path.is_file() else None
 
 
-def _problems_of_origin(run: LoggedRun, org: str) -> list[str]:
-    """Return why logs cannot be published as those of the organisation `org`; empty if they can.
+def _refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
+    """Yield why logs cannot be published as those of the organisation `org`.
 
     `run` is the run of the first log. These are required:
 
@@ -342,23 +360,23 @@ def _problems_of_origin(run: LoggedRun, org: str) -> list[str]:
     - They name the organisation. A blank in its name stands for `_` in `org`.
     - They name the commit of the code, and the code had no local changes: a package holds the code of that commit.
     """
-    if not run.is_project_log:  # a package holds this project's code, and that of a commit
-        return ["they are not logs of this project, whose code a package holds"]
-    problems = []
+    if not run.is_project_log:
+        yield Refusal("logs", "they are not logs of this project, whose code a package holds")
+        return
     org_of_log = run.first_event(schema.SUBMISSION_ORG).value
     if org_of_log == NOT_STATED:
-        problems.append("they state no organisation: run with SUBMISSION_ORG set")
+        yield Refusal("logs", "they state no organisation: run with SUBMISSION_ORG set")
     elif str(org_of_log).replace(" ", "_") != org:
-        problems.append(f"they are of {printable(org_of_log)}, not of {printable(org)}")
+        yield Refusal("logs", f"they are of {printable(org_of_log)}, not of {printable(org)}")
 
     source = run.header_section(schema.SOURCE)
     commit = source.get("commit")
     is_commit = isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)
     if not is_commit:
-        problems.append("they do not say of which commit they are (header `source`), so there is no code to hand in")
+        problem = "they do not say of which commit they are (header `source`), so there is no code to hand in"
+        yield Refusal("logs", problem)
     elif source.get("dirty") is not False:
-        problems.append("the code differed from its commit when they were written: commit, and run again")
-    return problems
+        yield Refusal("logs", "the code differed from its commit when they were written: commit, and run again")
 
 
 def _report_text(manifest: JsonObject, score: Score, run: LoggedRun, description: JsonObject) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compliance.submission.package import HASHES, MANIFEST, hashes
+from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of
 from compliance.submission.runs import sha256
-from compliance.submission.verify import NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen, verify
+from compliance.submission.verify import NAMESPACE, ssh_keygen, verify
 from runlog.text import printable
 from runlog.verdict import FATAL
 

@@ -16,7 +16,7 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
 
     A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took.
 
-    - Each run's hyperparameters are compared with those of the point at its batch.
+    - Each run's hyperparameters are compared with those of the point at its batch, if this round has points.
     - One test over all runs finds out whether they converged too fast. Its finding is yielded for each run.
 
     Nothing is yielded for an open submission, or for a benchmark without reference points: the check of each log has
@@ -26,18 +26,17 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
     benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
     if benchmark is None or not benchmark.reference_points or not is_closed:
-        return  # the check of each log has already noted that these rules were not applied
+        return
     test = convergence_test(members, ruleset)
-    reference = test.reference  # None: mlperf-logging has no points for this round
-    if reference is not None:
-        hyperparameters_rule = ruleset.strict["rcp-hyperparameters"]
+    if test.reference is not None:  # None: mlperf-logging has no points for this round
         for report in members:
-            for finding in _other_hyperparameters(report.run, reference.points, hyperparameters_rule):
+            for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
                 yield BlamedRun(report, finding)
 
+    # Without points, too, the test has a finding: that it was not applied.
     finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
     if finding_of_test is not None:
-        for report in members:  # the test is about all runs together
+        for report in members:
             yield BlamedRun(report, finding_of_test)
 
 
@@ -60,27 +59,29 @@ def _finding_of_test(
 
 
 def _other_hyperparameters(
-    run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule
+    run: LoggedRun, points: Sequence[convergence.ReferencePoint], ruleset: Ruleset
 ) -> list[Finding]:
-    """Return a finding for each hyperparameter of a run that differs from the reference's at the same global batch.
+    """Return a breach for each hyperparameter of a run that differs from the reference's at the same global batch.
 
     `points` are the reference's, at most one for each batch. If there is no point at the run's batch, or if that point
     is of another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are
     skipped.
     """
-    batch = run.first_values.get("global_batch_size")
+    rule = ruleset.strict["rcp-hyperparameters"]
+    batch = run.first_values.get(schema.GLOBAL_BATCH_SIZE.key)
     optimizer = run.first_values.get("opt_name")
-    hyperparameters_by_batch = {point.global_batch: point.hyperparameters for point in points}
-    if not is_number(batch) or batch not in hyperparameters_by_batch:
+    wanted_by_batch = {point.global_batch: point.hyperparameters for point in points}
+    if not is_number(batch) or batch not in wanted_by_batch:
         return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
-    wanted = hyperparameters_by_batch[batch]
+    wanted = wanted_by_batch[batch]
     if wanted["optimizer"] != optimizer:
         return [note(rule, f"not applied: the reference point is of {wanted['optimizer']}")]
     findings = []
-    for name, value in wanted.items():
+    for name, wanted_value in wanted.items():
+        if name == "optimizer" or name.endswith("decay_steps"):
+            continue  # the steps are in iterations, and a log may count them in epochs
         key = f"{optimizer}_{name}"  # as logs name it: `lars_epsilon`
-        is_comparable = not name.endswith("decay_steps")  # in iterations; a log may count them in epochs
-        if is_comparable and key in run.first_values and run.first_values[key] != value:
-            actual = f"{key} is {printable(run.first_values[key], 30)}; the reference point has {value}"
+        if key in run.first_values and run.first_values[key] != wanted_value:
+            actual = f"{key} is {printable(run.first_values[key], 30)}; the reference point has {wanted_value}"
             findings.append(breach(rule, actual, line=run.first_lines.get(key)))
     return findings

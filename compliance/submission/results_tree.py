@@ -28,11 +28,18 @@ _HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """The reason why a file cannot be read."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TreeFile:
-    """A file of the repository: its path in it, and its content or a text that says why it cannot be read."""
+    """A file of the repository: its path in it, and the file itself, on disk or held in memory."""
 
     name: PurePosixPath
-    content: Path | str
+    content: Path | Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +126,13 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
 
 
-def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
-    """Return a file of an archive, held in memory; if it cannot be read, a text that says why."""
+def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | Unreadable:
+    """Return a file of an archive, held in memory; if it cannot be read, the reason."""
     content = members.extractfile(member) if member.isfile() else None
     if content is None:
-        return "no file but a link or folder in the archive"
+        return Unreadable(reason="no file but a link or folder in the archive")
     if member.size > LARGEST_LOG_BYTES:
-        return f"over {LARGEST_LOG_BYTES >> 20} MiB"
+        return Unreadable(reason=f"over {LARGEST_LOG_BYTES >> 20} MiB")
     held = HeldLog(member.name)
     held.data = content.read()
     return held
@@ -151,7 +158,7 @@ def has_another_form(root: Path, file: TreeFile) -> bool:
     """
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True
-    if isinstance(file.content, str):  # says why the file could not be read
+    if isinstance(file.content, Unreadable):
         return False
     return _OTHER_FORM_LINE.search(_first_bytes(file.content)) is not None
 
@@ -168,13 +175,10 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
     MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
-    folders, so the names of `root` and `folder` are read together.
+    folders, so the names of `root` and `folder` are read together: _round_of and _submitter_of say how.
 
-    - The round is the name of its folder in the tree. Without such a folder, the round is the version in a name above
-      `results`, such as `v1.1` in `training_results_v1.1`. It is empty if no name has a version.
-    - The submitter is the name of its folder, if this folder is in the tree or is `root` itself. Otherwise the
-      submitter is `organisation`, which the logs state.
-    - In another layout the benchmark is the last name, the submitter is `organisation`, and round and system are empty.
+    `organisation` is what the logs state. In another layout it is the submitter, the benchmark is the last name, and
+    round and system are empty.
     """
     names_of_root = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*names_of_root, *folder.parts)  # the tree may begin at any folder of the layout
@@ -182,37 +186,43 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    round_name, submitter = _round_and_submitter(layout.names_above_results, names_of_root, organisation)
-    if not round_name:
-        number = _round_named(root, folder)  # such as the `1.1` of `training_results_v1.1`
-        round_name = f"v{number}" if number else ""
-    return Owner(round=round_name, submitter=submitter, system=layout.system, benchmark=layout.benchmark)
+    names_above_results = layout.names_above_results
+    return Owner(
+        round=_round_of(names_above_results[len(names_of_root) :], root, folder),
+        submitter=_submitter_of(names_above_results, len(names_of_root), organisation),
+        system=layout.system,
+        benchmark=layout.benchmark,
+    )
 
 
-def _round_and_submitter(
-    names_above_results: tuple[str, ...], names_of_root: tuple[str, ...], organisation: str
-) -> tuple[str, str]:
-    """Return the round and the submitter by the folders of the tree above `results`; the round may be empty.
+def _round_of(names_in_tree: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
+    """Return the round of MLPerf of the logs in `folder`; empty if it is not known.
 
-    `names_above_results` are the names of the path from / to `results`, without `results`. `names_of_root` are those of
-    the path from / to the root of the tree. In an archive, paths begin at its root: `names_of_root` is empty.
+    `names_in_tree` are those of the folders of the tree above `results`: the last is the submitter's.
 
-    - `results` lies in a folder of the tree, as (/, data, v1.1, Baidu) with the root (/, data): round `v1.1`, submitter
-      `Baidu`.
-    - `results` lies in the root folder itself, as (/, data, Baidu) with the root (/, data, Baidu): no round, and the
-      submitter is the root's name.
-    - `results` is the root or lies above it, as (/, data, Baidu) with the root (/, data, Baidu, results), or it begins
-      an archive: no round, and the submitter is `organisation`.
+    - There are folders above the submitter's: their names, such as `v1.1`.
+    - There are none: the version in a name above `results`, such as `v1.1` of `training_results_v1.1`.
     """
-    names_in_tree = names_above_results[len(names_of_root) :]  # between the root and `results`
-    if names_in_tree:
-        *names_of_round, submitter = names_in_tree
-        return "/".join(names_of_round), submitter
-    is_results_in_root = bool(names_of_root) and names_above_results == names_of_root
-    if is_results_in_root:
-        return "", names_of_root[-1]
-    # A folder above the tree may have any name, so no submitter is read from it.
-    return "", organisation
+    names_above_submitter = names_in_tree[:-1]
+    if names_above_submitter:
+        return "/".join(names_above_submitter)
+    number = _round_named(root, folder)
+    return f"v{number}" if number else ""
+
+
+def _submitter_of(names_above_results: tuple[str, ...], root_depth: int, organisation: str) -> str:
+    """Return the submitter: the name of the folder that has `results`, if it is in the tree or the root of the tree.
+
+    A folder above the root may have any name. If `results` lies in such a folder, or begins an archive, the submitter
+    is `organisation`.
+
+    `names_above_results` are the names on the path from / to that folder, and `root_depth` is the number of names on
+    the path from / to the root. In an archive, paths begin at its root, so the number is 0.
+    """
+    is_at_root_or_below = len(names_above_results) >= root_depth
+    if names_above_results and is_at_root_or_below:
+        return names_above_results[-1]
+    return organisation
 
 
 class _Layout(NamedTuple):
@@ -232,16 +242,17 @@ def _layout_of(names: tuple[str, ...]) -> _Layout | None:
 
 
 def _round_named(root: Path, folder: PurePosixPath) -> str:
-    """Return the round in the name of a folder above `results`, or of the archive, such as `4.0`; empty without one.
+    """Return the number of the round of MLPerf that a name above `results` has, such as `4.0`; empty if none has one.
 
     `training_results_v4.0/Dell/results/system/resnet` -> `4.0`
 
-    The innermost name with a round counts. If it has several, as `from_v3.1_to_v4.0`, the result is empty, too.
+    `root` is the folder or the archive of the tree, and `folder` a path in it. The names of both are read, the
+    innermost first, up to the first one with a number. If it has several, as `from_v3.1_to_v4.0`, the result is empty.
     """
     names = (*root.resolve().parts, *folder.parts)
     results_at = _last_index(names, "results")
     names_above_results = names if results_at is None else names[:results_at]
-    for name in reversed(names_above_results):  # the innermost first
+    for name in reversed(names_above_results):
         rounds = set(_ROUND.findall(name))
         if len(rounds) > 1:
             return ""

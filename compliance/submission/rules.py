@@ -4,7 +4,6 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 
-from compliance.official.rule_files import keys, versions
 from compliance.rules import Ruleset, load, read_rules
 
 NO_CHECK = "none"
@@ -75,11 +74,3 @@ def _check_in_words(check: str, ruleset: Ruleset) -> str:
     if rule is not None and not rule.in_force:
         return f"{check} (from {rule.since} on)"
     return check
-
-
-def known_checks() -> set[str]:
-    """Return all names that a demand's `checks` may have: strict rules, and the keys of any ruleset."""
-    names: set[str] = set(load(versions()[-1]).strict)
-    for version in versions():
-        names |= keys(version)
-    return names

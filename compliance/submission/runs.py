@@ -133,8 +133,8 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 
     A log joins the first of these groups that there is:
 
-    - the group of an earlier log with the same benchmark, division, organisation and platform; case and blanks do not
-      count
+    - the group that has an earlier log with the same benchmark, division, organisation and platform; case and blanks do
+      not count
     - the group of the first log in the same folder with the same benchmark, so that one run of five with the
       organisation `Dell Inc.` instead of `Dell` stays with the others
     - a new group
@@ -145,17 +145,18 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     for report in checked:
         names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
         benchmark = names[0]
-        benchmark_in_folder = (benchmark, report.path.parent)
-        group = group_by_names.get(names)
-        if group is None:  # one run of five may say `Dell Inc.` instead of `Dell`: it stays with the others
-            group = group_by_folder.get(benchmark_in_folder)
-        if group is None:
+        folder = (benchmark, report.path.parent)
+        if names in group_by_names:
+            group = group_by_names[names]
+        elif folder in group_by_folder:
+            group = group_by_folder[folder]
+            group_by_names[names] = group  # later logs with these names join the group, too
+        else:
             group = []
             groups.append(group)
+            group_by_names[names] = group
         group.append(report)
-        # The first log with these names, and the first of the folder, decide the group: later logs replace no entry.
-        group_by_names.setdefault(names, group)
-        group_by_folder.setdefault(benchmark_in_folder, group)
+        group_by_folder.setdefault(folder, group)  # the first log in the folder decides
     return groups
 
 
@@ -172,18 +173,22 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
     for report in members:
         benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
-        if benchmark not in ruleset.benchmarks and not is_closed:
-            continue  # the rules expect no seed of an open run of another project's benchmark
+        is_benchmark_of_ours = benchmark in ruleset.benchmarks
+        is_seed_expected = is_closed or is_benchmark_of_ours
+        if not is_seed_expected:
+            continue
         shared_seeds = 0
         for seed in report.run.all_events[schema.SEED.key]:
             key = seed_key(seed, ruleset, benchmark)
             if key is None:  # this seed need not differ
                 continue
-            first_run = first_run_by_seed.setdefault(key, report)
-            if first_run is report:
-                continue
-            shared_seeds += 1
-            if shared_seeds <= FINDINGS_PER_RULE:
+            if key not in first_run_by_seed:
+                first_run_by_seed[key] = report
+            first_run = first_run_by_seed[key]
+            is_shared = first_run is not report
+            if is_shared:
+                shared_seeds += 1
+            if is_shared and shared_seeds <= FINDINGS_PER_RULE:
                 actual = f"seed {printable(seed.value, 60)} is that of {printable(first_run.path.name)} too"
                 yield BlamedRun(report, breach(rule, actual, line=seed.line))
 
@@ -191,20 +196,28 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what the two runs share: `its times are those of result_0.txt`. Runs of ResNet are also blamed if
-    too many end at the same accuracy.
+    The breach says what the two runs share: `its times are those of result_0.txt`. Of several earlier runs, the first
+    one that shares something is named.
+
+    If too many runs of ResNet end at the same accuracy, there is a breach for each of them, too.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
-        line = report.run.evaluations[0].line if report.run.evaluations else None
-        for earlier in members[:position]:
-            shared = _what_is_shared(report.run, earlier.run, ruleset)
-            if shared:
-                actual = f"{shared} those of {printable(earlier.path.name)}"
-                yield BlamedRun(report, breach(rule, actual, line=line))
-                break  # one earlier run is enough
+        copied = _first_shared(report.run, members[:position], ruleset)
+        if copied:
+            line = report.run.evaluations[0].line if report.run.evaluations else None
+            yield BlamedRun(report, breach(rule, copied, line=line))
     if members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet":
         yield from _runs_at_one_accuracy(members, rule)
+
+
+def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Ruleset) -> str:
+    """Return what a run shares with the first earlier run that it looks like a copy of; empty if there is none."""
+    for earlier in earlier_runs:
+        what_is_shared = _what_is_shared(run, earlier.run, ruleset)  # such as "its times are"
+        if what_is_shared:
+            return f"{what_is_shared} those of {printable(earlier.path.name)}"
+    return ""
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
@@ -344,19 +357,21 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
     - The tool rejects a log that was predicted to pass: a breach with `official`, so that the log fails.
     """
     passes_tool, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
-    is_predicted_to_pass = report.passes_official
-    rule = ruleset.strict["official-disagrees"]
-    findings = list(report.findings)
-    if passes_tool and not is_predicted_to_pass:
-        refusing_rules = ", ".join(sorted({finding.rule for finding in findings if finding.official}))
-        # "it" is the tool, and "this one" is the checker of this project.
-        findings.append(breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}"))
-    elif not passes_tool and is_predicted_to_pass:
-        first_messages = "; ".join(messages[:2]) or "no message"
-        disagreement = breach(rule, f"it rejects the log: {first_messages}")
-        findings.append(replace(disagreement, official=True))
     tool_answer = {"verdict": verdict(passes_tool), "messages": messages}
-    return replace(report, findings=tuple(findings), mlperf_logging=tool_answer)
+    answered = replace(report, mlperf_logging=tool_answer)
+
+    is_predicted_to_pass = report.passes_official
+    if passes_tool == is_predicted_to_pass:
+        return answered
+    rule = ruleset.strict["official-disagrees"]
+    if passes_tool:
+        refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
+        # "it" is the tool, and "this one" is the checker of this project.
+        disagreement = breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}")
+    else:
+        first_messages = "; ".join(messages[:2]) or "no message"
+        disagreement = replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)
+    return answered.with_findings([disagreement])
 
 
 def receipt_path(log: Path) -> Path:

@@ -12,7 +12,7 @@ from compliance.check import Report, check_file
 from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.official.rounds import SubmissionRuns
-from compliance.rules import Ruleset, load
+from compliance.rules import Finding, Ruleset, load
 from compliance.submission.group import FAILED, ConvergenceTest, convergence_test, one_submission, standing_of
 from compliance.submission.runs import check_between_runs, logs_named_by
 from runlog import schema
@@ -113,7 +113,8 @@ def command(options: argparse.Namespace) -> int:
     ruleset = load(options.ruleset)
     checked = [check_file(log, ruleset) for log in logs_named_by(options.logs)]
     runs, chosen = choose_median_runs(checked, ruleset, options.verdict)
-    scored = replace(score_runs(runs, ruleset, options.verdict), chosen=chosen)
+    scored = score_runs(check_between_runs(runs, ruleset), ruleset, options.verdict)
+    scored = replace(scored, chosen=chosen)
     print(json.dumps(scored.as_dict(), indent=2) + "\n" if options.json else as_text(scored), end="")
     return 0 if scored.minutes is not None else 1
 
@@ -136,7 +137,7 @@ def choose_median_runs(
 
     def score_of_set(runs: Sequence[Report]) -> float:
         """Return the minutes of some of the runs; infinite if they have no score."""
-        minutes = score_runs(runs, ruleset, by).minutes
+        minutes = score_runs(check_between_runs(runs, ruleset), ruleset, by).minutes
         return math.inf if minutes is None else minutes
 
     by_start = sorted(checked, key=_start_and_name)  # each set has runs that follow one another
@@ -148,31 +149,35 @@ def _start_and_name(report: Report) -> tuple[float, str]:
     return report.run.start_ms or 0, report.path.name
 
 
-def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
-    """Return the score of a submission: the mean minutes of its runs, scaled by the test of convergence.
+def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
+    """Return the score of a submission: the mean minutes of the runs that count, scaled by the test of convergence.
 
-    `by` is "strict" or "official": the rules whose errors drop a run. None: strict for logs of this project, official
-    for others. If the score has a `problem`, its minutes are None.
+    `compared` has the reports of `check_between_runs` on the runs. `by` is the verdict that drops runs, "strict" or
+    "official", as `_judge_runs` explains it. None: strict for logs of this project, official for others.
+
+    If runs are dropped that a submission may not drop, or the test fails, there are no minutes, and `problem` says why.
 
     Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
     mix batches.
     """
-    first = checked[0]
-    benchmark = one_submission(checked, ruleset)
+    first = compared[0]
+    benchmark = one_submission(compared, ruleset)
     runs_of_result = benchmark.runs_of_result
-    by = by or first.deciding_rules
-    _refuse_mixed_batches(checked, by)
-    judged = _judge_runs(checked, ruleset, by)
+    deciding = first.deciding_rules if by is None else by
+    if deciding == "strict":
+        _refuse_mixed_batches(compared)
+
+    judged = _judge_runs(compared, deciding)
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
-    test = convergence_test(checked, ruleset)
-    problem = _problem_of_score(judged, mean, test, runs_of_result, by)
+    test = convergence_test(compared, ruleset)
+    problem = _problem_of_score(judged, mean, test, runs_of_result, deciding)
     minutes = None
     if mean.minutes is not None and not problem:
         minutes = _scaled(mean.minutes, test.scaling)
     return Score(
         benchmark=benchmark.name,
         division=printable(first.run.first_event(schema.SUBMISSION_DIVISION).value, 20),
-        by=by,
+        by=deciding,
         global_batch=first.run.global_batch,
         minutes=minutes,
         unscaled_minutes=mean.minutes,
@@ -186,20 +191,20 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         problem=problem,
         refused=tuple(sorted(judged.rules_forbidding_score)),
         runs=tuple(judged.runs),
-        standing=standing_of(checked, ruleset),
+        standing=standing_of(compared, ruleset),
     )
 
 
-def _refuse_mixed_batches(checked: Sequence[Report], by: str) -> None:
-    """Raise ValueError if `by` is strict and the runs have different batches."""
+def _refuse_mixed_batches(compared: Sequence[Report]) -> None:
+    """Raise ValueError if the runs have different batches."""
     batches = set()
-    for report in checked:
+    for report in compared:
         batch = report.run.global_batch or report.run.first_event(schema.GLOBAL_BATCH_SIZE).value
         batches.add(json.dumps(batch))
-    if by == "strict" and len(batches) > 1:
+    if len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
         raise ValueError(
-            f"{checked[0].path}: the runs have different global_batch_size ({shown}); score each by itself"
+            f"{compared[0].path}: the runs have different global_batch_size ({shown}); score each by itself"
         )
 
 
@@ -220,65 +225,69 @@ class _JudgedRuns(NamedTuple):
         return len(self.runs) - len(self.kept_minutes)
 
 
-def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _JudgedRuns:
-    """Return each run with the broken rules that drop it, and the broken rules that forbid a strict score.
-
-    `by` names the rules that decide:
+def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
+    """Return the runs as they are scored by the verdict `by`, and the broken rules that forbid a strict score.
 
     - "official": a run is dropped only by errors that the official checker also reports. Its minutes are those that
       mlperf-logging's tools read.
     - "strict": a run is dropped by every error. Its minutes are those that this project reads.
-
-    An error forbids a strict score, unless it says that the run missed the target. A submission may drop such a run.
     """
-    is_official = by == "official"
     runs = []
     rules_forbidding_score: set[str] = set()
-    for report in check_between_runs(checked, ruleset):
-        rules_dropping_run: set[str] = set()
-        for finding in report.findings:
-            # `rcp-convergence` is about all runs together: the test of the convergence decides on it.
-            if finding.severity != "error" or finding.rule == "rcp-convergence":
-                continue
-            if finding.official or not is_official:
-                rules_dropping_run.add(finding.rule)
-            if finding.rule not in RULES_ON_THE_TARGET:
-                rules_forbidding_score.add(finding.rule)
-        runs.append(_scored_run(report, rules_dropping_run, is_official=is_official))
+    for report in compared:
+        errors = _errors_of_run(report)
+        rules_forbidding_score |= _rules_forbidding_score(errors)
+        if by == "official":
+            official_errors = [error for error in errors if error.official]
+            runs.append(_scored_run(report, report.run.as_tools_read.minutes, official_errors))
+        else:
+            runs.append(_scored_run(report, report.run.minutes, errors))
     return _JudgedRuns(runs, rules_forbidding_score)
 
 
-def _scored_run(report: Report, rules_dropping_run: set[str], *, is_official: bool) -> ScoredRun:
-    """Return a run as it is scored: with the minutes of mlperf-logging's tools if `is_official`, else with its own."""
-    tool_view = report.run.as_tools_read  # its minutes differ if a log has more than one run_start
-    # The epochs are only shown, so both verdicts show the tool's. It has a huge number for a missed target.
-    has_missed_target = tool_view.to_target == convergence.NOT_CONVERGED
+def _errors_of_run(report: Report) -> list[Finding]:
+    """Return the errors of a run itself. `rcp-convergence` is about all runs together: their test decides on it."""
+    return [finding for finding in report.findings if finding.severity == "error" and finding.rule != "rcp-convergence"]
+
+
+def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
+    """Return the rules of a run's errors, without those on the target: a submission may drop a run that missed it."""
+    return {error.rule for error in errors} - RULES_ON_THE_TARGET
+
+
+def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequence[Finding]) -> ScoredRun:
+    """Return a run as it is scored, with its `minutes` and the rules that drop it."""
+    # The epochs are only shown, so each verdict shows those that mlperf-logging's tools read.
+    to_target = report.run.as_tools_read.to_target
+    has_missed_target = to_target == convergence.NOT_CONVERGED
     return ScoredRun(
         file=report.file,
-        minutes=tool_view.minutes if is_official else report.run.minutes,
-        epochs=None if has_missed_target else tool_view.to_target,
-        broken_rules=tuple(sorted(rules_dropping_run)),
+        minutes=minutes,
+        epochs=None if has_missed_target else to_target,
+        broken_rules=tuple(sorted({error.rule for error in errors_dropping_run})),
     )
 
 
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the olympic mean, which leaves out the fastest and the slowest runs; the plain mean of too few runs.
 
-    `minutes` are those of the runs that count. The `failed_runs`, which do not count, take the place of the slowest. If
-    the olympic mean leaves out one run at each end, `minutes` 10, 11, 12, 13 and one failed run -> mean of 11, 12, 13.
+    `minutes` are those of the runs that count. The `failed_runs`, which do not count, are taken for the slowest. If the
+    olympic mean leaves out one run at each end, `minutes` 10, 11, 12, 13 and one failed run -> mean of 11, 12, 13.
 
-    The mean is None if more runs failed than may be left out at the slow end, or if no run counts.
+    The plain mean is that of `minutes`, without the failed runs.
+
+    Either mean is None if more runs failed than may be left out at the slow end, or if no run counts.
     """
-    cut_at_each_end = runs_of_result.dropped
-    least_runs = 2 * cut_at_each_end + 1
+    left_out_at_each_end = runs_of_result.dropped
+    least_runs = 2 * left_out_at_each_end + 1
     olympic = len(minutes) + failed_runs >= least_runs
     reduction = "olympic mean" if olympic else f"mean (an olympic mean takes {least_runs} runs)"
-    if failed_runs > cut_at_each_end or not minutes:
+    if failed_runs > left_out_at_each_end or not minutes:
         return _Mean(minutes=None, reduction=reduction, olympic=olympic)
     averaged = sorted(minutes)
     if olympic:
-        cut_at_slow_end = cut_at_each_end - failed_runs  # the failed ones are cut already
-        averaged = averaged[cut_at_each_end : len(averaged) - cut_at_slow_end]
+        all_runs = averaged + [math.inf] * failed_runs  # the failed ones are the slowest: each of them is left out
+        averaged = all_runs[left_out_at_each_end : len(all_runs) - left_out_at_each_end]
     return _Mean(minutes=sum(averaged) / len(averaged), reduction=reduction, olympic=olympic)
 
 

@@ -74,15 +74,25 @@ def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
     the chance is never 0. The random seed is fixed: the same arguments always give the same chance.
     """
     generator = random.Random(_SEED)
+    early_draws = _count_early_draws(_FIRST_DRAWS, runs, others, generator)
+    chance = _share_with_observed(early_draws, _FIRST_DRAWS)
+    if chance > _CLEAR:
+        return chance
+    early_draws += _count_early_draws(_ALL_DRAWS - _FIRST_DRAWS, runs, others, generator)
+    return _share_with_observed(early_draws, _ALL_DRAWS)
+
+
+def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float], generator: random.Random) -> int:
+    """Return how many of so many random draws have a sum that is no larger than that of `runs`."""
     pool = [*runs, *others]
     observed = sum(runs)
-    draws = 1  # `runs` itself, so the chance is never 0
-    draws_as_soon = 1
-    while draws <= _ALL_DRAWS:
-        draws += 1
+    early_draws = 0
+    for _ in range(draws):
         if sum(generator.sample(pool, len(runs))) <= observed:
-            draws_as_soon += 1
-        is_clearly_large = draws_as_soon / draws > _CLEAR
-        if draws == _FIRST_DRAWS + 1 and is_clearly_large:
-            break
-    return draws_as_soon / draws
+            early_draws += 1
+    return early_draws
+
+
+def _share_with_observed(early_draws: int, draws: int) -> float:
+    """Return the share of the draws that are early. The observed runs count as one more draw, an early one."""
+    return (early_draws + 1) / (draws + 1)

@@ -73,17 +73,21 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
-    """Return the fields that the log states, and those of this machine if the log was written on it.
+    """Return the fields of a system description that can be found out. If several sources have one, the first counts:
 
-    If both have a field, the log's value is returned.
+    1. the log
+    2. `system_name`, and an empty text for each of NOTES
+    3. this machine, if the log was written on it
     """
     any_ruleset = load("4.0.0")  # only the facts of the run are read, and they are the same by each
     run = check_file(log, any_ruleset).run
-    found = {"system_name": system_name, **dict.fromkeys(NOTES, "")} | from_log(run)
+    fields: dict[str, str] = {}
     hosts = [machine.get("host") for machine in hardware_nodes(run)]
     if socket.gethostname() in hosts:
-        found = from_machine(Path("/")) | found
-    return found
+        fields.update(from_machine(Path("/")))
+    fields.update(system_name=system_name, **dict.fromkeys(NOTES, ""))
+    fields.update(from_log(run))
+    return fields
 
 
 def _refuse_invalid(fields: Mapping[str, str]) -> None:
@@ -136,38 +140,42 @@ def from_log(run: LoggedRun) -> dict[str, str]:
     digest = run.header_section(schema.SOURCE).get("image_digest")
     if digest:
         fields["sw_notes"] = f"image {digest}"
-    fields |= _size_and_accelerators(run, first_node)
+    plausible_summary = _plausible_summary(run)
+    if plausible_summary is not None:
+        fields["number_of_nodes"] = str(plausible_summary.nodes)
+    fields |= _accelerators_of_node(first_node, plausible_summary)
     return {name: value for name, value in fields.items() if isinstance(value, str) and value != NOT_STATED}
 
 
-def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
-    """Return the fields for the number of nodes and for the accelerators of a node. Unknown fields are left out.
-
-    The run_summary gives the number of nodes. The accelerators are taken from the log's list of the first node's GPUs:
-
-    - It has GPUs: model and memory are those of the first GPU. The run_summary gives the number of accelerators.
-    - It is empty: there are 0 accelerators, and the fields that describe them are empty texts.
-    - There is no such list: nothing is known of the accelerators.
-    """
-    fields: dict[str, str] = {}
-    devices_per_node: int | None = None  # None: not known
+def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
+    """Return the run_summary of the log; None without one, and if it has impossible numbers, as of a damaged log."""
     summary = run.summary
-    # Numbers from MOST_DEVICES on are garbage of a damaged log, so they count as unknown.
-    if summary and 0 < summary.nodes < MOST_DEVICES and summary.devices < MOST_DEVICES:
-        fields["number_of_nodes"] = str(summary.nodes)
-        devices_per_node = summary.devices // summary.nodes
+    if not summary or summary.nodes <= 0:
+        return None
+    if summary.nodes >= MOST_DEVICES or summary.devices >= MOST_DEVICES:
+        return None
+    return summary
 
-    names = gpu_names(first_node)
-    if names:
-        if devices_per_node is not None:
-            fields["accelerators_per_node"] = str(devices_per_node)
-        fields["accelerator_model_name"] = names[0]
-        first_gpu = first_node["gpus"][0]
-        if isinstance(first_gpu, dict) and first_gpu.get("memory_gib"):
-            fields["accelerator_memory_capacity"] = f"{first_gpu['memory_gib']} GiB"
-    elif "gpus" in first_node:  # the list is empty, because `names` has a name for each of its GPUs
-        fields["accelerators_per_node"] = "0"
-        fields |= dict.fromkeys(_FIELDS_OF_ONE_ACCELERATOR, "")
+
+def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict[str, str]:
+    """Return the fields for the accelerators of a node, by the log's list of the node's GPUs:
+
+    - There is no such list: no fields, because nothing is known of the accelerators.
+    - It is empty: there are 0 accelerators, and the fields that describe them are empty texts.
+    - It has GPUs: model and memory are those of the first GPU, as far as they are known. The run_summary, if there is
+      one, gives the number of accelerators.
+    """
+    if "gpus" not in node:
+        return {}
+    names = gpu_names(node)
+    if not names:
+        return {"accelerators_per_node": "0", **dict.fromkeys(_FIELDS_OF_ONE_ACCELERATOR, "")}
+    fields = {"accelerator_model_name": names[0]}
+    if summary is not None:
+        fields["accelerators_per_node"] = str(summary.devices // summary.nodes)
+    first_gpu = node["gpus"][0]
+    if isinstance(first_gpu, dict) and first_gpu.get("memory_gib"):
+        fields["accelerator_memory_capacity"] = f"{first_gpu['memory_gib']} GiB"
     return fields
 
 

@@ -4,11 +4,10 @@ Of a published folder, every package is checked, and its table and page are made
 """
 
 import argparse
-import itertools
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,49 +21,29 @@ from compliance.submission.official_answers import official_answers
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.package_files import Problems, hash_by_name, judge_differences, read_stated, strange_files
 from compliance.submission.package_logs import FRAMEWORK_LOG
+from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of
 from compliance.submission.runs import sha256
-from compliance.submission.templates import rendered
-from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import Event, read_log
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
 
-PAGE = "index.html"
-TABLE = "results.json"
-PACKAGES = "packages"
 SIGNATURE = f"{HASHES}.sig"
 NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
-_SCORING_KEYS = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
-_MANIFEST_COLUMNS = (
-    "organisation",
-    "system",
-    "benchmark",
-    "division",
-    "ruleset",
-    "minutes",
-    "scaling",
-    "convergence",
-    "commit",
-)
-_SYSTEM_COLUMNS = {  # column: field of the description
-    "nodes": "number_of_nodes",
-    "accelerators_per_node": "accelerators_per_node",
-    "accelerator": "accelerator_model_name",
-    "framework": "framework",
-}
 
 
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance verify` on a package or a published folder, and print the verdict of each check.
 
-    Returns 1 if a check fails. Raises ValueError if the folder is neither, or if it is a package and --signers was
-    given, because only a published folder is signed.
+    Returns 1 if a check fails, else 0. Raises ValueError if the folder is neither. With --signers it must be a
+    published folder.
     """
     folder: Path = options.folder
-    if (folder / TABLE).is_file():
+    is_published_folder = (folder / TABLE).is_file()
+    # Only a published folder is signed, so --signers asks for one.
+    is_package = (folder / MANIFEST).is_file() and not options.signers
+    if is_published_folder:
         answers = verify_site(folder, options.signers, ask_official=options.official)
-    elif (folder / MANIFEST).is_file() and not options.signers:
+    elif is_package:
         answers = verify(folder, ask_official=options.official)
     else:
         raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package, or a published folder")
@@ -155,38 +134,42 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
         is_code = name.startswith(f"{code}/")
         if not is_code and name not in optional:
             present.add(name)
-    answers = []
-    for name in sorted(wanted | present):
-        if name not in present:
-            answers.append(judged("contents", False, f"{name} is missing"))
-        elif name not in wanted:
-            answers.append(judged("contents", False, f"{name} is nothing that a package holds"))
-    return answers
+    # Only the names are compared here, so each file has the same content.
+    problems = Problems(unwanted="is nothing that a package holds", missing="is missing", altered="")
+    return judge_differences("contents", dict.fromkeys(wanted), dict.fromkeys(present), problems)
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
     """Return verdicts on the logs of a package, and on whether its manifest and its report follow from the logs.
 
-    The logs are checked again. The manifest and the report are computed again and compared with those of the package;
-    if they cannot be computed, the only verdict says why. `ask_official` adds the verdicts of mlperf-logging's tools.
+    The logs are checked again, and the manifest and the report are computed again from them:
+
+    - They cannot be computed: the only verdict says why.
+    - The logs may not be published: a failed verdict for each reason. The manifest and the report are compared, too.
+    - Otherwise: a good verdict on the logs. The manifest and the report are compared.
+
+    In the last two cases `ask_official` adds the verdicts of mlperf-logging's tools.
     """
-    checked = [check_file(folder / log, stated.ruleset) for log in stated.logs]
+    reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
-        content, refusals = package.contents_of(folder, checked, stated.system, stated.benchmark, stated.ruleset)
+        computed, refusals = package.contents_of(folder, reports, stated.system, stated.benchmark, stated.ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", False, printable(str(error)))]
-    # There are a manifest and a report to compare even if the logs may not be published.
     answers = [judged(printable(refusal.file), False, refusal.text) for refusal in refusals]
     if not refusals:
-        answers.append(judged("logs", True, f"{len(checked)} logs meet ruleset {stated.ruleset.version}"))
-
-    answers.append(_check_manifest(folder, content.manifest, stated.manifest))
-    is_same_report = read_stated(folder / REPORT) == content.report_text.encode()
-    message = "every figure is the logs'" if is_same_report else "differs from the report that the logs give"
-    answers.append(judged(REPORT, is_same_report, message))
+        answers.append(judged("logs", True, f"{len(reports)} logs meet ruleset {stated.ruleset.version}"))
+    answers.append(_check_manifest(folder, computed.manifest, stated.manifest))
+    answers.append(_check_report(folder, computed.report_text))
     if ask_official:
-        answers += official_answers(folder, content.manifest)
+        answers += official_answers(folder, computed.manifest)
     return answers
+
+
+def _check_report(folder: Path, wanted_text: str) -> Verdict:
+    """Compare the package's report with the text that the logs give."""
+    if read_stated(folder / REPORT) == wanted_text.encode():
+        return judged(REPORT, True, "every figure is the logs'")
+    return judged(REPORT, False, "differs from the report that the logs give")
 
 
 def _check_manifest(folder: Path, wanted: JsonObject, stated: JsonObject) -> Verdict:
@@ -207,15 +190,16 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Compare the package's code, in `folder`, with the files of the commit that its manifest names.
 
-    - If the files of the commit cannot be had, the only verdict says why the code was not compared.
-    - Each file that differs, is missing or is not of the commit has a failed verdict.
-    - If all files are as in the commit, the only verdict is good.
+    - The files of the commit cannot be had: the only verdict says why the code was not compared.
+    - Files of the package differ from those of the commit, or are not in it, or the package lacks files of the commit:
+      each has a failed verdict.
+    - All files are as in the commit: the only verdict is good.
     """
     try:
-        files = committed_code.code_of(commit)
+        code_of_commit = committed_code.code_of(commit)
     except ValueError as error:
         return [_code_not_compared(folder, error)]
-    wanted = {name: file.content for name, file in files.items()}
+    wanted = {name: file.content for name, file in code_of_commit.items()}
     present = {}
     for name, path in package.files_below(folder).items():
         # A file that is not wanted fails whatever it holds, so it is not read.
@@ -223,7 +207,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
     problems = Problems(
         unwanted=f"is none of commit {commit}",
-        missing=f"is missing from commit {commit}",
+        missing=f"is missing from commit {commit}",  # the commit has the file, and the package lacks it
         altered=f"differs from commit {commit}",
     )
     differences = judge_differences("code", wanted, present, problems)
@@ -320,92 +304,6 @@ def _check_site_hashes(folder: Path) -> Verdict:
     is_as_listed = read_stated(folder / HASHES) == "".join(lines).encode()
     count = f"{len(lines)} files"
     return judged(HASHES, is_as_listed, count if is_as_listed else f"{count}, not those that it lists")
-
-
-def pages_of(root: Path) -> dict[str, str]:
-    """Return the texts of the table and the page of a published folder: `{"results.json": ..., "index.html": ...}`.
-
-    Both are about the packages below `root`. MLPerf results come first. The page is HTML and needs no other file.
-    """
-    results = []
-    for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
-        package_folder = file.parent
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        description = read_description(package_folder / "systems" / f"{manifest['system']}.json")
-        results.append(_result_of_package(root, package_folder, manifest, description))
-    results.sort(key=_place_in_table)
-    notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
-    notes = mlperf.notes_in_order(notes_of_all)  # each once
-    page_rows = [result.row | result.of_page for result in results]
-    page = rendered("site.html", results=page_rows, footnotes=notes)
-    table = {"results": [result.row for result in results], "footnotes": notes}
-    return {TABLE: json.dumps(table, indent=2) + "\n", PAGE: page}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Published:
-    """One result of a published folder."""
-
-    row: JsonObject  # of the table, by its columns
-    of_page: JsonObject  # what the page shows in addition to the row
-    footnotes: list[str]
-
-
-def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
-    """Return the result of the package in `folder`: its row of the table, its part of the page, and its footnotes.
-
-    `root` is the published folder, which has the table and the page.
-
-    - The row has figures of the package's `manifest`, and facts of the machine from the system `description`.
-    - The page shows the whole description, and each run with the lines of its log that say when the run started, how
-      good it was and when it ended.
-    """
-    result = manifest["result"]
-    runs = manifest["runs"]
-    # Only a result that uses the name MLPerf has footnotes. `is_mlperf` is no test for that, because it may be None
-    # (the logs leave it open) for a result that uses the name.
-    uses_name_mlperf = bool(manifest["footnotes"])
-    row = {
-        "package": folder.relative_to(root).as_posix(),
-        "id": sha256(folder / HASHES),
-        **{name: manifest[name] for name in _MANIFEST_COLUMNS},
-        "status": mlperf.UNVERIFIED if uses_name_mlperf else "no MLPerf result",
-        "result": result["name"],
-        "is_mlperf": result["is_mlperf"],
-        "dataset": result["dataset"],
-        "target": result["target_in_words"],
-        "runs": len(runs),
-        "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
-        **{column: description[field] for column, field in _SYSTEM_COLUMNS.items()},
-    }
-    of_page = {
-        "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],
-        "description": {name: value for name, value in description.items() if value},
-    }
-    return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])
-
-
-def _place_in_table(result: _Published) -> tuple[bool, list[Any]]:
-    """Return the sort key of a result: MLPerf results first, then by benchmark, division and minutes."""
-    row = result.row
-    return not result.footnotes, [row[name] for name in ("benchmark", "division", "minutes")]
-
-
-def _scoring_lines(log: Path) -> list[tuple[int, str]]:
-    """Return the lines of a log with a run_start, eval_accuracy or run_stop: each with its number and its text.
-
-    The run's time to train and its quality are computed from these lines.
-    """
-    wanted_lines = set()
-    for entry in read_log(log):
-        if isinstance(entry, Event) and entry.key in _SCORING_KEYS:
-            wanted_lines.add(entry.line)
-    lines = []
-    with log.open(encoding="utf-8", errors="replace") as stream:
-        for number, line in enumerate(stream, 1):
-            if number in wanted_lines:
-                lines.append((number, printable(line.rstrip("\n"), 300)))
-    return lines
 
 
 def check_signature(folder: Path, signers: Path | None) -> Verdict:

@@ -130,42 +130,48 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
     path = folder / f"{name}.yaml"
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return _campaign_of(name, fields, shrink=shrink, repeats=repeats)
+        campaign = _full_size_campaign(name, yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         text = " ".join(str(error).split())
         raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
+    if shrink:
+        campaign = _shrunk_campaign(campaign)
+    if repeats is not None:
+        campaign = replace(campaign, protocol=campaign.protocol.asking(repeats))
+    return campaign
 
 
-def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | None) -> Campaign:
+def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
 
-    - `shrink`: whether the runs are tiny ones on CPU ranks, with a protocol for their few steps.
-    - `repeats`: the number of trials of each run; None stands for the protocol's number.
-
-    The campaign's cells are the published throughputs of its first framework. Removes entries from `fields`. Raises
-    KeyError, TypeError, AttributeError or ValueError for a wrong field.
+    The cells of the campaign are the published throughputs of its first framework. Raises KeyError, TypeError,
+    AttributeError or ValueError for a wrong field.
     """
-    protocol = protocols.find(fields.pop("protocol"))
-    environment = {key: str(value) for key, value in fields.pop("environment").items()}
-    other_fields = fields  # what is left in it: workload, frameworks and note. Campaign has fields of these names
+    protocol = protocols.find(fields["protocol"])
+    environment = {key: str(value) for key, value in fields["environment"].items()}
     # A run's log then marks as warm-up exactly the steps that the protocol drops.
-    environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
-    if shrink:
-        environment |= SHRUNK_EXPORTS  # overrides WARMUP_STEPS by the number that the shrunk protocol drops
-        protocol = _shrunk_protocol(protocol)
-    if repeats:
-        protocol = protocol.asking(repeats)
-
+    warm_up_steps = _warm_up_steps(protocol, environment)
     published = select(read_published(), table=name)
+    # `workload`, `frameworks` and `note` are fields of Campaign, too. Any other one is a TypeError.
+    other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment")}
     return Campaign(
         name=name,
         protocol=protocol,
-        environment=environment,
-        cells=_throughputs_of(published, framework=other_fields["frameworks"][0]),
+        environment={**environment, "WARMUP_STEPS": str(warm_up_steps)},
+        cells=_throughputs_of(published, framework=fields["frameworks"][0]),
         published=published,
-        shrunk=shrink,
+        shrunk=False,
         **other_fields,
+    )
+
+
+def _shrunk_campaign(campaign: Campaign) -> Campaign:
+    """Return a campaign with tiny runs on CPU ranks in place of its own, and a protocol for their few steps."""
+    return replace(
+        campaign,
+        protocol=_shrunk_protocol(campaign.protocol),
+        environment={**campaign.environment, **SHRUNK_EXPORTS},
+        shrunk=True,
     )
 
 
@@ -236,12 +242,11 @@ def reason_to_skip(
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables of the job of `run`, except LOGDIR. Others, such as DATADIR, are the user's.
 
-    The later of these sources replaces the earlier ones:
+    A later one of these sources replaces the earlier ones:
 
-    1. the conditions of `run`
+    1. the variables that every campaign sets, and the conditions of `run`
     2. the environment in the campaign's file, or that of a shrunk campaign
-    3. DGXSYSTEM, if the user set it and the campaign is not shrunk. It names the file `config_<DGXSYSTEM>.sh`. For
-       `DGX1` or `4xDGX1`, a run of 2 nodes takes `2xDGX1` if that file exists, else `DGX1`.
+    3. DGXSYSTEM, if the user set it and the campaign is not shrunk: that of as many nodes as the run has
     4. STRATEGY, if the run has one: each cell may have another
     """
     exports = {
@@ -255,15 +260,28 @@ def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
         "DEVICE": "gpu",
         **campaign.environment,
     }
-    system = os.environ.get("DGXSYSTEM")
-    if system and not campaign.shrunk:
-        system_of_one_node = re.sub(r"^\d+x", "", system)
-        system_of_all_nodes = f"{run.nodes}x{system_of_one_node}"  # `2xDGX1`, also if the user set `4xDGX1`
-        has_config_of_all_nodes = (REPOSITORY / f"config_{system_of_all_nodes}.sh").is_file()
-        exports["DGXSYSTEM"] = system_of_all_nodes if has_config_of_all_nodes else system_of_one_node
-    if run.strategy:  # each cell may have another
+    system_of_user = os.environ.get("DGXSYSTEM")
+    if system_of_user and not campaign.shrunk:
+        exports["DGXSYSTEM"] = _system_of_nodes(system_of_user, run.nodes)
+    if run.strategy:
         exports["STRATEGY"] = run.strategy
     return exports
+
+
+def _system_of_nodes(system: str, nodes: int) -> str:
+    """Return the DGXSYSTEM for a number of nodes, by the one that the user set.
+
+    A DGXSYSTEM names the file config_<DGXSYSTEM>.sh, which may be for a node, `DGX1`, or for several, `4xDGX1`. From
+    each of these two this is for 2 nodes:
+
+    - config_2xDGX1.sh exists: `2xDGX1`
+    - it does not: `DGX1`
+    """
+    system_of_one_node = re.sub(r"^\d+x", "", system)
+    system_of_all_nodes = f"{nodes}x{system_of_one_node}"
+    if (REPOSITORY / f"config_{system_of_all_nodes}.sh").is_file():
+        return system_of_all_nodes
+    return system_of_one_node
 
 
 def job_command(run: Run, hosts: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols
-from scoring.figure.rates import devices_in_rate
+from scoring.figure.rates import devices_per_printed_rate
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.log_rules import LOGS_CSV, Rule, find_rule, published_of
@@ -72,24 +72,27 @@ class Reproduction(NamedTuple):
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
+    The entry first has the logs, and what published.csv says of the figure. Then:
+
     - `verdict`: BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored
-    - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
+    - `notes`: how the figure was made, and where it differs from the published one
     - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
     - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
-    - `as_recorded`: whether published.csv already has a note that the logs do not confirm the figure; always False for
-      NOT_RECOMPUTED. The note's text is not compared with the recomputed figure.
+    - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
+    - `as_recorded`: whether published.csv says already, by its `log_note`, that the logs do not confirm the figure;
+      False for NOT_RECOMPUTED
+    - `protocol`: the rule by which the logs were scored
     - `footnotes`: what the rules of MLPerf demand beside an MLPerf figure
     """
-    notes: list[str] = []
-    if rule.is_assumed:  # the number of dropped windows is assumed to be the one of the publisher's other logs
-        notes.append("the publisher does not say how many windows it dropped: as in its other logs")
     recomputed = _recompute(rule, paths, published)
-    notes += recomputed.notes
-    difference: float | None = None
-    as_recorded = False
+    notes = list(recomputed.notes)
+    if rule.is_assumed:  # the number of dropped windows is assumed to be the one of the publisher's other logs
+        notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
+    difference = None
+    is_known_to_differ = False
     if recomputed.figure is not None:
         difference = recomputed.figure / published.value - 1
-        as_recorded = published.log_note is not None  # the table has a note only if the log does not confirm the figure
+        is_known_to_differ = published.log_note is not None
 
     return {
         "logs": [str(path) for path in paths],
@@ -103,7 +106,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "recomputed": recomputed.figure,
         "difference": difference,
         "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
-        "as_recorded": as_recorded,
+        "as_recorded": is_known_to_differ,
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
     }
@@ -191,7 +194,7 @@ def _closing_figure_if_published(records: Sequence[Record], published: Published
     """
     if len(records) != 1 or records[0].summary_rate is None:
         return None
-    closing_figure = records[0].summary_rate * (devices_in_rate(records[0]) or 1)
+    closing_figure = records[0].summary_rate * devices_per_printed_rate(records[0])
     return closing_figure if _rounds_to_published(closing_figure, published) else None
 
 
@@ -248,7 +251,7 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
     """
     texts = set()
     for record in records:
-        for name in _conditions_to_compare(record, published):
+        for name in _fields_to_compare(record, published):
             logged = getattr(record, name)
             stated = getattr(published, name)
             if logged is not None and stated is not None and logged != stated:
@@ -256,23 +259,23 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
     return sorted(texts)
 
 
-def _conditions_to_compare(record: Record, published: Published) -> list[str]:
+def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
     These are the devices, the batch per device, and one more by the precisions of the two:
 
-    - Both say FP32 or TF32: `math_mode`, which distinguishes the two.
-    - Only one is half precision: `precision`.
-    - Else nothing more. Two half precisions count as equal, because reports say AMP for each of its levels.
+    - Both say whether they computed in FP32 or in TF32: `math_mode`, which says it.
+    - One of them is half precision and the other is not: `precision`.
+    - Both are half precision, or neither is: nothing more. Two names of a half precision may mean the same one, because
+      reports say AMP for each of its levels.
     """
-    names = ["devices", "batch_per_device"]
+    always_compared = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")
-    if record.math_mode in single_precisions and published.math_mode in single_precisions:
-        names.append("math_mode")
-    # Two half precisions count as equal, because reports say AMP for each of its levels.
-    elif _is_half_precision(record.precision) != _is_half_precision(published.precision):
-        names.append("precision")
-    return names
+    if log.math_mode in single_precisions and report.math_mode in single_precisions:
+        return [*always_compared, "math_mode"]
+    if _is_half_precision(log.precision) != _is_half_precision(report.precision):
+        return [*always_compared, "precision"]
+    return always_compared
 
 
 def _is_half_precision(precision: str | None) -> bool:
@@ -348,25 +351,38 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     A rule says which published figure a log belongs to. If its protocol takes several runs, all its logs make one
     figure. Otherwise each log makes a figure of its own.
     """
-    paths_by_rule: dict[Rule, list[Path]] = {}
-    unknown = []
+    files = _files_by_rule(folder, rules)
+    figures = []
+    for rule, paths in files.known.items():
+        published = published_of(rule, rows)
+        takes_several_runs = protocols.find(rule.protocol).runs > 1
+        if takes_several_runs:
+            figures.append(reproduction_of(rule, paths, published))
+        else:
+            figures += [reproduction_of(rule, [path], published) for path in paths]
+    return Reproduction(figures, files.unknown)
+
+
+class _Files(NamedTuple):
+    """The files of a folder: those that a rule knows, by the rule, and the others."""
+
+    known: dict[Rule, list[Path]]
+    unknown: list[str]
+
+
+def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
+    """Return the files in a folder or below it, sorted by their paths, each with the rule that knows it if one does."""
+    files = _Files(known={}, unknown=[])
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         rule = find_rule(rules, path, sha256)
         if rule:
-            paths_by_rule.setdefault(rule, []).append(path)
+            files.known.setdefault(rule, []).append(path)
         else:
-            unknown.append(str(path))
-
-    figures = []
-    for rule, paths in paths_by_rule.items():
-        takes_several_runs = protocols.find(rule.protocol).runs > 1
-        paths_of_figures = [paths] if takes_several_runs else [[path] for path in paths]
-        for paths_of_figure in paths_of_figures:
-            figures.append(reproduction_of(rule, paths_of_figure, published_of(rule, rows)))
-    return Reproduction(figures, unknown)
+            files.unknown.append(str(path))
+    return files
 
 
 def verdict_lines(results: JsonObject) -> Iterator[str]:

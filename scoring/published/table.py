@@ -284,23 +284,24 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs of a model with Paddle on this card at this precision.
 
-    A row that does not say something is included, because it may be of the same thing:
-
-    - the memory of the card
-    - the level of AMP: a row of `amp` counts as amp_o1 and as amp_o2
-    - the version of the model, by UNVERSIONED: a row of `resnet50` counts as resnet50_v1.5
+    A row that does not say its card's memory, its level of AMP or its model's version is included, because it may be of
+    the same thing.
     """
-    precisions = {precision}
-    if precision in ("amp_o1", "amp_o2"):
-        precisions.add("amp")  # of an unknown level
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):
         is_of_paddle = row.framework.startswith("Paddle")
-        is_of_model = row.model == model or _model_with_version(row.model) == model
-        is_of_memory = row.accelerator_memory_gib is None or row.accelerator_memory_gib == card.memory_gib
-        if is_of_paddle and is_of_model and is_of_memory and row.precision in precisions:
+        may_be_of_card = row.accelerator_memory_gib in (None, card.memory_gib)
+        may_be_of_model = model in (row.model, _model_with_version(row.model))
+        if is_of_paddle and may_be_of_card and may_be_of_model and _may_have_precision(row, precision):
             figures.append(row)
     return figures
+
+
+def _may_have_precision(row: Published, precision: str) -> bool:
+    """Return whether a row is of this precision, or may be: `amp`, which leaves its level open, may be `amp_o1`."""
+    if row.precision == "amp":
+        return precision in ("amp", "amp_o1", "amp_o2")
+    return row.precision == precision
 
 
 def _model_with_version(model: str) -> str:

@@ -5,7 +5,7 @@ A cell is a throughput of the report's tables. Each cell makes a row here.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
@@ -16,7 +16,10 @@ from scoring.published.plan_lines import SHRUNK_NOTE
 from scoring.published.table import Figure, Published, select
 from scoring.record import InputError, Record, TooFewRunsError
 
-UNSHOWN = ("table", "precision", "strategy", "unit", "interval_method", "logs")  # shown in a table's head and notes
+UNSHOWN = (
+    *("table", "precision", "strategy", "unit", "interval_method", "logs"),  # shown in a table's head and notes
+    "log_value",  # shown beside the published figure
+)
 
 
 def our_figure(job: Job, protocol: Protocol) -> Score | str:
@@ -79,31 +82,47 @@ def published_figure_by_framework(campaign: Campaign, cell: Published, metric: s
     return figures
 
 
+class _CellResult(NamedTuple):
+    """A cell of the report with our figure of it."""
+
+    cell: Published
+    reported_run: Run  # the full-size run that the report names for the cell; it differs from cell to cell
+    ours: Score | str  # our score, or a text that says why there is none
+
+
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
-    `_row_of_cell` says what the columns hold. Each cell has two runs:
-
-    - the reported run: the full-size run that the report names for the cell. It differs from cell to cell.
-    - the scored run: the run that was executed. In a shrunk campaign it is a tiny one, which several cells share. In
-      any other campaign it is the reported run.
-
-    A speedup compares our figure with our figure on one device, which is looked up by the reported run.
+    `_row_of_cell` says what the columns hold. One of them may be the speedup of our figure over our figure of the same
+    run on one device.
     """
-    ours_by_scored_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
+    results = _results_of_cells(campaign, jobs)
     our_value_by_reported_run: dict[Run, float] = {}
-    for cell in campaign.cells:
-        ours = ours_by_scored_run[run_of_cell(cell, shrink=campaign.shrunk)]
-        if isinstance(ours, Score):
-            our_value_by_reported_run[run_of_cell(cell, shrink=False)] = ours.value
+    for result in results:
+        if isinstance(result.ours, Score):
+            our_value_by_reported_run[result.reported_run] = result.ours.value
 
     rows = []
-    for cell in campaign.cells:
-        ours = ours_by_scored_run[run_of_cell(cell, shrink=campaign.shrunk)]
-        run_on_one_device = replace(run_of_cell(cell, shrink=False), nodes=1, devices=1)
+    for cell, reported_run, ours in results:
+        run_on_one_device = replace(reported_run, nodes=1, devices=1)
         value_on_one_device = our_value_by_reported_run.get(run_on_one_device)  # None: the campaign has no figure of it
         rows.append(_row_of_cell(campaign, cell, ours, value_on_one_device))
     return rows
+
+
+def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
+    """Return each cell of the report with our figure of it.
+
+    Our figure is that of the run that was executed for the cell. In a shrunk campaign this is a tiny run, which several
+    cells share. In any other campaign it is the run that the report names.
+    """
+    ours_by_executed_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
+    results = []
+    for cell in campaign.cells:
+        executed_run = run_of_cell(cell, shrink=campaign.shrunk)
+        reported_run = run_of_cell(cell, shrink=False)
+        results.append(_CellResult(cell, reported_run, ours_by_executed_run[executed_run]))
+    return results
 
 
 def _row_of_cell(
@@ -216,22 +235,30 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     `cell` is the published throughput that we compare ours with. The figures of all frameworks and metrics, such as
     speedup, under its conditions are looked at, `cell` itself among them.
 
-    - A note on each figure that is not confirmed: "published speedup 7.59: its own log gives 7.5: ...".
+    - A note on each figure that is not confirmed.
     - Last, if the log of `cell` gives another throughput: a note that our ratio is to that throughput.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         for row in published_row_by_framework(campaign, cell, metric).values():
-            if row is None or row.log_note is None:  # no such figure, or no note that its log differs
-                continue
-            what_log_gives = ""
-            if row.log_value is not None:
-                what_log_gives = f"its own log gives {six_digits(row.log_value)}: "
-            notes.append(f"{_head_of_note(metric, row.printed)} {what_log_gives}{row.log_note}")
-    if cell.log_note and cell.log_value is not None:
+            if row is not None and row.log_note is not None:
+                notes.append(_note_on_figure(row))
+    if cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
+
+
+def _note_on_figure(row: Published) -> str:
+    """Return the note on a published figure that its log does not confirm, which begins with `_head_of_note`.
+
+    - The log gives another figure: "published speedup 7.59: its own log gives 7.5: " and how it does not confirm it.
+    - It gives none: "published speedup 7.59: " and how it does not confirm it.
+    """
+    head = _head_of_note(row.metric, row.printed)
+    if row.log_value is None:
+        return f"{head} {row.log_note}"
+    return f"{head} its own log gives {six_digits(row.log_value)}: {row.log_note}"
 
 
 def _head_of_note(metric: str, printed: str) -> str:
@@ -281,24 +308,26 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
 def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:
     """Return a row of `table_rows` as the texts of a page, by the heads of their columns.
 
-    - Published figures become a column for each framework, such as `published PaddlePaddle`.
-    - Notes become their numbers in `note_numbers`, which is {text of a note: its number}.
-    - `log_value` has no column of its own, because `_published_cell` adds it to the published figure.
+    - Notes become their numbers in `note_numbers`, which is {text of a note: its number}: `[1] [3]`.
+    - Published throughputs and speedups become a column for each framework, such as `published PaddlePaddle`.
     - The columns of UNSHOWN are left out.
+    - Any other column keeps its name.
     """
-    cells = {}
+    cells: dict[str, str] = {}
     for name, value in row.items():
+        if name in UNSHOWN:
+            continue
         if name == "notes":
-            cells[name] = " ".join(f"[{note_numbers[note]}]" for note in value)
+            cells["notes"] = " ".join(f"[{note_numbers[note]}]" for note in value)
         elif name == "published":
             for framework, figure in value.items():
-                cells[f"{name} {framework}"] = _published_cell(row, framework, figure, note_numbers)
+                cells[f"published {framework}"] = _published_cell(row, framework, figure, note_numbers)
         elif name == "speedup_published":
             for framework, figure in value.items():
-                cells[f"{name} {framework}"] = _shown(figure, "not published")
+                cells[f"speedup_published {framework}"] = _shown(figure, "not published")
         elif name == "ours":
-            cells[name] = _shown(value, "not measured")
-        elif name != "log_value" and name not in UNSHOWN:
+            cells["ours"] = _shown(value, "not measured")
+        else:
             cells[name] = _shown(value)
     return cells
 

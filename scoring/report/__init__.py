@@ -17,7 +17,7 @@ from scoring.importers import jsonable
 from scoring.output import refuse_missing_folder
 from scoring.record import FACTS, InputError, Record
 from scoring.report import render
-from scoring.report.build import build, read_findings
+from scoring.report.build import GivenLog, build, read_findings
 from scoring.report.content import Curve, Group, Report, ReportedRun, ScalingRow, values_of
 
 
@@ -66,11 +66,11 @@ def _build_report(args: argparse.Namespace) -> Report:
     --protocol.
     """
     records: list[Record] = []
-    folder_by_file: dict[str, str] = {}  # {log: the folder on the command line that it was found in}
+    folders: list[str | None] = []  # of each record: the folder on the command line that its log was found in
     for log_or_folder, records_of_it in read_systems(args, args.logs):
+        folder = log_or_folder if Path(log_or_folder).is_dir() else None
         records += records_of_it
-        if Path(log_or_folder).is_dir():
-            folder_by_file.update({record.file: log_or_folder for record in records_of_it})
+        folders += [folder] * len(records_of_it)
 
     log_paths = {os.path.realpath(record.file) for record in records}
     for output in (args.html, args.markdown, args.csv):
@@ -81,14 +81,11 @@ def _build_report(args: argparse.Namespace) -> Report:
 
     protocol = None if args.protocol is None else protocol_of(args)
     findings = read_findings(args.findings, records) if args.findings else {}
-    return build(
-        records,
-        protocol,
-        skip=args.skip,
-        findings_by_file=findings,
-        path_by_file={},  # each log is at the path by which it was given
-        folder_by_file=folder_by_file,
-    )
+    logs = []
+    for record, folder in zip(records, folders, strict=True):
+        findings_of_log = findings.get(record.file)
+        logs.append(GivenLog(record=record, path=record.file, folder=folder, findings=findings_of_log))
+    return build(logs, protocol, skip=args.skip)
 
 
 def command_words(args: argparse.Namespace) -> list[str]:

@@ -11,10 +11,10 @@ from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.score import Score
 from scoring.record import nodes_of, section
-from scoring.report import blocks, plots
+from scoring.report import blocks
 from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, field, link_to_line
 from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun
-from scoring.report.text import counted, interval_in_words, number
+from scoring.report.text import counted, interval_in_words, number, time_unit
 
 MOST_NAMED = 8  # systems in the title
 COMMIT_DIGITS = 12
@@ -98,35 +98,41 @@ def _systems(groups: Sequence[Group]) -> Inline:
     return _joined(list(machine_by_text.values()), "; ") or NOT_SAID
 
 
-def _dates(runs: Sequence[ReportedRun]) -> Inline:
-    """Return the day on which the runs began, or the first and last day: "2024-05-01 to 2024-05-03".
-
-    Days are in UTC. Each is a link to the line that says it, in the log of the run that began last on that day. The
-    text is "not said" if no log says when its run began.
-    """
-    starts = []
-    for run in runs:
-        first_event = run.preamble.get("start_s", NOT_LOGGED)
-        if first_event.line is None or _day(first_event.value) == "":
-            continue  # the log does not say when the run began, or not by a valid time
-        starts.append(_Start(first_event.value, first_event.line, run))
-    starts.sort(key=_time_and_line)
-
-    last_start_by_day: dict[str, _Start] = {}  # the days come in ascending order, as the starts do
-    for start in starts:
-        last_start_by_day[_day(start.unix_s)] = start  # replaces an earlier start on the same day
-    links = [link_to_line(start.run, start.line, day) for day, start in last_start_by_day.items()]
-    if len(links) > 2:
-        links = [links[0], links[-1]]
-    return _joined(links, " to ") or NOT_SAID
-
-
 class _Start(NamedTuple):
     """When a run began, and the line of its log that says it."""
 
     unix_s: float
     line: int
     run: ReportedRun
+
+
+def _dates(runs: Sequence[ReportedRun]) -> Inline:
+    """Return the day on which the runs began, or the first and last day: "2024-05-01 to 2024-05-03".
+
+    Days are in UTC. Each is a link to the line that says it, in the log of the run that began last on that day. The
+    text is "not said" if no log says when its run began.
+    """
+    last_start_by_day: dict[str, _Start] = {}
+    for start in _starts_in_order(runs):
+        last_start_by_day[_day(start.unix_s)] = start  # replaces an earlier start on the same day
+    days = list(last_start_by_day)  # in ascending order, as the starts are
+    if not days:
+        return NOT_SAID
+    shown_days = dict.fromkeys((days[0], days[-1]))  # one if these are the same
+    links = []
+    for day in shown_days:
+        start = last_start_by_day[day]
+        links.append(link_to_line(start.run, start.line, day))
+    return _joined(links, " to ")
+
+
+def _starts_in_order(runs: Sequence[ReportedRun]) -> list[_Start]:
+    """Return when the runs began, in ascending order, without those whose log does not say it by a valid time."""
+    starts = []
+    for run in runs:
+        if run.start.line is not None and _day(run.start.value) != "":
+            starts.append(_Start(run.start.value, run.start.line, run))
+    return sorted(starts, key=_time_and_line)
 
 
 def _time_and_line(start: _Start) -> tuple[float, int]:
@@ -264,7 +270,7 @@ def _time_tile(group: Group) -> Tile | None:
     if not times_s:
         return None
 
-    unit = plots.time_unit(max(times_s))
+    unit = time_unit(max(times_s))
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
     which_runs = _counted_runs_in_words(len(times_s), failed_runs)
     return Tile(median, unit.name, f"time to train: run_start to run_stop{which_runs}.")
@@ -275,13 +281,18 @@ def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
 
     - 1 run counts, none failed -> ""
     - 3 runs count, none failed -> ", median of 3 runs"
-    - 1 run counts, 1 failed -> " that ended with success, of 2"
+    - 1 run counts, 2 failed -> ", 1 run that ended with success, of 3"
     - 3 runs count, 2 failed -> ", median of 3 runs that ended with success, of 5"
     """
-    median_of = f", median of {counted_runs} runs" if counted_runs > 1 else ""
+    is_only_run = counted_runs == 1 and failed_runs == 0
+    if is_only_run:
+        return ""
+    runs = counted(counted_runs, "run")
+    if counted_runs > 1:
+        runs = f"median of {runs}"
     if failed_runs == 0:
-        return median_of
-    return f"{median_of} that ended with success, of {counted_runs + failed_runs}"
+        return f", {runs}"
+    return f", {runs} that ended with success, of {counted_runs + failed_runs}"
 
 
 def _quality_tile(group: Group) -> Tile | None:

@@ -4,8 +4,8 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from scoring.figure.run import RunFigure
 from scoring.figure.score import Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
-from scoring.report.content import Group, Logged, Report, ReportedRun, ScalingRow, runs_of
+from scoring.report.content import NOT_LOGGED, Group, Logged, Report, ReportedRun, ScalingRow, runs_of
 from scoring.report.scaling import PublishedCurves, published_curves, scaling_rows, with_step_times
 from scoring.report.text import counted
 from scoring.report.verdict import checks, overall
@@ -71,33 +71,34 @@ class _Scaling(NamedTuple):
     mixed_settings_warnings: tuple[Verdict, ...]
 
 
-def build(
-    records: Sequence[Record],
-    protocol: Protocol | None,
-    *,
-    skip: int | None,
-    findings_by_file: Mapping[str, JsonObject],
-    path_by_file: Mapping[str, os.PathLike[str]],
-    folder_by_file: Mapping[str, str],
-) -> Report:
+@dataclass(frozen=True, kw_only=True)
+class GivenLog:
+    """The record of a log, and what is known of the log beside its text."""
+
+    record: Record
+    path: str | os.PathLike[str]  # where to read the log, which may not be at the record's `file`
+    folder: str | None = None  # on the command line that the log was found in; None for a log that was given by itself
+    findings: JsonObject | None = None  # the log's entry of `python -m compliance check --json`; None: not checked
+
+
+def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
     """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
     Without a `protocol` one is chosen by the logs. `skip` replaces the protocol's number of dropped windows. Raises
     InputError if a log is given twice.
     """
+    records = [log.record for log in logs]
     refuse_same_run_twice(records)
     options = _FigureOptions(protocol or _default_protocol(records), skip)
-    runs = []
-    for number, record in enumerate(records, 1):
-        path = path_by_file.get(record.file, record.file)
-        runs.append(_reported_run(number, record, findings_by_file.get(record.file), path))
+    runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    systems = _groups_of_systems(_scored_groups(runs, options, folder_by_file))
+    systems = _groups_of_systems(_scored_groups(runs, options))
     groups = list(itertools.chain.from_iterable(systems))
     scaling = _scaling(systems)
     published = _published_curves(groups)
+    smallest_group = min((group.runs for group in groups), key=len)
     # The page names one protocol for all groups: the one that asks for the fewest runs.
-    shown_protocol = options.protocol_for(min((group.runs for group in groups), key=len))
+    shown_protocol = options.protocol_for(smallest_group)
     verdicts = tuple(checks(groups, shown_protocol))
     return Report(
         groups=tuple(groups),
@@ -108,7 +109,6 @@ def build(
         curves=tuple(published.curves),
         curves_note=published.note,
         mixture=scaling.mixed_settings_warnings,
-        path_by_file=path_by_file,
     )
 
 
@@ -127,29 +127,23 @@ def _has_run_time_only(record: Record) -> bool:
 # ------------------------------------------------------------------------------------------------- grouping
 
 
-def _scored_groups(
-    runs: Sequence[ReportedRun], options: _FigureOptions, folder_by_file: Mapping[str, str]
-) -> list[Group]:
-    """Group the runs that repeat each other, and return the groups with their figures, by ascending devices.
-
-    `folder_by_file` is {file of a run: the folder on the command line that it was found in}.
-    """
-    repeats_by_key: dict[_RepeatKey, list[ReportedRun]] = {}  # runs of different folders do not repeat each other
+def _scored_groups(runs: Sequence[ReportedRun], options: _FigureOptions) -> list[Group]:
+    """Group the runs that repeat each other, and return the groups with their figures, by ascending devices."""
+    repeats_by_key: dict[_RepeatKey, list[ReportedRun]] = {}
     for run in runs:
-        key = _repeat_key(run.record, folder_by_file.get(run.record.file))
-        repeats_by_key.setdefault(key, []).append(run)
+        repeats_by_key.setdefault(_repeat_key(run), []).append(run)
     machines = {run.record.machine for run in runs}
     name_machine = len(machines) > 1
     groups = [_scored_group(repeats, options, name_machine=name_machine) for repeats in repeats_by_key.values()]
-    return sorted(_with_folders_in_equal_names(groups, folder_by_file), key=_devices_of)
+    return sorted(_with_folders_in_equal_names(groups), key=_devices_of)
 
 
-def _with_folders_in_equal_names(groups: Sequence[Group], folder_by_file: Mapping[str, str]) -> list[Group]:
+def _with_folders_in_equal_names(groups: Sequence[Group]) -> list[Group]:
     """Return the groups; those with the name of another group have their folder added to it."""
     name_counts = Counter(group.name for group in groups)
     groups_with_own_names = []
     for group in groups:
-        folder = folder_by_file.get(group.record.file)
+        folder = group.runs[0].given_folder  # runs of different folders are not in one group
         has_name_of_another = name_counts[group.name] > 1
         if has_name_of_another and folder:
             group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
@@ -162,8 +156,9 @@ def _devices_of(group: Group) -> int:
     return group.record.devices or 0
 
 
-def _repeat_key(record: Record, folder: str | None) -> _RepeatKey:
+def _repeat_key(run: ReportedRun) -> _RepeatKey:
     """Return what a run shares with its repeats. Runs with equal keys repeat each other."""
+    record = run.record
     return _RepeatKey(
         system=_system_of(record),
         devices=record.devices,
@@ -171,32 +166,36 @@ def _repeat_key(record: Record, folder: str | None) -> _RepeatKey:
         batch_per_device=record.batch_per_device,
         global_batch=record.global_batch,
         machine=record.machine,
-        folder=folder,
+        folder=run.given_folder,
     )
 
 
 def _system_of(record: Record) -> _System:
     """Return what a run shares with runs of the same system on other numbers of devices, such as framework and model.
 
-    A submission to MLPerf by others is an MLPerf log without this project's header. Two properties differ for it:
-
-    - The batch is left out, because it changes with the number of devices.
-    - The accelerator stands for the kind of devices, because the platform's name contains the number of devices.
+    In a submission to MLPerf by others the batch changes with the number of devices, and the name of the platform
+    contains this number. So its batch is left out, and the name of its accelerator stands for the kind of devices.
     """
-    is_submission = record.format == "mllog" and not record.header  # to MLPerf, by others
     framework_name = None
     if record.framework:
         framework_name = record.framework.split()[0]  # without its version
-    return _System(
+    system = _System(
         framework=framework_name,
         model=record.model,
-        # A submission's batch changes with the number of devices, and its platform's name contains that number.
-        batch_per_device=None if is_submission else record.batch_per_device,
+        batch_per_device=record.batch_per_device,
         precision=record.precision,
         math_mode=record.math_mode,
         mode=record.mode,
-        devices=record.accelerator if is_submission else record.device_kinds,
+        devices=record.device_kinds,
     )
+    if _is_submission_by_others(record):
+        return system._replace(batch_per_device=None, devices=record.accelerator)
+    return system
+
+
+def _is_submission_by_others(record: Record) -> bool:
+    """Return whether a log is a submission to MLPerf by others: an MLPerf log without the header of our own logs."""
+    return record.format == "mllog" and not record.header
 
 
 def _name_of_group(record: Record, *, name_machine: bool) -> str:
@@ -318,41 +317,59 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def _reported_run(
-    number: int, record: Record, findings: JsonObject | None, path: str | os.PathLike[str]
-) -> ReportedRun:
-    """Return a run of the report: its number, its record, the check's `findings`, and what its log says at the start.
-
-    An MLPerf log is read from `path` up to the event run_start for:
+def _reported_run(number: int, log: GivenLog) -> ReportedRun:
+    """Return a run of the report: its number, what was given of its log, and what the log says before run_start.
 
     - `header_lines`: {section of the header: number of its line}
-    - `preamble`: {"start_s": time of the first event}, and the values of EVENTS_SHOWN by their keys
+    - `start`: the time of the first event
+    - `preamble`: {key of an event: its value}, of EVENTS_SHOWN
 
-    If something is logged twice, the first one counts. For a log of another format both are empty.
+    If something is logged twice, the first one counts. For a log that is not an MLPerf log all of these are empty.
     """
+    entries = _entries_before_run_start(log)
     header_lines: dict[str, int] = {}
-    preamble: dict[str, Logged] = {}
-    for entry in _first_entries(record, path):  # none for a log of another format
+    events = []
+    for entry in entries:
         if isinstance(entry, Header):
             header_lines.setdefault(entry.section, entry.line)
         elif isinstance(entry, Event):
-            if entry.key == "run_start":
-                break
-            is_first_event = not preamble
-            if is_first_event:
-                preamble["start_s"] = Logged(entry.time_ms / 1000, entry.line)
-            if entry.key in EVENTS_SHOWN:
-                preamble.setdefault(entry.key, Logged(entry.value, entry.line))
-    return ReportedRun(number=number, record=record, header_lines=header_lines, preamble=preamble, findings=findings)
+            events.append(entry)
+
+    start = NOT_LOGGED
+    if events:
+        start = Logged(events[0].time_ms / 1000, events[0].line)
+    preamble: dict[str, Logged] = {}
+    for event in events:
+        if event.key in EVENTS_SHOWN:
+            preamble.setdefault(event.key, Logged(event.value, event.line))
+    return ReportedRun(
+        number=number,
+        record=log.record,
+        path=log.path,
+        given_folder=log.folder,
+        header_lines=header_lines,
+        start=start,
+        preamble=preamble,
+        findings=log.findings,
+    )
 
 
-def _first_entries(record: Record, path: str | os.PathLike[str]) -> Iterator[object]:
-    """Return the first PREAMBLE_ENTRIES entries of a run in an MLPerf log; none for a log of another format."""
-    if record.format != "mllog":
-        return iter(())
-    first_line = record.segment[0] if record.segment else 1  # a segment: the lines of one run in a file of several
-    entries = (entry for entry in read_log(path) if entry.line >= first_line)
-    return itertools.islice(entries, PREAMBLE_ENTRIES)
+def _entries_before_run_start(log: GivenLog) -> Sequence[object]:
+    """Return the entries of a run in an MLPerf log before its event run_start; none for a log of another format.
+
+    A log without this event gives its first PREAMBLE_ENTRIES entries.
+    """
+    if log.record.format != "mllog":
+        return []
+    segment = log.record.segment  # the first and the last line of the run, in a file of several runs
+    first_line = segment[0] if segment else 1
+    entries_of_run = (entry for entry in read_log(log.path) if entry.line >= first_line)
+    entries: list[object] = []
+    for entry in itertools.islice(entries_of_run, PREAMBLE_ENTRIES):
+        if isinstance(entry, Event) and entry.key == "run_start":
+            break
+        entries.append(entry)
+    return entries
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:

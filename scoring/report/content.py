@@ -3,13 +3,13 @@
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from runlog.json_types import JsonObject
-from runlog.run import real
 from runlog.verdict import Verdict
 from scoring.figure.protocols import Protocol
 from scoring.figure.rates import rate_of
@@ -17,9 +17,11 @@ from scoring.figure.run import RunFigure
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights
 from scoring.published.table import Published
-from scoring.record import Record, Window, config_of
+from scoring.record import Record, Window
 
 NOT_MEASURED = "not measured"
+SHORT_STEP_SHARE = 0.05  # of the measured windows: they have shorter steps than `short_s`
+LONG_STEP_SHARE = 0.95  # of the measured windows: they have shorter steps than `long_s`
 SHOWN_POINTS = 120  # of a curve or a table of windows; neighbours of a longer run are put together
 
 
@@ -57,21 +59,24 @@ class ReportedRun:
 
     number: int  # 1-based, in the order given
     record: Record
+    path: str | os.PathLike[str]  # where to read the log, which may not be at the record's `file`
+    given_folder: str | None = None  # on the command line that the log was found in; None: it was given by itself
     header_lines: dict[str, int] = field(default_factory=dict)  # section: line
-    preamble: dict[str, Logged] = field(default_factory=dict)  # logged once before run_start, by name
+    start: Logged = NOT_LOGGED  # the time of the log's first event, in Unix seconds
+    preamble: dict[str, Logged] = field(default_factory=dict)  # events before run_start, by their keys
     figure: RunFigure | None = None
     span: tuple[int, int] = (1, 0)  # first and last line that may hold a measured window
     findings: JsonObject | None = None  # the file's entry of `python -m compliance check --json`
 
+    def is_measured(self, window: Window) -> bool:
+        """Return whether the figure comes from this window of the run, among others."""
+        first_line, last_line = self.span
+        return first_line <= window.line <= last_line and window.phase != "warmup"
+
     @property
     def measured(self) -> list[Window]:
         """Return the windows that the figure comes from."""
-        first_line, last_line = self.span
-        windows = []
-        for window in self.record.windows:
-            if first_line <= window.line <= last_line and window.phase != "warmup":
-                windows.append(window)
-        return windows
+        return [window for window in self.record.windows if self.is_measured(window)]
 
     @property
     def seed(self) -> Seed | None:
@@ -80,16 +85,6 @@ class ReportedRun:
         if not isinstance(seed.value, int):
             return None
         return Seed(seed.value, seed.line)
-
-    @property
-    def target(self) -> float | None:
-        """Return the quality that the run's recipe asks for; None if the log's header does not say it."""
-        for name, entry in config_of(self.record).items():
-            if name.startswith("RECIPE.target_"):
-                target = real(entry.get("value"))
-                if target is not None:
-                    return target
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +101,14 @@ class StepTime:
     def rest_s(self) -> float:
         """Return the seconds of a step that are left for computation and for the parts that are not known."""
         return self.total_s - (self.data_wait_s or 0.0) - (self.all_reduce_s or 0.0)
+
+
+class StepQuantiles(NamedTuple):
+    """How long the steps of a group's measured windows take, each window with its mean step."""
+
+    short_s: float  # 5 % of the windows have shorter steps
+    median_s: float
+    long_s: float  # 95 % of the windows have shorter steps: the 96th of 100 times, and the longest of at most 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +130,18 @@ class Group:
     def measured(self) -> list[Window]:
         """Return the measured windows of all runs, run by run."""
         return list(itertools.chain.from_iterable(run.measured for run in self.runs))
+
+    @property
+    def step_quantiles(self) -> StepQuantiles | None:
+        """Return how long the steps of the measured windows take; None if no window says it."""
+        times_s: list[float] = sorted(values_of(self.measured, "step_s"))
+        if not times_s:
+            return None
+        return StepQuantiles(
+            short_s=times_s[int(SHORT_STEP_SHARE * len(times_s))],
+            median_s=statistics.median(times_s),
+            long_s=times_s[int(LONG_STEP_SHARE * len(times_s))],
+        )
 
 
 def runs_of(groups: Iterable[Group]) -> list[ReportedRun]:
@@ -186,7 +201,6 @@ class Report:
     curves: tuple[Curve, ...]
     curves_note: str
     mixture: tuple[Verdict, ...]  # of runs that stand side by side in one scaling table
-    path_by_file: Mapping[str, os.PathLike[str]]  # where to read a record's log, if not at the record's `file`
 
     @property
     def runs(self) -> list[ReportedRun]:
@@ -281,23 +295,24 @@ def timeline(run: ReportedRun) -> Timeline:
     There are no points if the log has no rates. Windows that count for the run's figure never share a point with
     others.
     """
-    windows: list[Window] = []
-    rates: list[float] = []
-    for window in run.record.windows:
-        rate = rate_of(run.record, window)
-        if rate is not None and 0 < rate < math.inf:
-            windows.append(window)
-            rates.append(rate)
-    if not windows:
+    rates = _finite_rates(run.record)
+    if not rates:
         return Timeline([], "s")
-
-    axis = _axis(windows, run.record)  # `axis.spans` has the start and end of each window
-    measured_lines = {window.line for window in run.measured}
+    axis = _axis([window for window, _ in rates], run.record)
     rated_windows = []
-    for window, rate, (start, end) in zip(windows, rates, axis.spans, strict=True):
-        is_measured = window.line in measured_lines
-        rated_windows.append(_RatedWindow(window, rate, start, end, is_measured))
+    for (window, rate), (start, end) in zip(rates, axis.spans, strict=True):
+        rated_windows.append(_RatedWindow(window, rate, start, end, measured=run.is_measured(window)))
     return Timeline(_as_points(rated_windows), axis.unit)
+
+
+def _finite_rates(record: Record) -> list[tuple[Window, float]]:
+    """Return the windows that have a finite rate above 0, each with this rate in images/s."""
+    rates = []
+    for window in record.windows:
+        rate = rate_of(record, window)
+        if rate is not None and 0 < rate < math.inf:
+            rates.append((window, rate))
+    return rates
 
 
 def _as_points(rated_windows: Sequence[_RatedWindow]) -> list[Point]:

@@ -4,7 +4,7 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from runlog.digits import four_digits
 from runlog.run import real
@@ -18,11 +18,10 @@ from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
 from scoring.report.brief import figure_of, link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import interval_in_words, number, range_in_words, short_percent
+from scoring.report.text import interval_in_words, number, range_in_words, short_percent, time_unit
 
 SHOWN_VALUES = 400  # of a curve
 NAMED_TIMES = 5  # times to train in a section's gist, the words beside its title
-QUANTILES = (0.05, 0.5, 0.95)  # of the step times
 
 
 # ---- loss, quality and time to train
@@ -74,7 +73,7 @@ def _run_time(record: Record) -> str:
     """Return the time from run_start to run_stop in words: "31.20 min"; or "not measured"."""
     if record.run_time_s is None:
         return NOT_MEASURED
-    unit = plots.time_unit(record.run_time_s)
+    unit = time_unit(record.run_time_s)
     return f"{number(record.run_time_s / unit.seconds)} {unit.name}"
 
 
@@ -124,23 +123,29 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without any value are left out.
 
-    `read` returns the quantity of a window, or None. The axis has one name for all curves: "step", or "printed row" if
-    at least one log does not say all its steps.
+    `read` returns the quantity of a window, or None. All curves have one axis:
 
-    - The places of a run's windows are its steps, if its log says all of them.
-    - Else they are the numbers of its printed rows, from 1.
+    - The log of each of these runs says all its steps: "step", the steps done at the end of a window.
+    - Else: "printed row", the numbers of a run's windows from 1.
     """
-    curves = []
-    axis = "step"
-    for run in report.runs:
-        places = _steps_done(run.record)
-        if places is None:
-            places = list(range(1, len(run.record.windows) + 1))
-            axis = "printed row"  # the name for all curves, also for those that are placed by their steps
-        curve = _curve_of_run(run, places, read)
-        if curve.points:
-            curves.append(curve)
-    return _Curves(curves, axis)
+    runs = [run for run in report.runs if _has_values(run, read)]
+    steps_of_runs = [_steps_done(run.record) for run in runs]
+    known_steps = [steps for steps in steps_of_runs if steps is not None]
+    if len(known_steps) == len(runs):
+        by_step = [_curve_of_run(run, steps, read) for run, steps in zip(runs, known_steps, strict=True)]
+        return _Curves(by_step, "step")
+    by_row = [_curve_of_run(run, range(1, len(run.record.windows) + 1), read) for run in runs]
+    return _Curves(by_row, "printed row")
+
+
+def _has_values(run: ReportedRun, read: Callable[[Window], float | None]) -> bool:
+    """Return whether a window of a run has a finite value of the quantity that `read` returns."""
+    return any(_is_finite(read(window)) for window in run.record.windows)
+
+
+def _is_finite(value: float | None) -> TypeGuard[float]:
+    """Return whether there is a value, and it is neither infinite nor NaN."""
+    return value is not None and math.isfinite(value)
 
 
 def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Window], float | None]) -> _Curve:
@@ -151,7 +156,7 @@ def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Windo
     curve = _Curve(run, [], [])
     for place, window in zip(places, run.record.windows, strict=True):
         value = read(window)
-        if value is not None and math.isfinite(value):
+        if _is_finite(value):
             curve.points.append((float(place), value))
             curve.windows.append(window)
     return curve
@@ -416,10 +421,11 @@ def _interval(group: Group, score: Score) -> Inline:
 
 
 def _step_quantiles(group: Group) -> Inline:
-    """Return the QUANTILES of the measured windows' step times in ms: "98.10 / 99.02 / 103.4"; or "not measured"."""
-    times_s = values_of(group.measured, "step_s")
-    if not times_s:
+    """Return a short, the median and a long step time of the measured windows in ms, "98.10 / 99.02 / 103.4".
+
+    They are those of `Group.step_quantiles`. The text is "not measured" if no window says its step time.
+    """
+    quantiles = group.step_quantiles
+    if quantiles is None:
         return NOT_MEASURED
-    times_s.sort()
-    quantiles = [times_s[int(share * len(times_s))] for share in QUANTILES]
     return link_to_runs(group, " / ".join(number(time_s * 1000) for time_s in quantiles))

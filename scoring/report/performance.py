@@ -1,6 +1,5 @@
 """The figures that a performance engineer looks for first, for each system, and the runs by order and host."""
 
-import statistics
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
@@ -9,19 +8,16 @@ from runlog.digits import six_digits
 from runlog.text import visible
 from scoring.figure.stragglers import KindOfTime, most_often_slowest
 from scoring.figure.window_warnings import waiting_share
-from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
 from scoring.report.brief import link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import number, short_percent
+from scoring.report.text import efficiency_in_words, number, short_percent
 
 DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
-SLOW_STEP_SHARE = 0.95  # of the measured windows: they have shorter steps than the slow step that is shown
 # Each with the verb for it
-KINDS_OF_TIME: tuple[tuple[KindOfTime, str], ...] = (("compute", "computes"), ("data_wait", "waits for its input"))
 
 
 class _Straggler(NamedTuple):
@@ -64,30 +60,20 @@ def _cells_of_group(group: Group) -> list[Cell]:
     ]
 
 
-def _step_times_s(group: Group) -> list[float]:
-    """Return the step times that a group's measured windows say, in ascending order."""
-    times_s: list[float] = values_of(group.measured, "step_s")
-    return sorted(times_s)
-
-
 def _median_step(group: Group) -> Inline:
     """Return the median step time of the measured windows in milliseconds; or "not measured"."""
-    times_s = _step_times_s(group)
-    if not times_s:
+    quantiles = group.step_quantiles
+    if quantiles is None:
         return NOT_MEASURED
-    return link_to_runs(group, f"{number(statistics.median(times_s) * 1000)} ms")
+    return link_to_runs(group, f"{number(quantiles.median_s * 1000)} ms")
 
 
 def _slow_step(group: Group) -> Inline:
-    """Return a slow step time in milliseconds: 95 % of the measured windows have shorter steps; or "not measured".
-
-    In ascending order it is the 96th of 100 times, and the longest of at most 20 times.
-    """
-    times_s = _step_times_s(group)
-    if not times_s:
+    """Return a slow step time in milliseconds: 95 % of the measured windows have shorter steps; or "not measured"."""
+    quantiles = group.step_quantiles
+    if quantiles is None:
         return NOT_MEASURED
-    faster_windows = int(SLOW_STEP_SHARE * len(times_s))  # rounded down, so always fewer than there are windows
-    return link_to_runs(group, f"{number(times_s[faster_windows] * 1000)} ms")
+    return link_to_runs(group, f"{number(quantiles.long_s * 1000)} ms")
 
 
 def _data_wait(group: Group) -> Inline:
@@ -125,14 +111,13 @@ def _slowest_rank_in_words(group: Group) -> Inline:
     its input. The one that lags further behind the median rank is returned. The text is "not measured" if the logs do
     not say the ranks' times.
     """
-    candidates = []  # the rank that most often computes longest, and the one that most often waits longest
-    for kind, verb in KINDS_OF_TIME:
-        straggler = _straggler_of_group(group, kind, verb)
-        if straggler is not None:
-            candidates.append(straggler)
+    computing = _straggler_of_group(group, "compute", "computes")
+    waiting = _straggler_of_group(group, "data_wait", "waits for its input")
+    candidates = [straggler for straggler in (computing, waiting) if straggler is not None]
     if not candidates:
         return NOT_MEASURED
-    return link_to_runs(group, max(candidates, key=_lag_of).text)
+    slowest = max(candidates, key=_lag_of)
+    return link_to_runs(group, slowest.text)
 
 
 def _lag_of(straggler: _Straggler) -> float:
@@ -157,13 +142,11 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
     """Return a scaling efficiency, which compares a group with its system's smallest number of devices.
 
-    An efficiency that is too high to be true gives no figure.
+    The text is "not measured" if it is not known.
     """
     if efficiency is None:
         return NOT_MEASURED
-    return link_to_runs(
-        group, short_percent(efficiency) if efficiency <= MAX_PLAUSIBLE_RATIO else "no figure: at most 100 %"
-    )
+    return link_to_runs(group, efficiency_in_words(efficiency))
 
 
 def runs_in_order(report: Report) -> Table | None:

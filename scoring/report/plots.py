@@ -5,20 +5,19 @@ legend is data, which the page sets as text below: no curve hides under it. Seri
 """
 
 import functools
-import html
 import io
 import logging
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from runlog.digits import four_digits, six_digits
-from runlog.text import visible
 from scoring.report.blocks import Figure
 from scoring.report.content import Point, stretches
+from scoring.report.svg import INK, MUTED, SERIES_COLORS, VARIABLES, for_page
+from scoring.report.text import time_unit
 
 WIDTH_INCHES = 4.4  # 317 points
 HEIGHT_INCHES = 2.6  # 187 points
@@ -27,24 +26,25 @@ RIGHT_INCHES = 0.12
 BELOW_INCHES = 0.55
 ABOVE_INCHES = 0.3
 
-# Colours that stand for the page's variables (page.css); no two are equal, none is used otherwise.
-INK = "#010101"
-MUTED = "#010102"
-GRID = "#010103"
-SURFACE = "#010104"
-SERIES_COLORS = ("#010201", "#010202", "#010203", "#010204", "#010205", "#010206", "#010207", "#010208")
-_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", SURFACE: "surface"}
-_VARIABLES.update({color: f"series-{number}" for number, color in enumerate(SERIES_COLORS, 1)})
-MARKERS = {  # {matplotlib's marker: the characters that show it in the legend, full and hollow}
-    "o": ("●", "○"),
-    "s": ("■", "□"),
-    "^": ("▲", "△"),
-    "D": ("◆", "◇"),
-    "v": ("▼", "▽"),
-    "P": ("✚", "✙"),
-    "X": ("✖", "✕"),
-    "*": ("★", "☆"),
-}
+
+class Marker(NamedTuple):
+    """A marker of a series: matplotlib's name for it, and the characters that show it in the legend."""
+
+    name: str
+    full: str
+    hollow: str
+
+
+MARKERS = (  # as many as SERIES_COLORS
+    Marker("o", "●", "○"),
+    Marker("s", "■", "□"),
+    Marker("^", "▲", "△"),
+    Marker("D", "◆", "◇"),
+    Marker("v", "▼", "▽"),
+    Marker("P", "✚", "✙"),
+    Marker("X", "✖", "✕"),
+    Marker("*", "★", "☆"),
+)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED = (0, (5, 2))
 DOTTED = (0, (1, 1.5))
@@ -54,8 +54,6 @@ MOST_MARKERS_OF_LATER_LINES = 12
 MOST_TICKS = 8  # of device counts
 DEFAULT_FORMATTERS = ("ScalarFormatter", "LogFormatterSciNotation")  # matplotlib's, of a linear and a logarithmic axis
 
-_UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^>]*>', re.DOTALL)
-_START_OF_ID_OR_REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
 
 Points: TypeAlias = Sequence[tuple[float, float]]  # x and y of each
 NamedPoints: TypeAlias = tuple[str, Points]  # a label, and the points
@@ -90,61 +88,52 @@ class Plot:
 
     def add_to_legend(self, mark: str, color: str, label: str) -> None:
         """Add an entry to the legend, once."""
-        entry = LegendEntry(mark, _VARIABLES[color], label)
+        entry = LegendEntry(mark, VARIABLES[color], label)
         if entry not in self.legend:
             self.legend.append(entry)
 
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend, which has equal entries only once.
 
-        `style_index` counts the lines of a plot from 0 and chooses a colour and a marker. After the last colour the
-        colours begin again, with hollow markers and another dash. `style` replaces any of this, by the names of
-        matplotlib's `plot`.
+        `style_index` counts the lines of a plot from 0 and chooses the line's style. `style` replaces any of this, by
+        the names of matplotlib's `plot`.
 
         A long line has markers at some of its points only. Later lines have fewer of them than the first line, so that
         lines do not hide each other.
         """
-        round_number = style_index // len(SERIES_COLORS)
-        is_hollow = round_number % 2 == 1
-        color = SERIES_COLORS[style_index % len(SERIES_COLORS)]
-        marker = list(MARKERS)[style_index % len(MARKERS)]
-        full_legend_mark, hollow_legend_mark = MARKERS[marker]
-        line_style: dict[str, Any] = {
-            "color": color,
-            "marker": marker,
-            "markerfacecolor": "none" if is_hollow else None,
-            "linestyle": DASHES[round_number % len(DASHES)],
-        }
-        line_style.update(style)
-
-        # Later lines have fewer markers, so that lines do not hide each other.
+        chosen = _style_of_series(style_index)
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
-        points_per_marker = math.ceil(len(points) / most_markers)
+        line_style: dict[str, Any] = {
+            "color": chosen.color,
+            "marker": chosen.marker.name,
+            "markerfacecolor": chosen.marker_fill,
+            "linestyle": chosen.dash,
+            "markevery": math.ceil(len(points) / most_markers),
+            **style,
+        }
         xs = [x for x, _ in points]
         ys = [_drawable(y) for _, y in points]
-        self.axes.plot(xs, ys, markevery=points_per_marker, **line_style)
-        self.add_to_legend(hollow_legend_mark if is_hollow else full_legend_mark, color, label)
+        self.axes.plot(xs, ys, **line_style)
+        self.add_to_legend(chosen.legend_mark, chosen.color, label)
 
     def draw_level(self, y: float) -> None:
         """Draw a dashed level over the whole width."""
         self.axes.axhline(y, color=INK, linestyle=DASHED, linewidth=1.1)
 
-    def name_axes(self, *, x: str, y: str = "") -> None:
+    def name_axes(self, *, x: str, y: str) -> None:
         """Name the axes, and label their ticks by `_tick_label`, unless an axis has a formatter of its own.
 
-        The name of the vertical axis stands above the axis, at the left edge of the panel, so that the text is
+        The name of the vertical axis stands above the axis, at the left edge of the drawing, so that the text is
         horizontal.
         """
-        from matplotlib.ticker import FuncFormatter
-
         self.axes.set_xlabel(x)
-        # In the axes' coordinates the axes span 0 to 1, and the panel begins at a negative number.
-        position = self.axes.get_position()
-        left_edge_of_panel = -position.x0 / position.width
+        # A position of the text counts in widths and heights of the axes, from their lower left corner.
+        axes_in_drawing = self.axes.get_position()  # in shares of the drawing
+        left_edge_of_drawing = -axes_in_drawing.x0 / axes_in_drawing.width
         margin = 0.015
         above_axes = 1.04
         self.axes.text(
-            left_edge_of_panel + margin,
+            left_edge_of_drawing + margin,
             above_axes,
             y,
             transform=self.axes.transAxes,
@@ -152,8 +141,15 @@ class Plot:
             ha="left",
             va="bottom",
         )
+        self._label_ticks()
+
+    def _label_ticks(self) -> None:
+        """Label the ticks of both axes by `_tick_label`, except on an axis that a plot gave a formatter of its own."""
+        from matplotlib.ticker import FuncFormatter
+
         for axis in (self.axes.xaxis, self.axes.yaxis):
-            if type(axis.get_major_formatter()).__name__ in DEFAULT_FORMATTERS:
+            name_of_formatter = type(axis.get_major_formatter()).__name__
+            if name_of_formatter in DEFAULT_FORMATTERS:
                 axis.set_major_formatter(FuncFormatter(_tick_label))
 
     def start_at_zero(self, values: Sequence[float]) -> None:
@@ -168,6 +164,41 @@ class Plot:
         high = max(drawn, default=1.0)
         room = 0.1 * (high - low) or 0.001 * abs(high) or 1.0  # equal values have no range; they may all be 0
         self.axes.set_ylim(low - room, high + room)
+
+
+class _SeriesStyle(NamedTuple):
+    """The look of a line: its colour, its marker, whether that is hollow, and its dash as matplotlib has it."""
+
+    color: str
+    marker: Marker
+    is_hollow: bool
+    dash: Any
+
+    @property
+    def marker_fill(self) -> str | None:
+        """Return the colour inside the marker as matplotlib has it: "none", or None for the colour of the line."""
+        return "none" if self.is_hollow else None
+
+    @property
+    def legend_mark(self) -> str:
+        """Return the character that shows the marker in the legend."""
+        return self.marker.hollow if self.is_hollow else self.marker.full
+
+
+def _style_of_series(style_index: int) -> _SeriesStyle:
+    """Return the look of a line by its number in the plot, from 0.
+
+    The first lines differ in colour and marker. After the last colour both begin again, with the next dash. Every other
+    time their markers are hollow.
+    """
+    round_number = style_index // len(SERIES_COLORS)
+    index_in_round = style_index % len(SERIES_COLORS)
+    return _SeriesStyle(
+        color=SERIES_COLORS[index_in_round],
+        marker=MARKERS[index_in_round],
+        is_hollow=round_number % 2 == 1,
+        dash=DASHES[round_number % len(DASHES)],
+    )
 
 
 def _drawable(y: float) -> float:
@@ -194,56 +225,8 @@ def drawn(figure: Figure) -> Plot:
     figure.draw(drawing)
     stream = io.StringIO()
     canvas.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Type", "Format")))
-    drawing.svg = _for_page(stream.getvalue(), figure)
+    drawing.svg = for_page(stream.getvalue(), figure)
     return drawing
-
-
-def _for_page(svg: str, figure: Figure) -> str:
-    """Adapt matplotlib's SVG to the page. These parts are replaced, in this order:
-
-    - The metadata is removed.
-    - Ids, and the references to them, begin with the figure's name, so that two plots of a page share no id:
-      `url(#clip)` -> `url(#loss-clip)`
-    - Colours become variables of the page: `#010101` -> `var(--ink)`
-    - Fonts keep only their size: `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
-    - All text up to the end of the tag `<svg ...>` becomes a tag with a title and a description for screen readers.
-    """
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    # Two plots of a page must not share an id. `\g<1>` is the start itself.
-    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<1>{figure.name}-", text)
-    for color, variable in _VARIABLES.items():
-        text = text.replace(color, f"var(--{variable})")
-    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
-    svg_tag = _UP_TO_END_OF_SVG_TAG.match(text)
-    assert svg_tag is not None, "matplotlib's SVG has a viewBox"
-    return _svg_head(svg_tag["view_box"], figure) + text[svg_tag.end() :]
-
-
-def _svg_head(view_box: str, figure: Figure) -> str:
-    """Return the opening tag of a figure's SVG, with the title and the description that screen readers read."""
-    words = html.escape(visible(figure.words or figure.caption, 10_000))
-    return (
-        f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view_box} role="img" '
-        f'aria-labelledby="{figure.name}-title {figure.name}-description">'
-        f'<title id="{figure.name}-title">{html.escape(visible(figure.title))}</title>'
-        f'<desc id="{figure.name}-description">{words}</desc>'
-    )
-
-
-class TimeUnit(NamedTuple):
-    """A unit of time: its seconds and its name."""
-
-    seconds: float
-    name: str
-
-
-def time_unit(longest_s: float) -> TimeUnit:
-    """Return the unit to show times up to `longest_s` seconds in: h from 3 hours, min from 5 minutes, else s."""
-    if longest_s >= 3 * 3600:
-        return TimeUnit(3600.0, "h")
-    if longest_s >= 300:
-        return TimeUnit(60.0, "min")
-    return TimeUnit(1.0, "s")
 
 
 def _tick_label(value: float, _: object) -> str:
@@ -272,14 +255,19 @@ def throughput(
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each. The warm-up is grey with hollow markers.
 
-    `runs` has the label and points of each. `axis_unit` is "s", "step" or "row". `level` is drawn as a dashed line.
+    - `runs` has the label and the points of each run. A single run is labelled "measured" in place of its own label,
+      and the background of its measured parts is shaded.
+    - `axis_unit` is what the points' starts and ends count, "s", "step" or "row". `unit` is that of the rates.
+    - `level` is a figure to draw as a dashed line; None: there is none.
+    - `starts_at_zero`: the vertical axis starts at 0, and the horizontal one at 0 or before. Otherwise both span what
+      is drawn.
     """
     is_single = len(runs) == 1
-    axis_name, shown_unit_size = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
+    axis = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
     shown_values: list[float] = []
     for style_index, (label, points) in enumerate(runs):
         shown_label = "measured" if is_single else label
-        _draw_run(drawing, style_index, shown_label, points, shown_unit_size, shaded=is_single)
+        _draw_run(drawing, style_index, shown_label, points, axis, shaded=is_single)
         shown_values += [point.images_per_s for point in points]
     if level is not None:
         drawing.draw_level(level)
@@ -287,47 +275,62 @@ def throughput(
         shown_values.append(level)
     if starts_at_zero:
         drawing.start_at_zero(shown_values)
-        starts = [points[0].start / shown_unit_size for _, points in runs]
+        starts = [axis.place(points[0].start) for _, points in runs]
         drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start, which is 0
     else:
         drawing.enclose(shown_values)
-    drawing.name_axes(x=axis_name, y=unit)
+    drawing.name_axes(x=axis.name, y=unit)
 
 
-def _shown_axis(axis_unit: str, longest: float) -> tuple[str, float]:
-    """Return the name of the horizontal axis, and the size of its unit in `axis_unit`: 60 for an axis in minutes.
+class _ShownAxis(NamedTuple):
+    """The horizontal axis of a plot over time, which may show minutes of points that count seconds."""
 
-    `longest` is the end of the axis in `axis_unit`, which is "s", "step" or "row".
+    name: str
+    unit_size: float  # of the axis, in the unit of the points: 60 for minutes and seconds
+
+    def place(self, of_point: float) -> float:
+        """Return a start or an end of a point, in the unit of the axis."""
+        return of_point / self.unit_size
+
+
+def _shown_axis(axis_unit: str, longest: float) -> _ShownAxis:
+    """Return the horizontal axis for points whose starts and ends count `axis_unit`: "s", "step" or "row".
+
+    `longest` is the end of the axis in `axis_unit`. Seconds are shown in a larger unit if there are many.
     """
     if axis_unit != "s":
-        return axis_unit, 1.0
+        return _ShownAxis(axis_unit, 1.0)
     time = time_unit(longest)
-    return f"time in {time.name}", time.seconds
+    return _ShownAxis(f"time in {time.name}", time.seconds)
 
 
 def _draw_run(
-    drawing: Plot, style_index: int, label: str, points: Sequence[Point], shown_unit_size: float, *, shaded: bool
+    drawing: Plot, style_index: int, label: str, points: Sequence[Point], axis: _ShownAxis, *, shaded: bool
 ) -> None:
     """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    A point is drawn at the middle between its start and end. `shown_unit_size` is the unit of the axis, in the unit of
-    the points: 60 for an axis in minutes and points in seconds. `style_index` chooses the line's colour and marker.
-    With `shaded` the background of each measured part is shaded.
+    A point is drawn at the middle between its start and end. `style_index` chooses the line's colour and marker. With
+    `shaded` the background of each measured part is shaded.
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
-        middles = [((point.start + point.end) / 2 / shown_unit_size, point.images_per_s) for point in stretch]
-        if stretch[0].measured:
-            drawing.draw_series(style_index, label, middles)  # the legend shows a repeated label once
-            if shaded:
-                start = stretch[0].start / shown_unit_size
-                end = stretch[-1].end / shown_unit_size
-                drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
-        else:
-            marker = "o" if len(middles) <= MOST_MARKERS else None  # more would hide the line
-            xs = [x for x, _ in middles]
-            ys = [y for _, y in middles]
-            drawing.axes.plot(xs, ys, marker=marker, color=MUTED, markerfacecolor="none", linewidth=0.8)
-            drawing.add_to_legend("○", MUTED, "warm-up or not measured")
+        middles = [(axis.place((point.start + point.end) / 2), point.images_per_s) for point in stretch]
+        if not stretch[0].measured:
+            _draw_unmeasured(drawing, middles)
+            continue
+        drawing.draw_series(style_index, label, middles)  # the legend shows a repeated label once
+        if shaded:
+            start = axis.place(stretch[0].start)
+            end = axis.place(stretch[-1].end)
+            drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
+
+
+def _draw_unmeasured(drawing: Plot, points: Points) -> None:
+    """Draw a grey line through points (x, y), with hollow markers unless these are so many that they hide the line."""
+    marker = "o" if len(points) <= MOST_MARKERS else None
+    xs = [x for x, _ in points]
+    ys = [y for _, y in points]
+    drawing.axes.plot(xs, ys, marker=marker, color=MUTED, markerfacecolor="none", linewidth=0.8)
+    drawing.add_to_legend("○", MUTED, "warm-up or not measured")
 
 
 def lines(

@@ -202,27 +202,30 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return (name, value) pairs that identify the data that a run read.
+    """Return (name, value) pairs that identify the data that a run read, by the header of its log.
 
-    The parts of a data set are the data for training, the data for evaluation, and the files that each was packed from.
-    The log's header has a passport of each part, which tells its data from any other: a count, bytes and a SHA-256.
-    Each value shows one passport as a link to the header's line. A part without a passport is left out.
-
-    - `is_exact` is true: count and bytes are those of the images alone, and the text says "files".
-    - `is_exact` is false: they are those of packed records, which also hold labels, and the text says "records".
+    The header may have a passport, which tells data from any other, of the data for training, of the data for
+    evaluation, and of the files that each was packed from. Each passport is a pair, whose value is a link to the
+    header's line.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
     facts: list[tuple[str, Inline]] = []
     for name, title in TITLES_OF_PASSPORTS.items():
         passport = dataclass_of(schema.Passport, dataset.get(name))
-        if passport is None:
-            continue
-        counts_image_bytes_only = passport.is_exact  # else those of records, which also hold labels
-        unit_of_count = "files" if counts_image_bytes_only else "records with more in them than the images"
-        shown = f"{passport.files:,} {unit_of_count}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
-        facts.append((title, link_to_line(run, line, shown)))
+        if passport is not None:
+            facts.append((title, link_to_line(run, line, _passport_in_words(passport))))
     return facts
+
+
+def _passport_in_words(passport: schema.Passport) -> str:
+    """Return the count, the bytes and the SHA-256 of a passport: "50,000 files, 6,744,924,160 bytes, SHA-256 1f2e..."
+
+    They are those of image files if the passport is exact. Otherwise they are those of packed records, which hold
+    labels besides the images.
+    """
+    counted_things = "files" if passport.is_exact else "records with more in them than the images"
+    return f"{passport.files:,} {counted_things}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
 
 
 def _header_table(title: str, content: Any) -> Table:
@@ -266,25 +269,29 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the section with the commands that reproduce the runs, the check, the figures and this report.
+    """Return the section with the commands that reproduce what the report shows, each with a sentence on it:
 
-    `command` has the words after `report` on its command line.
+    - for each run of ours: repeat it
+    - if there is an MLPerf log: check all logs
+    - for each group of repeated runs: score it
+    - write this report
+
+    `command` has the words after `report` on its command line. Commands name logs by their paths below `Report.folder`,
+    the folder that holds them all.
     """
-    folder = report.folder
-    files = [run.record.file for run in report.runs]
     shown = []
-    if folder:
+    if report.folder:
         shown.append(Paragraph(text="Logs are named as seen from the folder that holds them all."))
     for run in report.runs:
-        has_our_configuration = "DGXSYSTEM" in config_of(run.record)
-        if has_our_configuration:
+        is_run_of_ours = "DGXSYSTEM" in config_of(run.record)
+        if is_run_of_ours:
             shown.append(_command_to_repeat(run))
     if any(run.record.format == "mllog" for run in report.runs):
-        code = f"{called('compliance')} check {_quoted_without_folder(files, folder)}"
+        files = [run.record.file for run in report.runs]
+        code = f"{called('compliance')} check {_quoted_without_folder(files, report.folder)}"
         shown.append(Paragraph(text="Check the logs.", code=code))
-
     shown += [_command_to_score(group, report, command) for group in report.groups]
-    code = f"{called('scoring')} report {_quoted_without_folder(command, folder)}"
+    code = f"{called('scoring')} report {_quoted_without_folder(command, report.folder)}"
     shown.append(Paragraph(text="Write this report.", code=code))
     return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
@@ -344,22 +351,25 @@ def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> P
 
 
 def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]:
-    """Return the options with which `python -m scoring score` makes a group's figure as this report made it.
+    """Return the options with which `python -m scoring score` gives a group the figure that this report gives it.
 
     - The options of SCORE_OPTIONS in the report's own `command`, each with its value.
-    - `--devices`, if the devices of the group's `record` come from the command line or a description of the system.
-    - `--batch`, if the batch of the `record` comes from the command line.
+    - `--devices`, if the log does not say its devices. They are not copied, because that option of the report is a list
+      for all its groups, and because a description of the system may have said them instead.
+    - `--batch`, if the log does not say its batch.
+
+    The devices and the batch are those of the group's `record`.
     """
     options: list[str] = []
     for index, word in enumerate(command):
         if word in SCORE_OPTIONS:
-            option_and_value = command[index : index + 2]
-            options += option_and_value
-    # `report` takes a list of devices for all its groups, so that option is not copied from `command`.
+            value = command[index + 1 : index + 2]
+            options += [word, *value]
     log_lacks_devices = bool(record.described_by) or "devices" in record.from_options
-    if record.devices is not None and log_lacks_devices:
+    log_lacks_batch = "batch_per_device" in record.from_options
+    if log_lacks_devices and record.devices is not None:
         options += ["--devices", str(record.devices)]
-    if "batch_per_device" in record.from_options:
+    if log_lacks_batch:
         options += ["--batch", str(record.batch_per_device)]
     return options
 
@@ -367,27 +377,26 @@ def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]
 # ---- quoted log lines
 
 
-def log_lines(report: Report, linked: object) -> Section:
+def log_lines(report: Report, rest_of_page: Sequence[object]) -> Section:
     """Return the section that quotes, run by run, the lines of the logs that the rest of the page links to.
 
-    `linked` is the rest of the page, as blocks or lists of them. Reads the logs again. A line longer than QUOTED_CHARS
-    is cut, and says so.
+    `rest_of_page` has the other parts of the page: blocks, or lists of blocks. Reads the logs again. A line longer than
+    QUOTED_CHARS is cut, and says so.
     """
     lines_of_runs: dict[int, set[int]] = {run.number: set() for run in report.runs}  # {number of a run: its lines}
-    for run_number, line in blocks.linked_lines(linked):
+    for run_number, line in blocks.linked_lines(rest_of_page):
         lines_of_runs[run_number].add(line)
-
-    parts = []
-    count = 0
-    for run in report.runs:
-        line_numbers = lines_of_runs[run.number]
-        path = report.path_by_file.get(run.record.file, run.record.file)
-        texts = _read_lines(path, line_numbers)
-        shown = [(number, visible(texts.get(number, ""), QUOTED_CHARS)) for number in sorted(line_numbers)]
-        parts.append(Lines(run=run.number, file=run.record.file, lines=shown))
-        count += len(line_numbers)
+    parts = [_quoted_lines(run, lines_of_runs[run.number]) for run in report.runs]
+    count = sum(len(lines) for lines in lines_of_runs.values())
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
+
+
+def _quoted_lines(run: ReportedRun, line_numbers: set[int]) -> Lines:
+    """Read lines of a run's log, and return them as a part of the page. A line that is not there is empty."""
+    texts = _read_lines(run.path, line_numbers)
+    shown = [(number, visible(texts.get(number, ""), QUOTED_CHARS)) for number in sorted(line_numbers)]
+    return Lines(run=run.number, file=run.record.file, lines=shown)
 
 
 def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:

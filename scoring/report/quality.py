@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from runlog.digits import four_digits, six_digits
 from runlog.text import visible
-from scoring.record import Quality
+from scoring.record import Quality, recipe_target
 from scoring.report import blocks, plots
 from scoring.report.blocks import Cell, Figure, Paragraph, link_to_line, run_link
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
@@ -20,7 +20,7 @@ def figure(report: Report) -> Figure | Paragraph:
     evaluated = [run for run in report.runs if run.record.quality]
     if not evaluated:
         return Paragraph(text=f"Quality: {NOT_MEASURED}; the logs hold no evaluation.", absent=True)
-    targets = {run.target for run in evaluated}
+    targets = {recipe_target(run.record) for run in evaluated}
     target = targets.pop() if len(targets) == 1 else None
     measures = _measures(evaluated)
     series = _quality_series(evaluated, measures)

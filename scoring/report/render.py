@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,19 +105,18 @@ def _code(value: object) -> Markup:
     return Markup(visible(value, MOST_CHARS))
 
 
-@functools.cache
-def _templates(folder: str) -> jinja2.Environment:
-    """Return the jinja2 environment for the templates of a folder: `html` or `markdown`.
+def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.Environment:
+    """Return the jinja2 environment for the templates of a folder, `html` or `markdown`.
 
-    It escapes each value that a template shows. In HTML `_as_html` makes the value printable and jinja2 escapes it. In
-    Markdown `_as_markdown` escapes it, and returns Markup that jinja2 leaves alone.
+    Each value that a template shows is first handed to `finalize`. Then jinja2 escapes it for HTML, unless it is
+    Markup.
 
     The templates draw plots with the function `drawn`. It is None if matplotlib is not installed.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
         autoescape=True,
-        finalize=_as_html if folder == "html" else _as_markdown,  # called with each value that a template shows
+        finalize=finalize,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -129,6 +128,18 @@ def _templates(folder: str) -> jinja2.Environment:
     return environment
 
 
+@functools.cache
+def _html_templates() -> jinja2.Environment:
+    """Return the environment for the HTML templates, which make each value printable and then escape it."""
+    return _environment("html", _as_html)
+
+
+@functools.cache
+def _markdown_templates() -> jinja2.Environment:
+    """Return the environment for the Markdown templates. They escape each value for Markdown, and not for HTML."""
+    return _environment("markdown", _as_markdown)  # which returns Markup
+
+
 def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     """Return the page as the text of one self-contained HTML file, which needs no scripts and no other files.
 
@@ -137,7 +148,7 @@ def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     A page is made to be passed on, so it does not show where the logs are on this machine: the path `folder` of the
     page is removed wherever it is in the text. `Report.folder` says what it is: empty, or a path that ends in `/`.
     """
-    templates = _templates("html")
+    templates = _html_templates()
     if template is None:
         page_template = templates.get_template("page.html")
     else:
@@ -156,7 +167,7 @@ def markdown_text(page: Mapping[str, Any]) -> str:
 
     The path of the logs' folder on this machine is removed from the text, as in `html`.
     """
-    text = _templates("markdown").get_template("page.md").render(page=page)
+    text = _markdown_templates().get_template("page.md").render(page=page)
     folder = page.get("folder")
     if not folder:
         return text

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from runlog.run import real
 from scoring.figure import warnings
-from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
@@ -27,7 +26,7 @@ from scoring.report.content import (
     values_of,
 )
 from scoring.report.overlay import NO_RATES, unit_of_rates
-from scoring.report.text import interval_in_words, number, range_in_words, short_percent
+from scoring.report.text import efficiency_in_words, interval_in_words, number, range_in_words, short_percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
 
@@ -77,27 +76,30 @@ def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
 
 
 def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
-    """Return the plot of one run's throughput, with a caption and the table of its windows.
+    """Return the plot of one run's throughput, with a caption and the table of what it draws.
 
-    The run's figure is drawn as a horizontal line if it is a throughput.
+    A point of the plot is a window, or several neighbouring ones put together. The run's figure is drawn as a
+    horizontal line if it is a throughput.
     """
-    points, axis_unit = rates_over_time  # the unit is "s", "step" or "row"
-    unit = unit_of_rates(run)
+    points = rates_over_time.points
+    axis_unit = rates_over_time.axis_unit  # "s", "step" or "row"
+    rate_unit = unit_of_rates(run)
     level = None
     if run.figure and report.protocol.figure == "throughput":
         level = run.figure.value
 
     window_count = sum(len(point.windows) for point in points)
+    have_several_windows = window_count > len(points)
     table_caption = f"Windows of run {run.number}"
-    if window_count > len(points):
+    if have_several_windows:
         table_caption += ", neighbours put together"
     named_points = [(f"run {run.number}", points)]
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
         caption=_caption_of_run(run, points, window_count, axis_unit),
-        draw=functools.partial(plots.throughput, runs=named_points, axis_unit=axis_unit, unit=unit, level=level),
-        numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis_unit, unit) for point in points]),
+        draw=functools.partial(plots.throughput, runs=named_points, axis_unit=axis_unit, unit=rate_unit, level=level),
+        numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis_unit, rate_unit) for point in points]),
     )
 
 
@@ -235,7 +237,7 @@ def scaling(report: Report) -> Section:
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
 
     rows_of_most_devices = [rows[-1] for rows in report.scaling]
-    gist = "; ".join(f"{_efficiency(row)} on {row.devices} devices" for row in rows_of_most_devices)
+    gist = "; ".join(f"{efficiency_in_words(row.efficiency)} on {row.devices} devices" for row in rows_of_most_devices)
     if not gist:
         gist = f"efficiency {NOT_MEASURED}"
     return Section(key="scaling", title="Scaling and efficiency", gist=gist, blocks=parts)
@@ -267,16 +269,9 @@ def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
         Cell("images/s", link_to_runs(group, number(row.images_per_s)), numeric=True),
         Cell("speedup", link_to_runs(group, number(row.speedup)), numeric=True),
         Cell("95 % interval", _speedup_interval(row)),
-        Cell("efficiency", link_to_runs(group, _efficiency(row)), numeric=True),
+        Cell("efficiency", link_to_runs(group, efficiency_in_words(row.efficiency)), numeric=True),
         Cell("runs", Text(text=str(len(group.runs)), href="runs"), numeric=True),
     ]
-
-
-def _efficiency(row: ScalingRow) -> str:
-    """Return the efficiency as a percentage; words instead if it is too high to be explained by noise."""
-    if row.efficiency > MAX_PLAUSIBLE_RATIO:
-        return "no figure: at most 100 %"
-    return short_percent(row.efficiency)
 
 
 def _speedup_interval(row: ScalingRow) -> Inline:
@@ -301,18 +296,26 @@ class _PlotByDevices(NamedTuple):
 def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
 
-    A published curve has the same style, which is a colour and a marker, in both plots. The styles are numbered: our
-    curves have the first ones, from 0. The published curves have those that follow after our throughput curves, also in
-    the plot of efficiency, which may have fewer of our curves.
+    A published curve has the same colour and marker in both plots.
     """
-    our_rates = [_rates_of_rows(rows) for rows in report.scaling]
-    if not our_rates:
-        our_rates = _single_rates(report.groups)  # no system was run on two numbers of devices: each is one point
-    first_published_style = max(1, len(our_rates))  # at least 1: style 0 is ours even without a curve of ours
+    our_rates = _our_rates(report)
+    # Styles are numbered: our curves of throughput have the first ones, from 0, and the published curves the next ones.
+    # Style 0 is ours even without a curve of ours.
+    first_published_style = max(len(our_rates), 1)
     return [
         _throughput_figure(report, our_rates, first_published_style),
         _efficiency_figure(report, first_published_style),
     ]
+
+
+def _our_rates(report: Report) -> list[plots.Points]:
+    """Return a curve of throughput for each system that was run on several numbers of devices.
+
+    If there is no such system, each group of runs is a curve of one point.
+    """
+    if report.scaling:
+        return [_rates_of_rows(rows) for rows in report.scaling]
+    return _single_rates(report.groups)
 
 
 def _with_names(curves: Sequence[plots.Points]) -> plots.Series:
@@ -358,9 +361,9 @@ def _efficiency_figure(report: Report, first_published_style: int) -> Figure:
     return _figure_by_devices(plot, first_published_style)
 
 
-def _single_rates(groups: Sequence[Group]) -> list[list[tuple[int, float]]]:
+def _single_rates(groups: Sequence[Group]) -> list[plots.Points]:
     """Return a curve of a single point for each group: its devices and images/s, if it has both."""
-    curves = []
+    curves: list[plots.Points] = []
     for group in groups:
         if group.record.devices and group.score and group.score.unit == "images/s":
             curves.append([(group.record.devices, group.score.value)])
@@ -418,22 +421,29 @@ def _published(curves: Sequence[Curve]) -> Table:
     return blocks.table("Published figures, as printed", rows)
 
 
-def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
+def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     """Return the row of one published figure, with the line of published.csv that it comes from.
 
     The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. The
     efficiency compares the figure with that of one device in the same published table, `curve`.
     """
-    memory = row.accelerator_memory_gib or "? "
-    note = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"
+    memory_gb = "? "
+    if figure.accelerator_memory_gib is not None:
+        memory_gb = str(figure.accelerator_memory_gib)
+    batch = "not said"
+    if figure.batch_per_device is not None:
+        batch = str(figure.batch_per_device)
+    note = ""
+    if figure.log_value is not None:
+        note = f"its own log gives {number(figure.log_value)}"
     return [
-        Cell("source", row.source),
-        Cell("framework", row.framework),
-        Cell("accelerator", f"{row.accelerator}, {memory} GB"),
-        Cell("batch", str(row.batch_per_device or "not said"), numeric=True),
-        Cell("devices", str(row.devices), numeric=True),
-        Cell("images/s", row.printed, numeric=True),
-        Cell("efficiency", short_percent(curve.efficiency(row)), numeric=True),
+        Cell("source", figure.source),
+        Cell("framework", figure.framework),
+        Cell("accelerator", f"{figure.accelerator}, {memory_gb} GB"),
+        Cell("batch", batch, numeric=True),
+        Cell("devices", str(figure.devices), numeric=True),
+        Cell("images/s", figure.printed, numeric=True),
+        Cell("efficiency", short_percent(curve.efficiency(figure)), numeric=True),
         Cell("note", note),
-        Cell("row", f"published.csv:{row.line}"),
+        Cell("row", f"published.csv:{figure.line}"),
     ]

@@ -8,7 +8,7 @@ from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
 from scoring.figure.run_count import benchmark_of
-from scoring.record import Quality, section
+from scoring.record import Quality, recipe_target, section
 from scoring.report.brief import hardware
 from scoring.report.content import Group, Overall, ReportedRun, runs_of, warnings_of_scores
 from scoring.report.text import counted
@@ -24,15 +24,19 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the worst status of the checks that apply, with a sentence on the whole report.
+    """Return the status of the whole report and a sentence on it, by the checks that apply. The first of these counts:
 
-    - Fatal: the result does not stand.
-    - Else unknown: not yet shown to be publishable, with the names of the checks that warn.
-    - Else a warning that a figure is not steady: measure again.
-    - Else another warning, or ok: the result stands, with the names of the checks that warn.
+    - A check is fatal: fatal. The result does not stand.
+    - A check is unknown: unknown. The result is not yet shown to be publishable.
+    - The check of the figure's steadiness warns: a warning to measure again.
+    - Another check warns: a warning. The result stands, with warnings.
+    - All checks are ok: ok. The result stands.
+
+    A sentence that says "with warnings" names all checks that warn.
     """
-    statuses = {check.status for check in checks if applies(check)}
-    warning_checks = [check.check for check in checks if check.status == WARNING]
+    applying = [check for check in checks if applies(check)]
+    statuses = {check.status for check in applying}
+    warning_checks = [check.check for check in applying if check.status == WARNING]
     with_warnings = f", with warnings about {' and '.join(warning_checks)}" if warning_checks else ""
     if FATAL in statuses:
         return Overall(FATAL, "This result does not stand")
@@ -40,7 +44,9 @@ def overall(checks: Sequence[Verdict]) -> Overall:
         return Overall(UNKNOWN, f"Not yet shown to be publishable{with_warnings}")
     if "steadiness" in warning_checks:
         return Overall(WARNING, "The figure is not steady: measure again before it is used")
-    return Overall(WARNING if warning_checks else OK, f"The result stands{with_warnings}")
+    if warning_checks:
+        return Overall(WARNING, f"The result stands{with_warnings}")
+    return Overall(OK, "The result stands")
 
 
 def next_steps(checks: Sequence[Verdict]) -> list[str]:
@@ -79,29 +85,28 @@ def _numbers_in_words(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) 
 
 
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the runs' compliance with the rules, by what the compliance check found in each.
+    """Return the verdict on the runs' compliance with the rules of MLPerf. The first of these cases counts:
 
-    If there is nothing to check, the text begins with NOT_APPLICABLE, so that the verdict does not count.
+    - A run failed the compliance check: fatal, with the number of errors in all runs.
+    - A run that needs the check was not checked: unknown.
+    - At least one run was checked: ok.
+    - No run was checked, and none needs it: a text that begins with NOT_APPLICABLE, so that the verdict does not count.
     """
     checked = [run for run in runs if run.findings]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
     unchecked = [run for run in runs if not run.findings and _needs_check(run)]
     if failed:
-        return Verdict(
-            check="compliance",
-            status=FATAL,
-            found=f"{_numbers_in_words(failed, runs)} failed the check, {counted(_count_errors(checked), 'error')}",
-            fix="Do what section Compliance says of each error, and run again.",
-        )
+        found = f"{_numbers_in_words(failed, runs)} failed the check, {counted(_count_errors(checked), 'error')}"
+        fix = "Do what section Compliance says of each error, and run again."
+        return Verdict(check="compliance", status=FATAL, found=found, fix=fix)
     if unchecked:
+        found = f"not checked: {_numbers_in_words(unchecked, runs)}"
         fix = f"Check the logs by {called('compliance')} check --json, and write this report with --findings."
-        return Verdict(
-            check="compliance", status=UNKNOWN, found=f"not checked: {_numbers_in_words(unchecked, runs)}", fix=fix
-        )
+        return Verdict(check="compliance", status=UNKNOWN, found=found, fix=fix)
     if checked:
         return Verdict(check="compliance", status=OK, found=f"{_numbers_in_words(checked, runs)} passed the check")
-    text = f"{NOT_APPLICABLE}: there is no MLPerf log of a training run to check"
-    return Verdict(check="compliance", status=UNKNOWN, found=text)
+    found = f"{NOT_APPLICABLE}: there is no MLPerf log of a training run to check"
+    return Verdict(check="compliance", status=UNKNOWN, found=found)
 
 
 def _needs_check(run: ReportedRun) -> bool:
@@ -127,27 +132,35 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how the training runs ended. Only runs with a status in their log count.
+    """Yield a verdict on how the training runs ended. Only runs that trained and whose log says how they ended count.
 
-    - Some runs ended without success: the status is that of `_status_of_failures`. It is FATAL if more runs failed than
-      the benchmark's rules allow, UNKNOWN if that number is not known, and WARNING if no more failed than that.
-    - All ended with success, and all logs have a quality: the verdict compares the final quality with the target.
+    - Some ended without success: the verdict of `_judge_failed_runs`.
+    - All ended with success, and all logs have a quality: the verdict of `_judge_final_quality`.
     - Else: no verdict.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     failed = [run for run in trained if run.record.status != "success"]
     if failed:
-        text = f"{_numbers_in_words(failed, runs)} ended without success ({failed[0].record.status})"
-        status = _status_of_failures(groups, protocol)
-        if status == WARNING:  # a group's result leaves out a fixed number of runs, and no more than these failed
-            text += "; the benchmark's rules drop as many of its runs"
-        elif status == UNKNOWN:
-            text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
-        fix = "Read the ends of their logs for why they stopped."
-        yield Verdict(check="quality", status=status, found=text, fix=fix)
+        yield _judge_failed_runs(failed, groups, protocol)
     elif trained and all(run.record.quality for run in trained):
         yield _judge_final_quality(trained, runs)
+
+
+def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
+    """Return the verdict on the runs that ended without success, by how many the rules of their benchmarks allow.
+
+    - More failed than the rules allow: fatal.
+    - It is not known how many the rules allow: unknown.
+    - No more failed than the rules allow: a warning. The result leaves out that many runs.
+    """
+    text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
+    status = _status_of_failures(groups, protocol)
+    if status == WARNING:
+        text += "; the benchmark's rules drop as many of its runs"
+    elif status == UNKNOWN:
+        text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
+    return Verdict(check="quality", status=status, found=text, fix="Read the ends of their logs for why they stopped.")
 
 
 def _status_of_failures(groups: Sequence[Group], protocol: Protocol) -> str:
@@ -175,29 +188,34 @@ def _count_failures(group: Group) -> int:
 
 
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group may fail.
+    """Return how many runs of a group may fail: as many as its result leaves out of its slowest runs.
 
-    A failed run counts as a slowest run. The group's result leaves out a fixed number of its slowest runs, so as many
-    may fail.
+    A failed run counts as slowest.
 
-    - A benchmark without MLPerf rounds: 1 if the protocol takes the olympic mean and the group has enough runs for it,
-      else 0.
-    - A benchmark with MLPerf rounds: the number that each round drops, or 0 if the group has fewer runs than the round
-      asks for. None if this differs between rounds, because logs do not say their round.
+    - The benchmark is not one of MLPerf: as many as the protocol drops.
+    - All MLPerf rounds of the benchmark drop the same number: this number. A round that asks for more runs than the
+      group has drops none.
+    - The rounds drop different numbers: None, because logs do not say their round.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
-    if not submission_by_round:  # not a benchmark of MLPerf
-        least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
-        drops_slowest = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
-        return 1 if drops_slowest else 0
+    if not submission_by_round:
+        return _allowed_by_protocol(len(group.runs), protocol)
 
-    allowed_in_rounds: set[int] = set()
+    dropped_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
         has_enough_runs = len(group.runs) >= submission.runs
-        allowed_in_rounds.add(submission.dropped if has_enough_runs else 0)
-    if len(allowed_in_rounds) > 1:
+        dropped_in_rounds.add(submission.dropped if has_enough_runs else 0)
+    if len(dropped_in_rounds) > 1:
         return None
-    return allowed_in_rounds.pop()
+    return dropped_in_rounds.pop()
+
+
+def _allowed_by_protocol(runs: int, protocol: Protocol) -> int:
+    """Return how many of the slowest of these runs the protocol drops: 1 if it can take the olympic mean, else 0."""
+    least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
+    if protocol.over_runs == "olympic_mean" and runs >= least_runs:
+        return 1
+    return 0
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
@@ -210,7 +228,7 @@ def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[Reported
     `runs` are all runs of the report; the text names the trained ones among them.
     """
     worst = min((run.record.quality[-1] for run in trained), key=_value_of)
-    targets = {run.target for run in trained}
+    targets = {recipe_target(run.record) for run in trained}
     target = targets.pop() if len(targets) == 1 else None
     text = (
         f"{_numbers_in_words(trained, runs)} ended with success; lowest final {worst.name} {four_digits(worst.value)}"
@@ -229,34 +247,42 @@ def _value_of(quality: Quality) -> float:
 
 
 def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on the figures of all groups.
+    """Yield a verdict on the figures of all groups, and a second one, a warning to measure again, if one is unsteady.
 
-    - A group lacks the figure that the protocol asks for: fatal.
-    - Else, the scores have warnings: a warning that names them. Those of UNSTEADY_WARNINGS do not count here.
-    - Else: ok.
-
-    Yield a second verdict, a warning to measure again, if a score has one of UNSTEADY_WARNINGS.
+    A figure is unsteady if its score has a warning of UNSTEADY_WARNINGS.
     """
-    problems = [group.problem for group in groups if group.problem]  # why a group lacks its figure
-    warnings = warnings_of_scores(groups)
-    unsteady = [warning.found for warning in warnings if warning.check in UNSTEADY_WARNINGS]
-    other_warnings = {warning.check for warning in warnings if warning.check not in UNSTEADY_WARNINGS}
+    unsteady_texts = []
+    other_checks = set()
+    for warning in warnings_of_scores(groups):
+        if warning.check in UNSTEADY_WARNINGS:
+            unsteady_texts.append(warning.found)
+        else:
+            other_checks.add(warning.check)
+    problems = [group.problem for group in groups if group.problem]
+    yield _judge_measurement(problems, sorted(other_checks))
+    if unsteady_texts:
+        fix = "Look for other load on the machine, waits for data and throttling; then measure again."
+        yield Verdict(check="steadiness", status=WARNING, found=_first_and_count(unsteady_texts), fix=fix)
+
+
+def _judge_measurement(problems: Sequence[str], warning_checks: Sequence[str]) -> Verdict:
+    """Return the verdict on how the figures were measured.
+
+    - There are `problems`, sentences on why groups lack the figure that the protocol asks for: fatal.
+    - There are `warning_checks`, names of warnings about the figures: a warning that names them.
+    - Neither: ok.
+    """
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
-        yield Verdict(check="measurement", status=FATAL, found=_first_and_count(problems), fix=fix)
-    elif other_warnings:
-        names = ", ".join(sorted(other_warnings)).replace("_", " ")
-        text = f"{counted(len(other_warnings), 'kind')} of warning: {names}"
+        return Verdict(check="measurement", status=FATAL, found=_first_and_count(problems), fix=fix)
+    if warning_checks:
+        names = ", ".join(warning_checks).replace("_", " ")
+        text = f"{counted(len(warning_checks), 'kind')} of warning: {names}"
         fix = "Read the warnings below the figures."
-        if "too_few_runs" in other_warnings:
+        if "too_few_runs" in warning_checks:
             fix = "Run it again, with other seeds."
-        yield Verdict(check="measurement", status=WARNING, found=text, fix=fix)
-    else:
-        yield Verdict(check="measurement", status=OK, found="no warning")
-
-    if unsteady:
-        fix = "Look for other load on the machine, waits for data and throttling; then measure again."
-        yield Verdict(check="steadiness", status=WARNING, found=_first_and_count(unsteady), fix=fix)
+        return Verdict(check="measurement", status=WARNING, found=text, fix=fix)
+    return Verdict(check="measurement", status=OK, found="no warning")
 
 
 def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
@@ -286,7 +312,7 @@ def _some_log_lacks(name: str, runs: Sequence[ReportedRun]) -> bool:
     for run in runs:
         facts = {
             "system": hardware(run) or run.record.accelerator,
-            "date": run.preamble.get("start_s"),
+            "date": run.start.value,
             "organisation": run.preamble.get("submission_org"),
             "commit": section(run.record, "source").get("commit"),
         }

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from compliance.__main__ import main
-from compliance.official import checker, rule_files
-from compliance.official.language import State, expression
+from compliance.official import rule_files
+from compliance.official.language import State, compile_expression
+from compliance.official.metrics import JOINED_METRICS_KEY
 from compliance.official.rule_files import Rule
 from runlog.reader import Event
 from tests import jobs
@@ -356,7 +357,7 @@ def _candidates(texts: list[str], state: State) -> list[Any]:
                 isinstance(n, ast.Name) and n.id in ("v", "ll") for n in ast.walk(node)
             ):
                 try:
-                    value = expression(ast.unparse(node))(None, state)
+                    value = compile_expression(node)(None, state)
                 except (SyntaxError, TypeError, KeyError, AttributeError):
                     continue
                 found += value if isinstance(value, list) else [value]
@@ -380,9 +381,9 @@ class Writer:
 
     def text(self) -> str:
         named = list(dict.fromkeys(key for file, _ in self.files for key in file.rules))
-        between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", checker._JOINED_METRICS_KEY)]
+        between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", JOINED_METRICS_KEY)]
         between.sort(key=lambda key: key != "global_batch_size")
-        aggregates = any(file.evaluation_field for file, _ in self.files)
+        aggregates = any(file.joining_field for file, _ in self.files)
         for key in (*_FIRST, "init_start", *between, *_LAST):
             if key == "eval_accuracy" and aggregates:
                 self._metrics()
@@ -418,7 +419,7 @@ class Writer:
         for rule, state in self._rules(key):
             try:
                 for check in (*rule.checks, rule.first_check, rule.any_check):
-                    if check and not check.code(event, state):
+                    if check and not check.is_met(event, state):
                         return False
             except (TypeError, ValueError):
                 return False
@@ -426,7 +427,7 @@ class Writer:
 
     def _metrics(self) -> None:
         """Two evaluations of stable_diffusion."""
-        [(rule, state)] = self._rules(checker._JOINED_METRICS_KEY)
+        [(rule, state)] = self._rules(JOINED_METRICS_KEY)
         assert rule.any_check
         values = _candidates([ast.unparse(rule.any_check.node)], state)
         for samples in (512, 1024):
@@ -434,7 +435,7 @@ class Writer:
                 {"FID": fid, "CLIP": clip, "samples_count": samples}
                 for fid, clip in itertools.product(values, repeat=2)
                 if type(fid) is not str and type(clip) is not str
-                if rule.any_check.code(Event("", {"FID": fid, "CLIP": clip}, {}, 0, "", 1, 0), state)
+                if rule.any_check.is_met(Event("", {"FID": fid, "CLIP": clip}, {}, 0, "", 1, 0), state)
             )
             for metric in ("FID", "CLIP"):
                 where = {"metric": metric, "samples_count": samples, "epoch_num": 1}

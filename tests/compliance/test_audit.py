@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from compliance.official import convergence
+from compliance.submission import runs
 from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance import altered as by
@@ -56,6 +57,20 @@ def test_a_repository_is_a_row_a_submission(tmp_path: Path) -> None:
     assert compliance("audit", folder / "v4.0/Example/results/whole").returncode == 0
     (tmp_path / "empty").mkdir()
     assert compliance("audit", tmp_path / "empty").returncode == 2
+
+
+def test_the_runs_of_a_submission_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    of_seeds = runs._shared_seeds
+
+    def counted(members, ruleset):
+        compared.append(len(members))
+        return of_seeds(members, ruleset)
+
+    monkeypatch.setattr(runs, "_shared_seeds", counted)
+    write(tmp_path / "v4.0/Example/results/CPU/resnet", *(make_log.closed_run(seed=seed) for seed in range(5)))
+    [row] = audit(tmp_path)
+    assert (row.official_passes, row.strict_passes, compared) == (5, 5, [5])
 
 
 @pytest.mark.parametrize(

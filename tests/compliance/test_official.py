@@ -345,6 +345,26 @@ def test_a_benchmark_whose_file_is_enqueued_for_ever_is_refused(tmp_path: Path) 
     assert [f.rule for f in check_file(tmp_path / "log", rules.load("6.1.0")).findings] == ["known-benchmark"]
 
 
+@pytest.mark.parametrize(
+    ("version", "benchmark", "values", "best"),
+    [
+        ("6.1.0", "flux1", (0.9, 0.7, 0.8), 0.7),
+        ("6.1.0", "llama31_8b", (5.0, 4.0), 4.0),
+        ("4.0.0", "bert", (0.5, 0.3), 0.5),
+    ],
+)
+def test_the_best_of_the_values_that_miss_the_target_is_the_nearest(version, benchmark, values, best, tmp_path) -> None:
+    """The smallest of a loss, the largest of an accuracy."""
+    log = Altered(Writer(version, "closed", benchmark).text())
+    for _ in values[1:]:
+        log.repeat("eval_accuracy")
+    for number, value in enumerate(values):
+        log.value("eval_accuracy", value, number)
+    found = {finding.rule: finding for finding in agreed(tmp_path, log.text, version).findings if finding.official}
+    line = log.at("eval_accuracy", values.index(best)) + 1
+    assert (found["eval_accuracy.value"].actual, found["eval_accuracy.value"].line) == (f"the best is {best:g}", line)
+
+
 def test_strict_adds_what_is_common_to_all_benchmarks(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     path.write_text(_log().drop("seed").later("run_stop", -1e8).value("cache_clear", False).text)
@@ -387,8 +407,17 @@ def test_a_form_that_is_not_known_is_an_error_that_names_it(rule: str, named: st
     assert named in str(raised.value)
 
 
+@pytest.mark.parametrize("check", ["s['names'] == ['a']", "sorted(s['names']) == sorted([v])", "sorted(s['x']) == []"])
+def test_a_check_at_the_end_is_of_names_alone(check: str, tmp_path: Path, monkeypatch) -> None:
+    post = "s['names'] += [v['value']]"
+    (tmp_path / "rules.yaml").write_text(f"- KEY:\n    NAME: some_key\n    POST: {post}\n- END:\n    CHECK: {check}\n")
+    monkeypatch.setattr(rule_files, "RULES", tmp_path)
+    with pytest.raises(ValueError, match=r"rules\.yaml: END: no meaning for "):
+        rule_files.load.__wrapped__("rules.yaml")
+
+
 def test_arithmetic_is_of_numbers_alone() -> None:
     event = Event("key", "%0999999999d", {}, 0, "POINT_IN_TIME", 1, 0)
     for text in ("v['value'] % 5 == 0", "v['value'] * 1152 == 1"):
         with pytest.raises(TypeError):
-            language.expression(text)(event, language.State())
+            language.compile_expression(language.parse_expression(text))(event, language.State())

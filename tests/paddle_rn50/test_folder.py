@@ -10,7 +10,7 @@ from PIL import Image
 from harness import lists, passport
 from paddle_rn50 import data, folder, recordio
 from tests.harness import small
-from tools import pack
+from tools import pack, pack_lists
 
 
 @pytest.fixture
@@ -111,11 +111,11 @@ def test_class_folders_are_labels_by_name(root: Path) -> None:
         assert path.startswith(f"train/n{label:02d}/") and int(Path(path).stem) % 10 == label
     assert len(data.find(root, "val", 10)) == 10
     before = surveyed(root)
-    lists = pack.write_lists(root, None)
+    lists = pack_lists.write_lists(root, None)
     assert [line.rpartition(": ")[2] for line in lists] == ["40 images", "10 images"]
     assert surveyed(root) == before, "the lists name the same files and labels"
     with pytest.raises(ValueError, match=r"train_list\.txt: is there: remove it"):
-        pack.write_lists(root, None)
+        pack_lists.write_lists(root, None)
 
 
 @pytest.mark.parametrize("path", ["train/n03/notes.txt", "train/n03/deep/moving.gif", "train/no_class.jpeg"])
@@ -126,7 +126,7 @@ def test_files_of_no_class_are_named(root: Path, path: str, capsys: pytest.Captu
     images = data.find(root, "train", 10)
     note = f"{root}/train has 1 files that are no images of a class folder and are passed over, "
     assert images.notes == (f"{note}the first is {root / path}",) and len(images) == 40
-    pack.write_lists(root, None)
+    pack_lists.write_lists(root, None)
     assert capsys.readouterr().err == f"warning: {images.notes[0]}\n"
 
 
@@ -162,7 +162,7 @@ def test_a_flat_val_needs_its_labels(root: Path, tmp_path: Path) -> None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=r"val: has no class folders and no val_list\.txt .* tools\.pack --lists"):
         data.find(root, "val", 10)
-    pack.write_lists(root, labels)
+    pack_lists.write_lists(root, labels)
     assert (root / "val_list.txt").read_text() == wanted
 
 
@@ -220,7 +220,7 @@ def test_sizes_of_many_files_are_kept_until_one_changes(root: Path, monkeypatch:
 
 def test_packed_images_carry_their_sources_passport(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "packed"
-    for part in pack.PARTS:
+    for part in pack_lists.PARTS:
         pack.pack(root, target, part)
     train = data.find(target, "train", 10)
     of_files = surveyed(root).train

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from scoring.figure import protocols
+from scoring.record import Record, Window
+from scoring.report import course, plots
+from scoring.report.blocks import Figure
+from scoring.report.build import GivenLog, build
 from tests.scoring.pages import page_of, report, values_of, write_log
 
 LEAST = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "compute_least_s": 1.0, "compute_median_s": 1.0}
@@ -52,7 +57,7 @@ def test_an_all_reduce_takes_no_more_than_the_wait_for_data_leaves(tmp_path: Pat
         (("success",), "run_start to run_stop."),
         ((None,), "run_start to run_stop."),  # the log does not say
         (("aborted",), ""),
-        (("success", "aborted"), "run_start to run_stop that ended with success, of 2."),
+        (("success", "aborted"), "run_start to run_stop, 1 run that ended with success, of 2."),
         (("success", None, "aborted"), "run_start to run_stop, median of 2 runs that ended with success, of 3."),
     ],
 )
@@ -83,3 +88,35 @@ def test_a_target_is_shown_if_all_runs_have_the_same(tmp_path: Path, target: flo
     logs[1].write_text(logs[1].read_text().replace('{"value": 0.9,', f'{{"value": {target},'))
     [caption] = re.findall(r"eval.accuracy, first and last: .*", report(*logs).stdout.replace("\\", ""))
     assert caption.endswith(said) and ("target" in caption) == bool(said)
+
+
+def test_the_median_step_is_the_same_in_all_tables(tmp_path: Path) -> None:
+    """Twelve windows: the mean of the two in the middle, which take 500 and 510 ms a step."""
+    text = report(write_log(tmp_path / "log.txt", step_s=0.5)).stdout
+    assert "500.00 / 505.00 / 510.00" in text and "505.00 ms" in text
+
+
+@pytest.mark.parametrize(
+    ("second_step", "axis", "second_places"),
+    [(4, "step", [2.0, 4.0]), (None, "printed row", [1.0, 2.0])],
+)
+def test_curves_share_an_axis_that_every_log_can_serve(
+    second_step: int | None, axis: str, second_places: list[float]
+) -> None:
+    """A log that prints no loss has no say in what the axis of the losses counts."""
+
+    def given(name: str, first: Window, second: Window) -> GivenLog:
+        record = Record(file=name, sha256=name, lines=2, format="csv", windows=(first, second))
+        return GivenLog(record=record, path=name)
+
+    logs = [
+        given("a", Window(line=1, step=10, loss=2.0), Window(line=2, step=20, loss=2.0)),
+        given("b", Window(line=1, step=2, loss=1.0), Window(line=2, step=second_step, loss=1.0)),
+        given("c", Window(line=1, epoch=7), Window(line=2, epoch=8)),
+    ]
+    figure = course.training(build(logs, protocols.find("window"), skip=None)).blocks[0]
+    assert isinstance(figure, Figure)
+    drawn = plots.drawn(figure)
+    assert drawn.axes.get_xlabel() == axis
+    first, second = (list(line.get_xdata()) for line in drawn.axes.lines)
+    assert first == ([10.0, 20.0] if axis == "step" else [1.0, 2.0]) and second == second_places

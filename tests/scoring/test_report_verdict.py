@@ -9,7 +9,7 @@ from compliance.mlperf import SubmissionRuns
 from runlog.verdict import UNKNOWN
 from scoring.figure import protocols
 from scoring.importers import read_record
-from scoring.report.build import build
+from scoring.report.build import GivenLog, build
 from tests.scoring.pages import findings_of, page_of, report, values_of, write_log
 
 
@@ -43,8 +43,8 @@ def test_how_many_runs_may_fail_is_open_where_rounds_ask_for_other_numbers(
 
     monkeypatch.setattr(mlperf, "submission_runs", more_since_round_3)
     runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
-    records = [read_record(run) for run in runs]
-    made = build(records, protocols.find("window"), skip=None, findings_by_file={}, path_by_file={}, folder_by_file={})
+    logs = [GivenLog(record=read_record(run), path=run) for run in runs]
+    made = build(logs, protocols.find("window"), skip=None)
     [quality] = [check for check in made.checks if check.check == "quality"]
     assert quality.status == UNKNOWN
     assert "how many may fail depends on the round of MLPerf, which the logs do not say" in quality.found

@@ -44,6 +44,22 @@ def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -
     assert hosts.with_name("hosts.spares").read_text() == "node5\nnode7\n"
 
 
+def test_each_reason_why_a_metric_is_unknown_has_a_line(tmp_path: Path) -> None:
+    """Only what the machine lacks is impossible; the rest was not measured, or by too few."""
+    record = record_of(8)
+    record["links"] = []
+    disk = record["metrics"]["disk_s_per_gib"]
+    disk["series"][1] = disk["series"][4] = disk["series"][6] = None
+    disk["reasons"] = {"1": "not possible here: no DATADIR", "6": "not possible here: no DATADIR"}
+    lines = report(tmp_path, record).stdout.splitlines()
+    assert [line.partition("unknown for ")[2] for line in lines if line.startswith("disk ")] == [
+        *("", "2: no DATADIR", "1: not measured")
+    ]
+    assert "network latency   unknown for 8: not measured" in lines
+    few = report(tmp_path, record_of(3)).stdout
+    assert "\nstep              unknown for 3: 3 measured: " in few and "not possible here" not in few
+
+
 def test_a_slow_link_leaves_no_node_out(tmp_path: Path) -> None:
     a, b = slow_link(8, spared=2)
     record = record_of(link={(a, b): 3.0})
@@ -190,7 +206,7 @@ def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     assert len(record["digests"]["tables"]) == 1 and len(record["digests"]["tensors"]) == 428
     assert "arithmetic        4 ranks of 1 class, at least 3 repetitions of 2 steps each, 428 digests" in done.stdout
     assert record["job"]["batchsize"] == 2 and record["job"]["precision"] == "fp32"
-    assert f"record    {path}" in done.stdout and "GPU clock         not possible here for 4" in done.stdout
+    assert f"record    {path}" in done.stdout and "GPU clock         unknown for 4: no GPU: DEVICE=cpu\n" in done.stdout
     assert not path.with_name("hosts").exists()  # ranks are no hosts
     assert "Node by node" in path.with_name("fleet.html").read_text()
     again = jobs.run_and_time("--fleet", timeout_s=900, FLEET_BASELINE=str(path), **job)

@@ -139,14 +139,18 @@ def test_a_random_order_everywhere_accuses_nobody(outcomes: int, count: int, tmp
     assert report(tmp_path, record).returncode == 0
 
 
+NO_USUAL_BITS = "not repeatable here: its repetitions differ, and no result came out in more than half of them"
+NO_MAJORITY = "no majority of the 4 ranks of its class has the same bits, and one is needed to tell who is wrong"
+
+
 @pytest.mark.parametrize(
     ("kinds", "wrong", "statuses", "said"),
     [
         # One rank whose repetitions all differ: alone it says nothing, beside others that repeat it is at fault.
-        ([A100], {0: [(1, "fc.w", bit) for bit in range(4)]}, "unknown", "not repeatable here"),
+        ([A100], {0: [(1, "fc.w", bit) for bit in range(4)]}, "unknown", NO_USUAL_BITS),
         ([A100] * 4, {0: [(1, "fc.w", bit) for bit in range(4)]}, "fatal ok ok ok", "4 of 4 repetitions"),
         ([A100], {0: [None, None, None, (4, "fc.w", 3)]}, "fatal", "1 of 4 repetitions differ from the others of its"),
-        ([A100] * 4, {0: [(1, "fc.w", 1)] * 4, 1: [(1, "fc.w", 2)] * 4}, "unknown " * 4, "no majority of the 4 ranks"),
+        ([A100] * 4, {0: [(1, "fc.w", 1)] * 4, 1: [(1, "fc.w", 2)] * 4}, "unknown " * 4, NO_MAJORITY),
         # What several hosts agree on is another library or setting, and no corruption.
         ([A100] * 5, {0: [(1, "fc.w", 1)] * 4, 1: [(1, "fc.w", 1)] * 4}, "unknown unknown ok ok ok", "2 hosts agree"),
         ([None, A100, A100, A100], {}, "unknown ok ok ok", "model, driver or cuDNN is not known"),

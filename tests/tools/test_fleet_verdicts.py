@@ -219,6 +219,15 @@ def test_what_was_not_measured_says_why() -> None:
     assert (found[3].where, found[3].check, found[0].figures["value"]) == ("d", "disk", 1.1)
 
 
+@pytest.mark.parametrize("measured", [0, 3, 4])
+def test_what_has_neither_times_nor_a_reason_was_not_measured(measured: int) -> None:
+    """However many others were measured: it was said to be of too few, even beside enough of them."""
+    series = {"without": None} | {f"node{i}": [1.0, 1.1, 1.2] for i in range(measured)}
+    without, *others = fleet_verdicts.judge_metric("disk", series)
+    assert (without.status, without.found) == ("unknown", "not measured")
+    assert all(verdict.found.startswith("3 measured: ") == (measured == 3) for verdict in others)
+
+
 def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
     """Rosner's limits, set aside by the distance from the median, hold for normal places of few nodes and of many."""
     rng = np.random.default_rng(11)

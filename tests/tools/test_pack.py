@@ -18,7 +18,7 @@ from paddle_rn50 import data, folder
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
-from tools import pack
+from tools import pack, pack_lists
 from tools.doctor import checks as doctor_checks
 from tools.doctor import node as doctor_node
 
@@ -50,14 +50,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_pack_holds_the_files_of_the_lists_in_their_order(source: Path, tmp_path: Path) -> None:
     said = packed(source, tmp_path / "packed")
-    for part in pack.PARTS:
+    for part in pack_lists.PARTS:
         images, found = folder.read_list(source, part, 10), data._packed(tmp_path / "packed", part, 10)
         assert found is not None and len(found) == len(images)
         read, labels = found.read(np.arange(len(found)))
         assert read == [(source / path).read_bytes() for path in images.paths]
         assert labels.tolist() == images.labels.tolist()
         assert f"{part}.rec: {len(images)} images" in said
-    names = [f"{part}.{kind}" for part in pack.PARTS for kind in ("idx", "rec", "sizes.json")]
+    names = [f"{part}.{kind}" for part in pack_lists.PARTS for kind in ("idx", "rec", "sizes.json")]
     assert sorted(contents(tmp_path / "packed")) == names
     before = contents(tmp_path / "packed")
     assert "is whole already" in pack.pack(source, tmp_path / "packed", "train")
@@ -209,7 +209,7 @@ def test_sizes_that_are_found_again_are_those_of_the_images_now(source: Path) ->
 
 def test_the_doctor_looks_into_packed_images(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "packed"
-    for part in pack.PARTS:
+    for part in pack_lists.PARTS:
         pack.pack(source, target, part)
 
     def judged() -> list[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from harness import env
@@ -24,9 +24,10 @@ from runlog.verdict import UNKNOWN, Verdict, as_text
 from scoring.importers import count
 from tools.fleet import arithmetic
 from tools.fleet.baseline import Change, changes
+from tools.fleet.judged import Judged
 from tools.fleet.page import MOST_NODES_SHOWN, report_as_page, signed, signed_interval
 from tools.fleet.record import differences, read, why_no_baseline
-from tools.fleet.verdicts import NOT_POSSIBLE, Judged, Record
+from tools.fleet.verdicts import Record
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
@@ -79,18 +80,17 @@ def _first_column(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on the metrics: up to two lines for each metric.
+    """Return the report's lines on the metrics. A metric has up to two kinds of lines.
 
     - The range from the fastest to the slowest node or link, if any was compared:
       `step  from -1.2% to +5.0% of the fleet's median`.
-    - The number of unknown nodes or links, if there are any, with the reason of the first one:
-      `disk  not possible here for 4: no DATADIR`.
+    - The number of unknown nodes or links, for each reason a line: `disk  unknown for 4: no DATADIR`.
 
     The arithmetic is left out, because `_arithmetic_lines` reports on it.
     """
     verdicts_by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.node_verdicts, *judged.link_verdicts):
-        if verdict.check != arithmetic.CHECK:  # `_arithmetic_lines` reports on it
+        if verdict.check != arithmetic.CHECK:
             verdicts_by_check.setdefault(verdict.check, []).append(verdict)
 
     lines = []
@@ -99,32 +99,44 @@ def _metric_lines(judged: Judged) -> list[str]:
         slower = [verdict.figures["slower"] for verdict in verdicts if "slower" in verdict.figures]
         if slower:
             lines.append(f"{column}from {signed(min(slower))} to {signed(max(slower))} of the fleet's median")
-        reasons = [verdict.found for verdict in verdicts if verdict.status == UNKNOWN]
-        if reasons:
-            lines.append(f"{column}{NOT_POSSIBLE} for {len(reasons)}: {reasons[0]}")
+        for reason, places in _unknown_by_reason(verdicts).items():
+            lines.append(f"{column}unknown for {len(places)}: {reason}")
     return lines
+
+
+def _unknown_by_reason(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
+    """Return the nodes or links whose verdict is "unknown", by the reason that the verdict gives."""
+    places_by_reason: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.status == UNKNOWN:
+            places_by_reason.setdefault(verdict.found, []).append(verdict.where)
+    return places_by_reason
 
 
 def _arithmetic_lines(judged: Judged) -> list[str]:
     """Return the report's lines on whether the nodes compute the same bits.
 
-    The first line says what was compared. If nodes are unknown, each reason has a line with their number and names.
-    The names are "all" if every node is unknown for that reason. Otherwise at most MOST_NODES_SHOWN are named.
+    The first line says what was compared. Then comes a line for each reason for which the result of nodes is unknown,
+    with the number of these nodes and their names:
+    `arithmetic  unknown for 2 (node3, node4): not decided: 2 of its class, 3 are needed to tell who is wrong`.
     """
     column = _first_column(arithmetic.CHECK)
     lines = [f"{column}{arithmetic.summary(judged.record)}"]
-    hosts_by_reason: dict[str, list[str]] = {}
-    for verdict in judged.node_verdicts:
-        if verdict.check == arithmetic.CHECK and verdict.status == UNKNOWN:
-            hosts_by_reason.setdefault(verdict.found, []).append(verdict.where)
-    for reason, hosts in hosts_by_reason.items():
-        names = ", ".join(hosts[:MOST_NODES_SHOWN])
-        if len(hosts) == len(judged.statuses):
-            names = "all"
-        elif len(hosts) > MOST_NODES_SHOWN:
-            names += ", ..."
+    verdicts = [verdict for verdict in judged.node_verdicts if verdict.check == arithmetic.CHECK]
+    for reason, hosts in _unknown_by_reason(verdicts).items():
+        names = _names_of(hosts, all_hosts=judged.statuses)
         lines.append(f"{column}unknown for {len(hosts)} ({names}): {reason}")
     return lines
+
+
+def _names_of(hosts: Sequence[str], *, all_hosts: Collection[str]) -> str:
+    """Return the names of some hosts as text: "all", or at most MOST_NODES_SHOWN names and then "..."."""
+    if len(hosts) == len(all_hosts):
+        return "all"
+    names = ", ".join(hosts[:MOST_NODES_SHOWN])
+    if len(hosts) > MOST_NODES_SHOWN:
+        names += ", ..."
+    return names
 
 
 def _lines_on_step_of_all(record: Record) -> list[str]:

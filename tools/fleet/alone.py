@@ -18,6 +18,7 @@ import numpy as np
 
 from harness import loader, nvidia, ranks, sampling
 from harness.hooks.watchdog import WATCHDOG
+from harness.memory import GIB, MIB
 from paddle_rn50.train import ResNet50
 from runlog.errors import message_of
 from runlog.json_types import JsonObject
@@ -48,6 +49,15 @@ class Measurement:
     take: Callable[[], tuple[float, ...]]  # raises NotPossible if it cannot be taken here
 
 
+def of_one_metric(metric: str, take: Callable[[], float]) -> Measurement:
+    """Return the measurement of one metric, of which `take` returns the value."""
+
+    def take_as_tuple() -> tuple[float, ...]:
+        return (take(),)
+
+    return Measurement(metrics=(metric,), take=take_as_tuple)
+
+
 def first_files(folder: str) -> list[Path]:
     """Return the first MOST_FILES files below a folder; an empty list if `folder` is empty."""
     files: list[Path] = []
@@ -64,7 +74,7 @@ class RankMeasurements:
     def __init__(self, machine: Machine, take_step: Callable[[], float] | None) -> None:
         """Prepare the measurements of training steps, GPU clock, memory, disk and input pipeline.
 
-        The disk is measured by local rank 0 of each node. If the job has one node, every rank measures the disk.
+        Every rank takes each of them, but for the disk: only the ranks that represent a host measure that.
 
         `take_step` takes a training step of this rank alone and returns its seconds. It is None if this machine cannot
         compute a step.
@@ -72,24 +82,24 @@ class RankMeasurements:
         self.machine = machine
         self.job = machine.job
         self.take_step = take_step
-        # True on one rank of each compared host: on local rank 0 of each node. If the job has one node, its ranks are
-        # compared as if they were nodes, so it is true on every rank.
-        self.represents_host = machine.me.local_rank == 0 or machine.job.cluster.dgxnnodes == 1
+        # A host is a node, which its local rank 0 represents. In a job of one node each rank is compared as a host.
+        is_only_node = machine.job.cluster.dgxnnodes == 1
+        self.represents_host = is_only_node or machine.me.local_rank == 0
         self.values: dict[str, list[float]] = {}  # {metric: a value for each turn}
         self.failures: dict[str, str] = {}  # {metric: why it was not measured}
         self.all_step_times_s: list[float] = []  # of the steps of all turns
         # To measure the memory, `source` is copied to `target`.
         self.source = np.ones(COPY_MIB * 2**18, np.float32)  # 2**18 float32 are 1 MiB
         self.target = np.ones_like(self.source)
-        self.files_in_a_cycle = itertools.cycle(first_files(self.job.data.folder))
+        self.files_in_a_cycle = itertools.cycle(first_files(self.job.data.folder))  # read by the disk's measurement
         self.measurements = [
             Measurement(metrics=("step_s", "step_mean_s"), take=self._median_and_mean_step_s),
-            Measurement(metrics=("clock_ns",), take=self._clock_cycle_ns),
-            Measurement(metrics=("memory_s_per_gib",), take=self._memory_s_per_gib),
+            of_one_metric("clock_ns", self._clock_cycle_ns),
+            of_one_metric("memory_s_per_gib", self._memory_s_per_gib),
         ]
         if self.represents_host:
-            self.measurements.append(Measurement(metrics=("disk_s_per_gib",), take=self._disk_s_per_gib))
-        self.measurements.append(Measurement(metrics=("input_s",), take=self._input_s))
+            self.measurements.append(of_one_metric("disk_s_per_gib", self._disk_s_per_gib))
+        self.measurements.append(of_one_metric("input_s", self._input_s))
 
     def take_turn(self) -> None:
         """Take each measurement once: its values go to `self.values`, or the reason of its failure to `self.failures`.
@@ -117,7 +127,7 @@ class RankMeasurements:
         self.values = {}
         self.all_step_times_s = []
 
-    # The methods below each take one measurement. They return a tuple, as `Measurement.take` does: a value per metric.
+    # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
         """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
@@ -137,8 +147,8 @@ class RankMeasurements:
         self.all_step_times_s += times_s
         return statistics.median(times_s), statistics.fmean(times_s)
 
-    def _clock_cycle_ns(self) -> tuple[float]:
-        """Return the nanoseconds of one clock cycle of this rank's GPU, in a tuple of one value.
+    def _clock_cycle_ns(self) -> float:
+        """Return the nanoseconds of one clock cycle of this rank's GPU.
 
         Raises NotPossible on a CPU, or if NVML does not know the clock.
         """
@@ -150,42 +160,47 @@ class RankMeasurements:
                 mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"]
         if not mhz:
             raise NotPossible(why_not_opened or "NVML does not tell it")
-        return (1000 / mhz,)
+        return 1000 / mhz
 
-    def _memory_s_per_gib(self) -> tuple[float]:
-        """Copy COPY_MIB within memory; return the seconds that a GiB takes at that speed, in a tuple of one value."""
+    def _memory_s_per_gib(self) -> float:
+        """Copy COPY_MIB within memory; return the seconds that a GiB takes at that speed."""
         began = time.perf_counter()
         np.copyto(self.target, self.source)
-        return ((time.perf_counter() - began) * 1024 / COPY_MIB,)
+        return (time.perf_counter() - began) * 1024 / COPY_MIB
 
-    def _disk_s_per_gib(self) -> tuple[float]:
-        """Return the seconds that reading a GiB from the disk takes, in a tuple of one value.
+    def _disk_s_per_gib(self) -> float:
+        """Read files of DATADIR from the disk; return the seconds that a GiB takes at that speed.
 
-        It reads files of DATADIR until it has at least DISK_MIB, or until DISK_S seconds have passed. Raises
-        NotPossible if there are no files, or all are empty.
+        The files follow those of the last call; after the last file comes the first one again. The reading ends after
+        DISK_MIB, after DISK_S seconds or after MOST_FILES files. Raises NotPossible if there are no files, or all are
+        empty.
         """
         read_bytes = 0
         took_s = 0.0
-        # Each turn continues with the files after those of the last turn. The limit ends a cycle of empty files.
-        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):
-            with path.open("rb", buffering=0) as file:
-                # The whole file leaves the kernel's cache, which would be measured in place of the disk.
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                began = time.perf_counter()
-                read_bytes += len(file.read(DISK_MIB * 2**20))
-                took_s += time.perf_counter() - began
-            if read_bytes >= DISK_MIB * 2**20 or took_s > DISK_S:
+        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # the limit ends a cycle of empty files
+            reading = read_uncached(path, DISK_MIB * MIB)
+            read_bytes += reading.read_bytes
+            took_s += reading.took_s
+            if read_bytes >= DISK_MIB * MIB or took_s > DISK_S:
                 break
-        if not read_bytes:
+        if read_bytes == 0:
             folder = self.job.data.folder
             raise NotPossible(f"DATADIR={folder} holds no data" if folder else "no DATADIR")
-        return (took_s * 2**30 / read_bytes,)
+        return took_s * GIB / read_bytes
 
-    def _input_s(self) -> tuple[float]:
-        """Return the seconds that the job's input pipeline alone takes for a batch, in a tuple of one value.
+    def _input_s(self) -> float:
+        """Return the mean seconds that the job's input pipeline alone takes for a batch, over BATCHES batches."""
+        with contextlib.closing(self._input_batches()) as batches:
+            next(batches)  # waits for the pipeline to start, so it does not count
+            began = time.perf_counter()
+            count = sum(1 for _ in itertools.islice(batches, BATCHES))
+            return (time.perf_counter() - began) / count
 
-        It is the mean over BATCHES batches. They come after a first one, which waits for the pipeline to start. The
-        images are those of DATADIR, or the embedded ones if DATADIR is not set.
+    def _input_batches(self) -> loader.Loader:
+        """Start the job's input pipeline on this rank, and return its batches.
+
+        The images are those of DATADIR, or the embedded ones if DATADIR is not set. This rank reads all of them as if
+        it were the only one, in an order of its own.
         """
         job = self.job
         me = self.machine.me
@@ -193,31 +208,47 @@ class RankMeasurements:
         root = Path(job.data.folder) if job.data.folder else self.machine.root
         images = model.DATA.find(root, "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
-        # This rank reads all images as if it were the only one, in an order of its own.
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig.of_rank(job.data, job.cluster, me.local_rank, model.image, batch=batch, seed=SEED)
-        with contextlib.closing(model.batches(images, order, reader)) as batches:
-            next(batches)  # waits for the pipeline to start
-            began = time.perf_counter()
-            count = sum(1 for _ in itertools.islice(batches, BATCHES))
-            return ((time.perf_counter() - began) / count,)
+        return model.batches(images, order, reader)
+
+
+class Reading(NamedTuple):
+    """How much was read of a file, and how long that took."""
+
+    read_bytes: int
+    took_s: float
+
+
+def read_uncached(path: Path, most_bytes: int) -> Reading:
+    """Read the beginning of a file from the disk; without this the kernel might give it from its cache."""
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the whole file leaves the kernel's cache
+        began = time.perf_counter()
+        content = file.read(most_bytes)
+        return Reading(len(content), time.perf_counter() - began)
 
 
 def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements) -> None:
     """Measure on all ranks at once, in several turns; the values of this rank are then in `measurements`.
 
-    All ranks must call this together. There are TURNS turns, or fewer if they take longer than TURNS * TURN_S seconds.
+    All ranks must call this together. A first turn, the warm-up, does not count. TURNS turns follow. They end early if
+    TURNS * TURN_S seconds have passed, but not before LEAST_TURNS turns.
     """
     until_s = time.monotonic() + TURNS * TURN_S
-    for turn in range(TURNS + 1):  # turn 0 is the warm-up
-        ranks.wait(me.comm)  # all ranks begin a turn at the same time: what slows all alike cancels in a comparison
-        measurements.take_turn()
-        is_warm_up = turn == 0
-        if is_warm_up:
-            measurements.drop_values()
+    _take_turn_together(me, measurements)
+    measurements.drop_values()  # of the warm-up
+    for turns_taken in range(1, TURNS + 1):
+        _take_turn_together(me, measurements)
         is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
-        if is_late and turn >= LEAST_TURNS:
+        if is_late and turns_taken >= LEAST_TURNS:
             break
+
+
+def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements) -> None:
+    """Take a turn that begins at the same time on all ranks: what slows all alike then cancels in a comparison."""
+    ranks.wait(me.comm)
+    measurements.take_turn()
 
 
 class RankResult(NamedTuple):
@@ -231,30 +262,33 @@ class RankResult(NamedTuple):
 def merge_by_host(hosts: list[str], results: Sequence[RankResult]) -> JsonObject:
     """Return what the ranks measured by themselves, as the record has it: {metric: entry of `_merge_metric`}."""
     metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have them
+    results_by_host: list[list[RankResult]] = [[] for _ in hosts]
     for result in results:
         metric_names |= dict.fromkeys((*result.values, *result.failures))
-    return {metric: _merge_metric(metric, hosts, results) for metric in metric_names}
+        results_by_host[result.host_index].append(result)
+    return {metric: _merge_metric(metric, results_by_host) for metric in metric_names}
 
 
-def _merge_metric(metric: str, hosts: list[str], results: Sequence[RankResult]) -> JsonObject:
-    """Return a metric's entry of the record: {"series": [...], "reasons": {index of a host as text: why it failed}}.
+def _merge_metric(metric: str, results_by_host: Sequence[Sequence[RankResult]]) -> JsonObject:
+    """Return a metric's entry of the record: {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}.
 
-    "series" has for each host the time of its slowest rank in each turn. It has None for a host that failed or did not
-    measure the metric.
+    `results_by_host` has for each host the results of its ranks. "series" has for each host one of these:
+
+    - A rank of the host failed: None. "reasons" then has the first such rank's reason, by the host's index as text.
+    - A rank of the host measured the metric: for each turn the time of its slowest rank.
+    - Otherwise: None.
     """
-    reasons: dict[str, str] = {}
-    times_by_host: list[list[list[float]]] = [[] for _ in hosts]  # for each rank of a host its times
-    for result in results:
-        if metric in result.failures:
-            reasons.setdefault(str(result.host_index), result.failures[metric])  # keeps the first rank's reason
-        if metric in result.values:
-            times_by_host[result.host_index].append(result.values[metric])
-
     series: list[list[float] | None] = []
-    for host_index, times_by_rank in enumerate(times_by_host):
-        has_failed = str(host_index) in reasons
-        is_measured = bool(times_by_rank) and not has_failed
-        series.append(slowest_of_each_turn(times_by_rank) if is_measured else None)
+    reasons: dict[str, str] = {}
+    for host_index, results_of_host in enumerate(results_by_host):
+        failures = [result.failures[metric] for result in results_of_host if metric in result.failures]
+        times_by_rank = [result.values[metric] for result in results_of_host if metric in result.values]
+        times_of_host: list[float] | None = None
+        if failures:
+            reasons[str(host_index)] = failures[0]
+        elif times_by_rank:
+            times_of_host = slowest_of_each_turn(times_by_rank)
+        series.append(times_of_host)
     return {"series": series, "reasons": reasons}
 
 

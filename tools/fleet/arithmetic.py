@@ -13,7 +13,7 @@ differently.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, worst_status
@@ -69,11 +69,11 @@ class Judgement(NamedTuple):
 
 
 class ClassSummary(NamedTuple):
-    """A summary of the measured ranks of one class."""
+    """A summary of what the measured ranks of one class gave. A table has the digests of one repetition."""
 
     rank_count: int
     majority_table: str | None  # name of the table that more than half of the ranks usually give; None: no majority
-    agreeing_ranks: int  # how many usually give the majority's table
+    agreeing_ranks: int  # how many ranks usually give the majority's table; 0 without a majority
     hosts_by_table: Mapping[str, set[str]]  # {name of a table: hosts with a rank that gave it at least once}
 
 
@@ -113,74 +113,6 @@ def ranks_of(record: Record) -> list[Rank]:
         )
         ranks.append(rank)
     return ranks
-
-
-def check(record: Record) -> None:
-    """Raise an error if the digests of a fleet's record are incomplete or inconsistent.
-
-    A record without digests passes. The error is ValueError for a wrong value. It is LookupError, TypeError or
-    AttributeError if a field is missing or of another type.
-    """
-    if record.get("digests") is None:
-        return
-    _check_tables(record["digests"])
-    _check_ranks(record["digests"]["ranks"], record["hosts"])
-    for rank in ranks_of(record):
-        _check_repetitions(rank)
-
-
-def _check_repetitions(rank: Rank) -> None:
-    """Raise ValueError unless a rank has either positive counts of repetitions or a failure.
-
-    Raises TypeError if one of its texts is not a text.
-    """
-    raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
-    for count in rank.count_by_table.values():
-        if type(count) is not int or count < 1:
-            raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
-    has_failed = rank.failure is not None
-    has_repetitions = bool(rank.count_by_table)
-    if has_failed == has_repetitions:
-        raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
-
-
-def raise_unless_texts(values: Iterable[Any]) -> None:
-    """Raise TypeError if one of the values is not a text."""
-    "".join(values)
-
-
-def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
-    """Raise ValueError unless the ranks are numbered from 0 on, and each host has a rank.
-
-    `entries` are the ranks as the record has them. The "unit" of an entry is the index of its host in `hosts`; another
-    index raises ValueError too.
-    """
-    rank_numbers = [entry["rank"] for entry in entries]
-    if rank_numbers != list(range(len(entries))):
-        raise ValueError(f"the digests' ranks are not numbered from 0 to {len(entries) - 1}")
-    indices_with_a_rank = {entry["unit"] for entry in entries}
-    for host_index, host in enumerate(hosts):
-        if host_index not in indices_with_a_rank:
-            raise ValueError(f"no rank of {host} has digests or a failure")
-    unknown_indices = indices_with_a_rank - set(range(len(hosts)))
-    if unknown_indices:
-        raise ValueError(f"the digests have a rank of host {min(unknown_indices)}, of {len(hosts)} hosts")
-
-
-def _check_tables(digests: Digests) -> None:
-    """Raise ValueError unless each table has a row for each step, and each row a digest of each tensor.
-
-    Raises TypeError if the name of a tensor or a digest is not a text.
-    """
-    steps = digests["steps"]
-    tensors = digests["tensors"]
-    raise_unless_texts(tensors)
-    for table_name, table in digests["tables"].items():
-        row_lengths = set(map(len, table))
-        for row in table:
-            raise_unless_texts(row)
-        if len(table) != steps or row_lengths != {len(tensors)}:
-            raise ValueError(f"table {table_name} has not {len(tensors)} digests in each of {steps} steps")
 
 
 def judge(record: Record) -> list[Verdict]:
@@ -230,15 +162,13 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
     """Judge the ranks of one class, whose digests must agree; return {number of a rank: judgement}.
 
     - The rank failed: fatal.
-    - Most of the measured ranks, at least two, gave different digests from repetition to repetition: unknown, because
-      the kernels sum in a random order then.
+    - The kernels of the class sum in a random order: unknown.
     - No majority of the ranks gave the same digests: the rank is judged by its own repetitions.
     - Otherwise: the rank is judged by the digests of the majority.
     """
     measured = [rank for rank in ranks_of_class if rank.failure is None]
-    self_contradicting = [rank for rank in measured if not rank.is_steady]  # their repetitions gave different digests
-    # A single such rank proves no random order: the rank itself may compute wrongly.
-    has_random_order = len(measured) > 1 and 2 * len(self_contradicting) > len(measured)
+    unsteady = [rank for rank in measured if not rank.is_steady]
+    has_random_order = _is_order_random(measured_ranks=len(measured), unsteady_ranks=len(unsteady))
     summary_of_class = _summarize_class(measured)
 
     judgement_by_rank: dict[int, Judgement] = {}
@@ -246,8 +176,7 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
         if rank.failure is not None:
             judgement = Judgement(FATAL, f"{rank.title} failed: {rank.failure}")
         elif has_random_order:
-            differing = f"{len(self_contradicting)} of {len(measured)} ranks of a class differ from themselves"
-            found = f"{NOT_REPEATABLE}: {differing}"
+            found = f"{NOT_REPEATABLE}: {len(unsteady)} of {len(measured)} ranks of a class differ from themselves"
             judgement = Judgement(UNKNOWN, found)
         elif summary_of_class.majority_table is None:
             judgement = _judge_by_own_repetitions(rank, digests, summary_of_class)
@@ -257,23 +186,35 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
     return judgement_by_rank
 
 
-def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return a summary of the measured ranks of a class.
+def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
+    """Return whether the kernels of a class of ranks sum in a random order: most of its measured ranks are unsteady.
 
-    A table has the digests of one repetition. The summary has the number of ranks, the name of the majority's table,
-    how many ranks usually give that table, and which hosts gave each table. Without a majority its table is None, and
-    no rank agrees with it.
+    An unsteady rank gave different digests in different repetitions of the same steps. The only rank of a class proves
+    no random order by that, because it may compute wrongly.
+    """
+    if measured_ranks < 2:
+        return False
+    return unsteady_ranks > measured_ranks / 2
+
+
+def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
+    """Return a summary of what the measured ranks of a class gave: the majority's digests, and which hosts gave which.
+
+    A table has the digests of one repetition, and equal tables have the same name. A rank counts for the majority if
+    more than half of its repetitions gave the majority's table.
     """
     hosts_by_table: dict[str, set[str]] = {}
     for rank in measured:
         for table_name in rank.count_by_table:
             hosts_by_table.setdefault(table_name, set()).add(rank.host)
     majority_table = _majority_table(measured)
-    agreeing = [rank for rank in measured if majority_table is not None and rank.usual_table == majority_table]
+    agreeing_ranks = 0
+    if majority_table is not None:
+        agreeing_ranks = sum(1 for rank in measured if rank.usual_table == majority_table)
     return ClassSummary(
         rank_count=len(measured),
         majority_table=majority_table,
-        agreeing_ranks=len(agreeing),
+        agreeing_ranks=agreeing_ranks,
         hosts_by_table=hosts_by_table,
     )
 
@@ -294,26 +235,35 @@ def _majority_table(measured: Sequence[Rank]) -> str | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank of a class without a majority by whether its own repetitions agree.
 
+    - All its repetitions gave the same digests: unknown, because no majority confirms them.
     - No digests came out in more than half of its repetitions: unknown.
-    - Some repetitions gave other digests than most of its repetitions: fatal if no other host gave these other digests.
-      If several hosts gave them, the order of computation is taken to be random, so the rank is unknown.
-    - All its repetitions agree: unknown, because no majority confirms them.
+    - Some repetitions gave other digests than most of its repetitions, and no other host gave these: fatal.
+    - Some gave other digests, and other hosts gave the same ones: unknown. Broken hardware does not give the same wrong
+      digests on several hosts, so the order of sums seems to be random.
     """
+    if rank.is_steady:
+        return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_table is None:
-        return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: no table came out in more than half of a rank's repetitions")
-    if not rank.is_steady:
-        host_count = _count_hosts_with_same_fault(rank, summary_of_class, right_table=rank.usual_table)
-        # `host_count` counts the rank's own host, too. Broken hardware does not give the same fault on several hosts.
-        is_on_its_host_alone = host_count == 1
-        if is_on_its_host_alone:
-            # The text becomes "1 of 20 repetitions differ from the others of its own".
-            return Judgement(FATAL, _describe_fault(rank, digests, rank.usual_table, "the others of its own"))
-        return _judge_random_order(host_count)
-    # All repetitions agree, but no majority confirms them.
-    if summary_of_class.rank_count < LEAST_RANKS:
-        size = summary_of_class.rank_count
-        return Judgement(UNKNOWN, f"not decided: {size} of its class, {LEAST_RANKS} are needed to tell who is wrong")
-    found = f"not decided: no majority of the {summary_of_class.rank_count} ranks of its class agrees"
+        found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
+        return Judgement(UNKNOWN, found)
+    hosts_with_same_fault = _hosts_with_same_fault(rank, summary_of_class, right_table=rank.usual_table)
+    if hosts_with_same_fault == {rank.host}:
+        # The text becomes "1 of 20 repetitions differ from the others of its own".
+        return Judgement(FATAL, _describe_fault(rank, digests, rank.usual_table, "the others of its own"))
+    return _judge_random_order(len(hosts_with_same_fault))
+
+
+def _judge_without_majority(rank_count: int) -> Judgement:
+    """Return the judgement on a rank whose repetitions all agree, while no majority of its class confirms them.
+
+    `rank_count` is the number of measured ranks of the class. There is no majority if they are too few for one, or if
+    at most half of them gave the same digests.
+    """
+    if rank_count < LEAST_RANKS:
+        found = f"not decided: {rank_count} of its class, {LEAST_RANKS} are needed to tell who is wrong"
+    else:
+        no_majority = f"no majority of the {rank_count} ranks of its class has the same bits"
+        found = f"not decided: {no_majority}, and one is needed to tell who is wrong"
     return Judgement(UNKNOWN, found)
 
 
@@ -321,38 +271,40 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     """Judge a rank by the digests that most ranks of its class gave: the table of digests named `majority_table`.
 
     - All its repetitions gave that table: ok.
-    - It gave a wrong table that no other host gave: fatal.
-    - It usually gives a wrong table, and other hosts gave the same one: unknown, because a library or a setting of
-      these hosts may be the cause.
-    - Its repetitions differ, and other hosts gave the same wrong table: unknown, because the order of sums seems to be
-      random.
+    - It gave a wrong table that no other host gave: fatal, because corruption differs from host to host.
+    - Other hosts gave the same wrong table, and the rank usually gives it: unknown, because another library or setting
+      of these hosts may be the cause.
+    - Other hosts gave the same wrong table, and the rank does not usually give it: unknown, because the order of sums
+      seems to be random.
     """
-    majority_text = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
-    if rank.usual_table == majority_table and rank.is_steady:
-        return Judgement(OK, f"the same bits as {majority_text}")
+    right_ranks = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
+    is_always_right = rank.count_by_table.keys() == {majority_table}
+    if is_always_right:
+        return Judgement(OK, f"the same bits as {right_ranks}")
 
-    host_count = _count_hosts_with_same_fault(rank, summary_of_class, right_table=majority_table)
-    is_on_its_host_alone = host_count == 1
-    if is_on_its_host_alone:  # corruption differs from host to host
-        return Judgement(FATAL, _describe_fault(rank, digests, majority_table, majority_text))
+    hosts_with_same_fault = _hosts_with_same_fault(rank, summary_of_class, right_table=majority_table)
+    if hosts_with_same_fault == {rank.host}:
+        return Judgement(FATAL, _describe_fault(rank, digests, majority_table, right_ranks))
     is_usually_wrong = rank.usual_table is not None and rank.usual_table != majority_table
-    if is_usually_wrong:  # another library or setting of these hosts may be the cause
-        found = f"not decided: {host_count} hosts agree on other bits than {majority_text}: see what differs there"
+    if is_usually_wrong:
+        host_count = len(hosts_with_same_fault)
+        found = f"not decided: {host_count} hosts agree on other bits than {right_ranks}: see what differs there"
         return Judgement(UNKNOWN, found)
-    # Its repetitions differ, and other hosts have the same wrong digests: the order of sums seems to be random.
-    return _judge_random_order(host_count)
+    return _judge_random_order(len(hosts_with_same_fault))
 
 
-def _count_hosts_with_same_fault(rank: Rank, summary_of_class: ClassSummary, *, right_table: str) -> int:
-    """Return how many hosts gave the same wrong table as a rank, its own host included: 1 if no other host did.
+def _hosts_with_same_fault(rank: Rank, summary_of_class: ClassSummary, *, right_table: str) -> set[str]:
+    """Return the hosts that gave the same wrong table as a rank; its own host is always one of them.
 
     A table has the digests of one repetition. The rank must have given another one than `right_table` at least once.
+
+    - The rank usually gives one wrong table: the hosts that gave this one.
+    - Otherwise: the hosts that gave the rarest of its wrong tables, which speaks most against the rank.
     """
+    if rank.usual_table is not None and rank.usual_table != right_table:
+        return summary_of_class.hosts_by_table[rank.usual_table]
     wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
-    if rank.usual_table in wrong_tables:
-        wrong_tables = [rank.usual_table]  # what the rank usually computes counts more than a single repetition
-    # Of several wrong tables the rarest counts: it speaks most against the rank.
-    return min(len(summary_of_class.hosts_by_table[table_name]) for table_name in wrong_tables)
+    return min((summary_of_class.hosts_by_table[table_name] for table_name in wrong_tables), key=len)
 
 
 def _judge_random_order(host_count: int) -> Judgement:
@@ -363,24 +315,35 @@ def _judge_random_order(host_count: int) -> Judgement:
 def _describe_fault(rank: Rank, digests: Digests, right_table: str, right_ranks: str) -> str:
     """Return a message on a rank that computes wrongly: how often, and in which tensor of which step first.
 
-    A table has the digests of one repetition. `right_table` is the name of the right one, and `right_ranks` says in
-    words who gave it. The record holds the digests of a few tables only. If it lacks the right table or all wrong
-    tables of the rank, the message says so in place of the step and the tensor.
+    For example "rank 2 on n2 (GPU0, A100) computes wrongly: 1 of 20 repetitions differ from 3 of 4 ranks of its class,
+    first in step 7 in the gradient fc.w@GRAD".
+
+    `right_table` is the name of the right digests of a repetition, and `right_ranks` says in words who gave them. If
+    the fleet's record does not hold the digests to compare, the message says so in place of the step and the tensor.
     """
     wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
     wrong_count = sum(rank.count_by_table[table_name] for table_name in wrong_tables)
     share = f"{wrong_count} of {rank.repetition_count} repetitions"
     message = f"{rank.title} computes wrongly: {share} differ from {right_ranks}"
+    first = _first_fault(wrong_tables, right_table, digests["tables"])
+    if first is None:
+        return f"{message}; the record does not keep where"
+    return f"{message}, first in step {first.step} in {described(digests['tensors'][first.tensor])}"
 
-    kept_tables = digests["tables"]  # the record holds a few tables only
+
+def _first_fault(wrong_tables: Sequence[str], right_table: str, kept_tables: Mapping[str, Table]) -> Position | None:
+    """Return the first position in which any of the wrong tables differs from the right one.
+
+    A table has the digests of one repetition; `wrong_tables` and `right_table` are names. `kept_tables` has those that
+    the record holds, which are a few only. None if it lacks the right table or all wrong ones.
+    """
+    if right_table not in kept_tables:
+        return None
     positions = []
     for table_name in wrong_tables:
-        if table_name in kept_tables and right_table in kept_tables:
+        if table_name in kept_tables:
             positions.append(_first_difference(kept_tables[table_name], kept_tables[right_table]))
-    if not positions:
-        return f"{message}; the record does not keep where"
-    first = min(positions)
-    return f"{message}, first in step {first.step} in {described(digests['tensors'][first.tensor])}"
+    return min(positions, default=None)
 
 
 def _first_difference(table: Table, right_table: Table) -> Position:

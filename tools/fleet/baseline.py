@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scoring.figure import spread
+from scoring.figure import medians
 from tools.fleet.outliers import centre_of, error_of_centre, find_slow
 from tools.fleet.verdicts import ALPHAS, NODE_METRICS, Record, Series, of_hosts
 
@@ -27,7 +27,7 @@ class Change:
 class NodeChange(NamedTuple):
     """How the times of one node changed since a baseline."""
 
-    log_ratio: float  # the logarithm of its time now over its time then
+    log_ratio: float  # the logarithm of its time now over its time then: 0.05 is about 5 % slower
     error: float  # the standard error of `log_ratio`
 
 
@@ -47,16 +47,22 @@ def changes(now: Record, then: Record) -> list[Change]:
 
 
 def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
-    """Return how one metric changed on each node that has it in both records, by the name of the node."""
-    log_times_now = _log_times(now)
-    log_times_then = _log_times(then)
+    """Return how one metric changed on each node that was measured both now and then, by the name of the node.
+
+    A node's times in one record are summed up by the centre of their logarithms. The change is the centre now minus the
+    centre then, and its error follows from the errors of both centres.
+    """
+    log_times_now = _logarithms(now)
+    log_times_then = _logarithms(then)
     change_by_host = {}
-    for host, times_now in log_times_now.items():
-        if host in log_times_then:
-            times_then = log_times_then[host]
-            log_ratio = centre_of(times_now) - centre_of(times_then)
-            error_of_difference = math.hypot(error_of_centre(times_now), error_of_centre(times_then))
-            change_by_host[host] = NodeChange(log_ratio, error_of_difference)
+    for host in log_times_now:
+        if host not in log_times_then:
+            continue
+        of_now = log_times_now[host]
+        of_then = log_times_then[host]
+        log_ratio = centre_of(of_now) - centre_of(of_then)
+        error = math.hypot(error_of_centre(of_now), error_of_centre(of_then))
+        change_by_host[host] = NodeChange(log_ratio, error)
     return change_by_host
 
 
@@ -69,7 +75,7 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
     usual_error = statistics.median(change.error for change in change_by_host.values())
-    interval = spread.median_interval(list(log_ratios.values()))  # None for fewer than five
+    interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five
     slow_hosts = find_slow(log_ratios, noise=usual_error, alpha=alpha)
     return Change(
         metric=title,
@@ -81,6 +87,6 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     )
 
 
-def _log_times(series: Series) -> dict[str, list[float]]:
-    """Return the logarithms of each node's times; a node without a measurement is left out."""
+def _logarithms(series: Series) -> dict[str, list[float]]:
+    """Return the natural logarithm of each time of each node; a node without a measurement is left out."""
     return {host: np.log(values).tolist() for host, values in series.items() if values}

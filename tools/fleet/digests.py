@@ -10,6 +10,7 @@ digests.
 """
 
 import hashlib
+import itertools
 import json
 import time
 import zlib
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import paddle
 from paddle import static
+from paddle.base.framework import Block
 
 from harness import nvidia, provenance, ranks, state
 from harness.hooks.watchdog import WATCHDOG
@@ -67,31 +69,25 @@ class DigestsOfRank:
 
 
 class RepeatableTraining:
-    """A training program that can be set back to its start, and then takes the same steps again."""
+    """A training program that can be set back to its start, and then takes the same steps again.
+
+    Its results must be the same in each repetition and on each rank, so that a different one shows a fault.
+    """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Keep the program's current state, to which the training is set back before each repetition of its steps.
+        """Take the program's current state as the start, but for the learning rate, which is RATE in all steps.
 
-        The digests of tensors are compared between repetitions and between ranks, so the state must be the same on all
-        ranks.
-
-        `main` is the program without its all-reduces, and `model` is the workload that the program was built from.
-        `rate_variable` is the name of the variable with the learning rate. Its value is set to RATE for all steps, in
-        place of the job's learning rate.
+        The current state must be the same on all ranks. `main` is the program without its all-reduces, and `model` is
+        the workload that it was built from. `rate_variable` is the name of the variable with the learning rate.
         """
         self._executor = executor
         self._main = main
-        # NumPy draws the batch, so it is the same on every rank.
-        batch = model.synthetic(model.image, batch=model.batch, seed=SEED)
+        batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # by NumPy, so the same on every rank
         self._feed = {"image": batch.image, "label": batch.label}
         self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
         self.tensors = digested_tensors(main)  # names of the tensors that are compared by a digest
-        self._start: dict[str, Array] = {}  # {name of a tensor of the state: its value at the start}
-        for name, tensor in state.tensors(main):
-            value = np.array(tensor)
-            if name == rate_variable:
-                value = np.full_like(value, RATE)
-            self._start[name] = value
+        self._start = {name: np.array(tensor) for name, tensor in state.tensors(main)}  # {name: value at the start}
+        self._start[rate_variable] = np.full_like(self._start[rate_variable], RATE)
 
     def restart(self) -> None:
         """Set weights, statistics, momenta and learning rate back to the start."""
@@ -115,22 +111,34 @@ def digested_tensors(main: static.Program) -> list[str]:
     These are the gradient of each parameter, the batch-norm statistics, and what the optimizer writes: the parameters,
     and in half precision their FP32 masters. If several operators write a tensor, the first one decides the order.
     """
-    operators = main.global_block().ops
-    gradients = ops.parameters_by_gradient(main.global_block())  # {name of a gradient: name of its parameter}
-    digested = {*gradients, *state.statistics_names(main)}
-    for op in operators:
+    block = main.global_block()
+    gradients = ops.parameters_by_gradient(block)  # {name of a gradient: name of its parameter}
+    digested = {*gradients, *state.statistics_names(main), *_names_updated(block)}
+    ordered: dict[str, None] = {}  # an ordered set
+    for name in _names_computed(block):
+        if name in digested:
+            ordered[name] = None  # a name that is there already keeps its place
+    return list(ordered)
+
+
+def _names_updated(block: Block) -> set[str]:
+    """Return the names of what the optimizer's operators write: the parameters, and their FP32 masters if any."""
+    names: set[str] = set()
+    for op in block.ops:
         is_optimizer = op.type in ops.ALL_UPDATES
         if is_optimizer:
-            digested.update(ops.operands(op, "ParamOut", "MasterParamOut"))
+            names.update(ops.operands(op, "ParamOut", "MasterParamOut"))
+    return names
 
-    ordered: list[str] = []
-    for op in operators:
-        if op.type == "coalesce_tensor":  # lays gradients side by side: it has them as outputs, but computes none
-            continue
-        for name in op.output_arg_names:
-            if name in digested and name not in ordered:
-                ordered.append(name)
-    return ordered
+
+def _names_computed(block: Block) -> list[str]:
+    """Return the names of the tensors that a block's operators compute, in their order; a name may come repeatedly."""
+    names: list[str] = []
+    for op in block.ops:
+        only_lays_side_by_side = op.type == "coalesce_tensor"  # gradients are its outputs, but it computes none
+        if not only_lays_side_by_side:
+            names.extend(op.output_arg_names)
+    return names
 
 
 def digest(value: Array) -> str:
@@ -257,15 +265,12 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    A table has the digests of all tensors in one repetition, and its name is a hash of its content. Each rank has kept
-    its first few different tables. Ranks that compute right have the same tables, so each different table is sent only
-    once, by one rank that has kept it.
-
     `mine` are the digests of this rank, and `host_index` is the number of its host. `steps` is the number of steps in
     each repetition.
 
-    The entry has "steps", "tensors" (their names), "tables" (at most MOST_TABLES_RECORDED, by name) and "ranks" (an
-    entry of each rank).
+    The entry has "steps", "tensors" (their names), "tables" and "ranks" (an entry of each rank). A table has the
+    digests of all tensors in one repetition, and its name is a hash of its content. Ranks that compute right have the
+    same tables. So "tables" has each different one once, by its name: one of the ranks that have kept it sends it.
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -277,8 +282,10 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         "failure": mine.failure,
     }
     entries = me.comm.allgather(entry_of_this_rank)
+    names_by_rank = [list(entry["repetitions"]) for entry in entries]
     kept_names_by_rank = me.comm.allgather(list(mine.kept_tables))
-    sender_by_table = _choose_tables_and_senders(entries, kept_names_by_rank)
+    sender_by_table = _choose_tables_and_senders(names_by_rank, kept_names_by_rank)
+
     tables_to_send = {name: table for name, table in mine.kept_tables.items() if sender_by_table.get(name) == me.rank}
     tables: dict[str, Table] = {}
     for tables_of_rank in me.comm.allgather(tables_to_send):
@@ -287,23 +294,20 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
 
 
 def _choose_tables_and_senders(
-    entries: Sequence[JsonObject], kept_names_by_rank: Sequence[list[str]]
+    names_by_rank: Sequence[list[str]], kept_names_by_rank: Sequence[list[str]]
 ) -> dict[str, int]:
-    """Choose the most common tables for the record, and a rank to send each; return {name of a table: that rank}.
+    """Choose the tables of digests that the record holds, and a rank to send each; return {name of a table: that rank}.
 
-    A table has the digests of one repetition, and equal tables have the same name. The most common tables are those
-    that most ranks got. A rank has kept only some of its tables, and a table that no rank has kept is left out. A table
-    is sent by the first rank that has kept it.
+    `names_by_rank` has for each rank the names of the different tables that its repetitions gave, and
+    `kept_names_by_rank` the names of those that it still has in memory.
 
-    `entries` are the ranks' entries in the record: "repetitions" is {name of a table: how many repetitions gave it}.
-    `kept_names_by_rank` has for each rank the names of the tables that it has kept.
+    The tables that most ranks got are chosen, at most MOST_TABLES_RECORDED. A table that no rank has kept cannot be
+    chosen. The first rank that has kept a table sends it.
     """
-    first_holder: dict[str, int] = {}
-    for rank, table_names in enumerate(kept_names_by_rank):
-        for name in table_names:
-            first_holder.setdefault(name, rank)
-    rank_count_by_table: Counter[str] = Counter()
-    for entry in entries:
-        rank_count_by_table.update(entry["repetitions"].keys())  # keys: each rank counts once, however often it repeats
-    most_common_first = [name for name, _ in rank_count_by_table.most_common() if name in first_holder]
-    return {name: first_holder[name] for name in most_common_first[:MOST_TABLES_RECORDED]}
+    first_rank_with: dict[str, int] = {}
+    for rank, kept_names in enumerate(kept_names_by_rank):
+        for name in kept_names:
+            first_rank_with.setdefault(name, rank)
+    rank_count_by_table = Counter(itertools.chain.from_iterable(names_by_rank))
+    most_common_first = [name for name, _ in rank_count_by_table.most_common() if name in first_rank_with]
+    return {name: first_rank_with[name] for name in most_common_first[:MOST_TABLES_RECORDED]}

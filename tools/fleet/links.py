@@ -1,9 +1,9 @@
 """The measurements of the links between the nodes of a fleet: pairs of nodes exchange data."""
 
-import dataclasses
 import itertools
 import statistics
 import time
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -19,12 +19,16 @@ ALL_REDUCES = 2  # in each measurement of a pair
 LINK_TURNS = 5  # measurements of each pair
 
 
-def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
-    """Exchange data with the rank `other`, which must call this at the same time.
+class ExchangeTimes(NamedTuple):
+    """The seconds of an exchange of data between two ranks."""
 
-    Returns the seconds of an exchange: {"latency_s": of a few bytes, "transfer_s": of an all-reduce}.
-    """
-    return {"latency_s": _latency_s(comm, other), "transfer_s": _transfer_s(comm, other)}
+    latency_s: float  # of a few bytes
+    transfer_s: float  # of an all-reduce
+
+
+def exchange(comm: MPI.Comm, other: int) -> ExchangeTimes:
+    """Exchange data with the rank `other`, which must call this at the same time; return the times."""
+    return ExchangeTimes(latency_s=_latency_s(comm, other), transfer_s=_transfer_s(comm, other))
 
 
 def _latency_s(comm: MPI.Comm, other: int) -> float:
@@ -53,39 +57,48 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
 
-    `comm` has one rank of each node, and all its ranks must call this together. A link is
-    {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}, with a time for each turn.
+    `comm` has one rank of each node, and all its ranks must call this together. `groups` has the switch group of each
+    node. A link has a time for each turn:
+    {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}.
+
+    A turn goes through all rounds. In a round each node exchanges data with at most one other, and all pairs do so at
+    the same time.
     """
-    my_links: dict[Pair, dict[str, list[float]]] = {}  # {link: {metric: its times}}
     planned_rounds = rounds(groups)
-    for turn in range(LINK_TURNS + 1):
-        is_warm_up = turn == 0
-        for pairs_of_round in planned_rounds:
-            WATCHDOG.beat("exchanging data in pairs")
-            ranks.wait(comm)
-            measured = _exchange_in_round(comm, pairs_of_round)
-            if measured is not None and not is_warm_up:
-                pair, times_s = measured
-                _append_each(my_links.setdefault(pair, {}), times_s)
-    mine = [dataclasses.asdict(pair) | times_s for pair, times_s in my_links.items()]
-    return list(itertools.chain.from_iterable(comm.allgather(mine)))
+    _take_turn(comm, planned_rounds)  # the warm-up, which does not count
+    my_times: dict[Pair, list[ExchangeTimes]] = {}  # by link: a value for each turn
+    for _ in range(LINK_TURNS):
+        for pair, times in _take_turn(comm, planned_rounds).items():
+            my_times.setdefault(pair, []).append(times)
+
+    my_links = [_link_entry(pair, times_of_turns) for pair, times_of_turns in my_times.items()]
+    return list(itertools.chain.from_iterable(comm.allgather(my_links)))
 
 
-def _exchange_in_round(comm: MPI.Comm, pairs_of_round: list[Pair]) -> tuple[Pair, dict[str, float]] | None:
-    """Exchange data with this rank's partner of a round; return their pair, and the times of `exchange`.
+def _take_turn(comm: MPI.Comm, planned_rounds: list[list[Pair]]) -> dict[Pair, ExchangeTimes]:
+    """Exchange data with this rank's partner of each round; return the times by pair.
 
-    None if this rank has no partner, or if it is `b` of its pair, so that only rank `a` keeps the times.
+    All ranks of `comm` must call this together. Of the two ranks of a pair only `a` returns its times.
     """
     my_number = comm.Get_rank()
-    for pair in pairs_of_round:  # each rank is in at most one of them
-        if my_number == pair.a:
-            return pair, exchange(comm, pair.b)
-        if my_number == pair.b:
-            exchange(comm, pair.a)
-    return None
+    my_times: dict[Pair, ExchangeTimes] = {}
+    for pairs_of_round in planned_rounds:
+        WATCHDOG.beat("exchanging data in pairs")
+        ranks.wait(comm)
+        for pair in pairs_of_round:  # this rank is in at most one of them
+            if my_number == pair.a:
+                my_times[pair] = exchange(comm, pair.b)
+            elif my_number == pair.b:
+                exchange(comm, pair.a)
+    return my_times
 
 
-def _append_each(lists: dict[str, list[float]], values: dict[str, float]) -> None:
-    """Append each value to the list of the same name; a list that is not there yet is added."""
-    for name, value in values.items():
-        lists.setdefault(name, []).append(value)
+def _link_entry(pair: Pair, times_of_turns: list[ExchangeTimes]) -> JsonObject:
+    """Return a link as the fleet's record has it, with its times in each turn."""
+    return {
+        "a": pair.a,
+        "b": pair.b,
+        "across": pair.across,
+        "latency_s": [times.latency_s for times in times_of_turns],
+        "transfer_s": [times.transfer_s for times in times_of_turns],
+    }

@@ -4,10 +4,9 @@ If the job has one node, its ranks are compared as if they were nodes, so that a
 """
 
 import json
-import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,26 +86,25 @@ def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject
 
 
 def time_steps_together(
-    me: ranks.Ranks, measurements: RankMeasurements, take_step_of_all: Callable[[], float] | None
+    me: ranks.Ranks, take_step_of_all: Callable[[], float], times_alone_by_rank: Sequence[Sequence[float]]
 ) -> list[float]:
     """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
-    All ranks must call this together. `take_step_of_all` takes this rank's part of a step and returns its seconds. It
-    must be None on all ranks or on none, because a step needs all ranks.
+    All ranks must call this together. `take_step_of_all` takes this rank's part of a step and returns its seconds.
+    `times_alone_by_rank` has for each rank the seconds of the steps that it took alone.
 
-    The number of steps is TOGETHER_S divided by the median time of a step of the slowest rank alone, but at least
-    LEAST_STEPS and at most MOST_STEPS. The list is empty if no step can be taken, or if any rank has taken none alone.
+    The list is empty if any rank has taken no step alone. Otherwise the number of steps is TOGETHER_S divided by the
+    median time of a step of the slowest rank alone, but at least LEAST_STEPS and at most MOST_STEPS.
     """
-    times_alone_s = measurements.all_step_times_s
-    mine_s = statistics.median(times_alone_s) if times_alone_s else math.inf
-    slowest_s = max(me.comm.allgather(mine_s))  # infinite if any rank has taken no step
+    if not all(times_alone_by_rank):
+        return []
+    slowest_s = max(statistics.median(times_alone_s) for times_alone_s in times_alone_by_rank)
+    count = round(TOGETHER_S / slowest_s)
+    count = max(LEAST_STEPS, min(MOST_STEPS, count))
     times_s = []
-    if take_step_of_all is not None and not math.isinf(slowest_s):
-        count = round(TOGETHER_S / slowest_s)
-        count = max(LEAST_STEPS, min(MOST_STEPS, count))
-        for _ in range(count):
-            WATCHDOG.beat("computing a step together")
-            times_s.append(take_step_of_all())
+    for _ in range(count):
+        WATCHDOG.beat("computing a step together")
+        times_s.append(take_step_of_all())
     times_by_rank = me.comm.allgather(times_s)
     return slowest_of_each_turn(times_by_rank)
 
@@ -134,15 +132,15 @@ def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
 def main(job: Job, origins: Origins) -> None:
     """Take this rank's part in a fleet's measurements; rank 0 writes the record of all beside RESULT_FILE, as JSON.
 
-    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if SWITCH_GROUPS does not fit the
-    nodes.
+    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if `compared_hosts` finds that
+    SWITCH_GROUPS does not fit the nodes.
     """
     if job.model.workload != "rn50":
         raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
     began = time.monotonic()
     me = ranks.start(job.cluster)
-    hosts = compared_hosts(job, me)
-    node_result = examine_node(job, me)  # before a rank uses its GPU
+    hosts = compared_hosts(job, me)  # first of all, because it refuses wrong settings
+    node_result = examine_node(job, me)  # before a rank uses its GPU: the doctor would report that as a foreign process
     ranks.connect(job.cluster, me)
     paddle.enable_static()
     record = measure(Machine(job, origins, me, short=True), hosts, node_result)
@@ -151,41 +149,86 @@ def main(job: Job, origins: Origins) -> None:
         Path(job.trials.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")
 
 
-def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
-    """Measure the hosts, their links, the digests of a repeatable training and steps of all ranks; return the record.
+class NetworkResults(NamedTuple):
+    """Results that the ranks measured and gathered which represent the compared hosts; empty on the other ranks."""
 
-    All ranks must call this together. Only rank 0 gets the complete record of the fleet. `node_result` is the result of
+    links: list[JsonObject]
+    nodes: list[JsonObject] | None  # of `gather_nodes`: None on all ranks but the first
+
+
+class TrainingResults(NamedTuple):
+    """Results of training on all ranks at the same time."""
+
+    digests: JsonObject | None  # None: this Paddle has no kernels for a rank's device
+    step_times_s: list[float]  # empty: no steps were taken
+
+
+def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
+    """Measure the fleet, and return its record (fleet.json) without the time that all took.
+
+    All ranks must call this together. Only rank 0 gets the complete record. `node_result` is the result of
     `examine_node` on this rank.
 
-    If the Paddle of any rank has no kernels for its device, no training steps are taken: then "digests" is None, and
-    "whole_s" is empty.
+    Each rank measures by itself first, in turns. Then come the links between the hosts, then the training of all ranks:
+    the digests of repeated steps, and steps of all together. There is no training if the Paddle of any rank has no
+    kernels for its device.
     """
-    job = machine.job
     me = machine.me
-    ready = _programs_if_possible(machine)  # the programs of the training steps; None if they cannot run here
-    # `step_alone` takes a step of this rank without the others. `step_of_all` takes this rank's part of a common step.
-    measurements = RankMeasurements(machine, ready.step_alone if ready else None)
+    training_programs = _programs_if_possible(machine)
+    take_step_alone = None if training_programs is None else training_programs.step_alone
+    measurements = RankMeasurements(machine, take_step_alone)
     measure_in_turns(me, measurements)
-    digests_of_all = None
-    if ready:
-        training = ready.repeatable_training
-        digests_of_all = digests.measure_all_ranks(job.cluster, me, training, host_index=hosts.my_index)
     results = me.comm.allgather(RankResult(hosts.my_index, measurements.values, measurements.failures))
-    represents_host = measurements.represents_host
-    # One rank of each compared host measures the links; the others wait.
-    representatives = me.comm.Split(0 if represents_host else 1, me.rank)
-    links = measure_links(representatives, hosts.groups) if represents_host else []
-    ranks.wait(me.comm)
-    return _header(job) | {
+    times_alone_by_rank = me.comm.allgather(measurements.all_step_times_s)
+
+    network = _measure_network(me, hosts, node_result, represents_host=measurements.represents_host)
+    training = TrainingResults(digests=None, step_times_s=[])
+    if training_programs is not None:
+        training = _measure_training(machine, training_programs, hosts, times_alone_by_rank)
+    return _header(machine.job) | {
         "hosts": hosts.names,
         "groups": hosts.groups,
         "metrics": merge_by_host(hosts.names, results),
-        "links": links,
-        "digests": digests_of_all,
-        "whole_s": time_steps_together(me, measurements, ready.step_of_all if ready else None),
-        "steps_s": me.comm.allgather(measurements.all_step_times_s),
-        "nodes": gather_nodes(representatives, node_result) if represents_host else None,
+        "links": network.links,
+        "digests": training.digests,
+        "whole_s": training.step_times_s,
+        "steps_s": times_alone_by_rank,
+        "nodes": network.nodes,
     }
+
+
+def _measure_network(
+    me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject, *, represents_host: bool
+) -> NetworkResults:
+    """Measure the links between the compared hosts, and gather the results of `examine_node`.
+
+    All ranks must call this together. Only the one rank of each host that represents it measures; the others wait.
+    """
+    color = 0 if represents_host else 1  # MPI makes a communicator of the ranks of each color
+    ranks_of_color = me.comm.Split(color, me.rank)
+    results = NetworkResults(links=[], nodes=None)
+    if represents_host:
+        links = measure_links(ranks_of_color, hosts.groups)
+        results = NetworkResults(links, gather_nodes(ranks_of_color, node_result))
+    ranks.wait(me.comm)
+    return results
+
+
+def _measure_training(
+    machine: Machine,
+    training_programs: Programs,
+    hosts: ComparedHosts,
+    times_alone_by_rank: Sequence[Sequence[float]],
+) -> TrainingResults:
+    """Repeat the same training steps on each rank for their digests, and take steps of all ranks together.
+
+    All ranks must call this together. `times_alone_by_rank` has for each rank the seconds of its steps alone.
+    """
+    me = machine.me
+    repeated = training_programs.repeatable_training
+    digests_of_all = digests.measure_all_ranks(machine.job.cluster, me, repeated, host_index=hosts.my_index)
+    times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
+    return TrainingResults(digests_of_all, times_s)
 
 
 def _programs_if_possible(machine: Machine) -> Programs | None:

@@ -20,8 +20,8 @@ from runlog import stats
 from scoring.figure.calibration import smallest_difference
 
 LEAST_NODES = 4  # of three the odd one cannot be told
-# Rosner's test has several steps, each of which may name a healthy node. The chance of a false alarm in any step over
-# that in one step: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normally distributed).
+# Rosner's test consists of several tests, each of which may name a healthy node. So the chance of any false alarm is so
+# many times the chance in one of them: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normally distributed).
 ALARM_INFLATION = 2.0
 LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
 LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha` allows less
@@ -80,20 +80,23 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
 
     `distances` has for each name its distance from the median, above 0 if it is slower. `noise` is the standard error
     of one distance. `alpha` is the chance of a false alarm among healthy nodes.
+
+    More than half of the names, those nearest to the median, are taken to be usual. Each farther name, from near to
+    far, is tested against all nearer ones. The first one that is an outlier makes all farther ones outliers, too. So
+    several outliers do not hide each other.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
-    most_chance = alpha / ALARM_INFLATION  # in one step, so that all steps together have `alpha`
+    most_chance_in_a_test = alpha / ALARM_INFLATION  # so that all tests together have `alpha`
     outliers: list[str] = []
-    for nearer_count in range(len(values) - 1, len(values) // 2, -1):  # from the farthest to the middle
-        # The value at the index `nearer_count` is tested: so many values are nearer to the median.
-        nearer = values[:nearer_count]
-        if _is_above(float(values[nearer_count]), nearer, noise=noise, most_chance=most_chance):
-            # The last step that passes overwrites the earlier ones. So the outliers are its value and all farther
-            # ones, even if they hid each other in an earlier step.
-            outliers = from_near_to_far[nearer_count:]
+    first_tested = len(values) // 2 + 1
+    for tested in range(first_tested, len(values)):
+        nearer = values[:tested]
+        if _is_above(float(values[tested]), nearer, noise=noise, most_chance=most_chance_in_a_test):
+            outliers = from_near_to_far[tested:]
+            break
     least_distance = smallest_difference()  # as a share of speed
-    return {name for name in outliers if distances[name] > least_distance}
+    return {name for name in outliers if distances[name] > least_distance}  # fast outliers are below 0
 
 
 def _is_above(value: float, nearer: Array, *, noise: float, most_chance: float) -> bool:
@@ -115,18 +118,20 @@ def _is_above(value: float, nearer: Array, *, noise: float, most_chance: float) 
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority that takes over LEAST_MINORITY_RATIO times as long as all others; empty if none does.
+    """Return the largest minority whose times are all more than LEAST_MINORITY_RATIO times those of all others.
 
-    `distances` has for each name its distance from the median, as a logarithm of times. `noise` is the standard error
-    of one time's logarithm. The fastest of the minority is compared with the slowest of the others, and the gap must be
-    wider by three standard errors.
+    The set is empty if there is no such minority. A minority has fewer than half of the names.
+
+    `distances` has for each name its distance from the median, as a logarithm of times. So a ratio of two times is a
+    difference of their distances. The fastest of the minority is compared with the slowest of the others. `noise` is
+    the standard error of one distance, and the difference must be larger by three of these.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
-    least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise
-    largest_size = 0
-    for size in range(1, (len(distances) + 1) // 2):  # fewer than half of all
+    least_difference = math.log(LEAST_MINORITY_RATIO) + 3 * noise
+    largest_minority = (len(distances) - 1) // 2
+    for size in range(largest_minority, 0, -1):
         fastest_inside = from_slow_to_fast[size - 1]
         slowest_outside = from_slow_to_fast[size]
-        if distances[fastest_inside] - distances[slowest_outside] > least_gap:
-            largest_size = size
-    return set(from_slow_to_fast[:largest_size])
+        if distances[fastest_inside] - distances[slowest_outside] > least_difference:
+            return set(from_slow_to_fast[:size])
+    return set()

@@ -2,18 +2,19 @@
 
 import bisect
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runlog.digits import four_digits
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
+from tools.fleet.judged import BAD, Judged
 from tools.fleet.record import EXCHANGE_MIB, differences
-from tools.fleet.verdicts import BAD, LINK_METRICS, Judged, links_of
+from tools.fleet.verdicts import LINK_METRICS, links_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ UNITS = {  # by the check of a verdict
     "latency": Unit(name="us", factor=1e6),
 }
 # The upper bounds of the map's shades. They are ratios: a link's time over the median time of links of its kind, which
-# is inside a switch group or across groups.
+# are inside a switch group or across groups.
 SHADES = (1.05, 1.2, 1.5, 2.0)
 MOST_NODES_SHOWN = 16  # in full: the cells of a larger map have a shade but no figure, and a line has no more names
 MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
@@ -81,31 +82,36 @@ def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     """Return the rows of a map of the links: for each node {number of another node: cell of the link between them}.
 
     A node has a cell for each other node that it was measured with. So each link is in two rows, those of its nodes.
-    `metric` is one of LINK_METRICS.
-
-    The shade of a cell shows the link's time over the median time of its kind of links. There are two kinds: links
-    inside a switch group, and links from one group to another ("across").
+    `metric` is one of LINK_METRICS. Links inside a switch group and links from one group to another are shaded apart,
+    because the latter usually take longer.
     """
-    links = links_of(judged.record)  # by name
-    median_time_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # of the link's turns
-    # Links inside a switch group and links across groups have a usual time each.
-    times_by_is_across: dict[bool, list[float]] = {}
-    for name, link in links.items():
-        times_by_is_across.setdefault(link["across"], []).append(median_time_s[name])
-    usual_s = {is_across: statistics.median(times) for is_across, times in times_by_is_across.items()}
-
     check = LINK_METRICS[metric]
     statuses = {verdict.where: verdict.status for verdict in judged.link_verdicts if verdict.check == check}
+    links = links_of(judged.record)  # by name
+    inside = {name: link for name, link in links.items() if not link["across"]}
+    across = {name: link for name, link in links.items() if link["across"]}
+    cells = _cells_of_kind(inside, metric, statuses) | _cells_of_kind(across, metric, statuses)
     rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]
     for name, link in links.items():
-        time_s = median_time_s[name]
-        ratio_to_usual = time_s / usual_s[link["across"]]
-        shade = bisect.bisect_left(SHADES, ratio_to_usual)  # how many of SHADES are below the ratio
-        cell = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
-        # Each link is in the rows of both its nodes.
-        rows[link["a"]][link["b"]] = cell
-        rows[link["b"]][link["a"]] = cell
+        rows[link["a"]][link["b"]] = cells[name]
+        rows[link["b"]][link["a"]] = cells[name]
     return rows
+
+
+def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses: Mapping[str, str]) -> dict[str, Cell]:
+    """Return the cell of each link by name; `links` are all of one kind, inside switch groups or across them.
+
+    The shade shows a link's time over the median time of these links. `statuses` has the verdicts on links, by name.
+    """
+    times_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # over the turns of each link
+    if not times_s:
+        return {}
+    usual_s = statistics.median(times_s.values())
+    cells = {}
+    for name, time_s in times_s.items():
+        shade = bisect.bisect_left(SHADES, time_s / usual_s)  # how many of SHADES are below the ratio
+        cells[name] = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
+    return cells
 
 
 def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
@@ -118,40 +124,40 @@ def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
 def _row_of_bad(verdict: Verdict) -> list[str]:
     """Return the cells of a bad node or link: its name, the check, how much slower, the interval, median and status.
 
-    A verdict on stalls, on the arithmetic or by the doctor has no median. Its status is followed by what was found.
+    - A verdict by a metric, such as "step": the cells are filled. The interval is empty if there were too few turns.
+    - A verdict on stalls: there is no median and no interval. The status is followed by what was found.
+    - A verdict on the arithmetic, by the doctor, or of a measurement that failed: only the name and the check are
+      there, and the status with what was found.
     """
-    figures = verdict.figures
-    median = ""
-    status = f"{verdict.status}: {verdict.found}"
-    if "value" in figures:
-        unit = UNITS.get(verdict.check, RATIO_UNIT)
-        median = f"{number(figures['value'] * unit.factor)} {unit.name}"
-        status = verdict.status
+    slower = _slower(verdict, missing="")
     interval = ""
-    if figures.get("interval_95"):  # None if there were too few turns
-        interval = signed_interval(*figures["interval_95"])
-    return [verdict.where, verdict.check, _slower(verdict, missing=""), interval, median, status]
+    if verdict.figures.get("interval_95"):
+        interval = signed_interval(*verdict.figures["interval_95"])
+    has_median = "value" in verdict.figures
+    if not has_median:
+        return [verdict.where, verdict.check, slower, interval, "", f"{verdict.status}: {verdict.found}"]
+    unit = UNITS.get(verdict.check, RATIO_UNIT)
+    median = f"{number(verdict.figures['value'] * unit.factor)} {unit.name}"
+    return [verdict.where, verdict.check, slower, interval, median, verdict.status]
 
 
 def _table_of_nodes(judged: Judged) -> Table:
-    """Return the table of all nodes: a row for each, with its status and how much slower it is by each check.
+    """Return the table of all nodes: a row for each, with its number, name and status, and a cell for each check.
 
-    A cell has one of these:
-
-    - how much slower the node is, such as "+5.0%";
-    - the status of the check's verdict, such as "unknown", if that does not say how much slower the node is;
-    - nothing, if the check has no verdict on the node.
+    The cell says how much slower than the fleet's median the node is, such as "+5.0%". If the check's verdict does not
+    say that, the cell has the status of this verdict, such as "unknown". It is empty if there is no verdict.
     """
     # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
-    metrics = list(dict.fromkeys(verdict.check for verdict in judged.node_verdicts if verdict.check != "doctor"))
-    cells: dict[tuple[str, str], str] = {}  # by node and metric
-    for verdict in judged.node_verdicts:
-        cells[verdict.where, verdict.check] = _slower(verdict, missing=verdict.status)
+    verdicts = [verdict for verdict in judged.node_verdicts if verdict.check != "doctor"]
+    checks = list(dict.fromkeys(verdict.check for verdict in verdicts))
+    cell_by_host_and_check: dict[tuple[str, str], str] = {}
+    for verdict in verdicts:
+        cell_by_host_and_check[verdict.where, verdict.check] = _slower(verdict, missing=verdict.status)
     rows = []
     for index, (host, status) in enumerate(judged.statuses.items()):
-        cells_of_host = [cells.get((host, metric), "") for metric in metrics]
+        cells_of_host = [cell_by_host_and_check.get((host, check), "") for check in checks]
         rows.append((str(index), host, status, *cells_of_host))
-    head = ("number", "node", "verdict", *metrics)
+    head = ("number", "node", "verdict", *checks)
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
 
 

@@ -15,7 +15,8 @@ from harness import env, provenance
 from harness.job import Job
 from runlog import named_files
 from tools.fleet import arithmetic
-from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
+from tools.fleet.judged import Judged, judge_record
+from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Record, Series, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 # The order of facts in the report, first what changes speed most. A fact is sorted by the entry that it begins with.
@@ -36,13 +37,12 @@ def read(path: Path) -> Judged:
     record = _read_format(path)
     try:
         _check(record)
-        differences(record)  # the result is not needed here; a damaged record raises an error
         return judge_record(record)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        why = f"damaged ({type(error).__name__}: {error})"
-        if type(error) is ValueError:  # and no subclass: one of our checks, whose text says what is wrong
-            why = str(error)
-        raise ValueError(f"{path}: {why}: give the file as --fleet wrote it") from error
+    except (LookupError, TypeError, AttributeError) as error:  # a field is missing, or of another type
+        damage = f"damaged ({type(error).__name__}: {error})"
+        raise ValueError(f"{path}: {damage}: give the file as --fleet wrote it") from error
+    except ValueError as error:  # a wrong value, which the text names
+        raise ValueError(f"{path}: {error}: give the file as --fleet wrote it") from error
 
 
 def _read_format(path: Path) -> dict[str, Any]:
@@ -60,17 +60,17 @@ def _read_format(path: Path) -> dict[str, Any]:
 
 
 def _check(record: Record) -> None:
-    """Raise an error unless a record is complete and consistent.
+    """Raise an error unless a record (fleet.json) is complete and its parts fit together.
 
-    The error is ValueError for a wrong value. It is LookupError, TypeError or AttributeError if a field is missing or
-    of another type.
+    - A value is wrong: ValueError.
+    - A field is missing or of another type: LookupError, TypeError or AttributeError, from the line that reads it.
     """
     hosts = record["hosts"]
-    arithmetic.raise_unless_texts((record["system"], record["time"], *hosts))
+    _raise_unless_texts((record["system"], record["time"], *hosts))
     _raise_unless_mapping(record.get("job", {}))
     if len(set(hosts)) < len(hosts):
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
-    metrics = (STEP, STALLS, *record["metrics"])  # the first two are required: without them the lookup raises KeyError
+    metrics = (STEP, STALLS, *record["metrics"])  # without the first two the lookup raises KeyError
     _check_length("facts", record["nodes"], hosts)
     for metric in metrics:
         _check_length(metric, record["metrics"][metric]["series"], hosts)
@@ -78,7 +78,9 @@ def _check(record: Record) -> None:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
     _check_times(record, metrics)
-    arithmetic.check(record)
+    if record.get("digests") is not None:
+        _check_digests(record)
+    differences(record)  # only to read each node's facts: the result is not needed here
 
 
 def _check_times(record: Record, metrics: Iterable[str]) -> None:
@@ -97,6 +99,11 @@ def _check_times(record: Record, metrics: Iterable[str]) -> None:
 def _raise_unless_mapping(value: Any) -> None:
     """Raise TypeError or ValueError if a value cannot be read as a mapping."""
     dict(value)
+
+
+def _raise_unless_texts(values: Iterable[Any]) -> None:
+    """Raise TypeError if one of the values is not a text."""
+    "".join(values)
 
 
 def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> None:
@@ -120,6 +127,67 @@ def _check_series(metric: str, series: Series) -> None:
         for value in values:
             if not 0 < value < math.inf:
                 raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
+
+
+def _check_digests(record: Record) -> None:
+    """Raise an error if the digests of a record that has some are incomplete, or do not fit together.
+
+    - A value is wrong: ValueError.
+    - A field is missing or of another type: LookupError, TypeError or AttributeError.
+    """
+    _check_tables(record["digests"])
+    _check_ranks(record["digests"]["ranks"], record["hosts"])
+    for rank in arithmetic.ranks_of(record):
+        _check_repetitions(rank)
+
+
+def _check_repetitions(rank: arithmetic.Rank) -> None:
+    """Raise ValueError unless a rank has either positive counts of repetitions or a failure.
+
+    Raises TypeError if one of its texts is not a text.
+    """
+    _raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
+    for count in rank.count_by_table.values():
+        if type(count) is not int or count < 1:
+            raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
+    has_failed = rank.failure is not None
+    has_repetitions = bool(rank.count_by_table)
+    if has_failed == has_repetitions:
+        raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
+
+
+def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
+    """Raise ValueError unless the ranks are numbered from 0 on, and each host has a rank.
+
+    `entries` are the ranks as the record has them. The "unit" of an entry is the index of its host in `hosts`; another
+    index raises ValueError too.
+    """
+    rank_numbers = [entry["rank"] for entry in entries]
+    if rank_numbers != list(range(len(entries))):
+        raise ValueError(f"the digests' ranks are not numbered from 0 to {len(entries) - 1}")
+    indices_with_a_rank = {entry["unit"] for entry in entries}
+    for host_index, host in enumerate(hosts):
+        if host_index not in indices_with_a_rank:
+            raise ValueError(f"no rank of {host} has digests or a failure")
+    unknown_indices = indices_with_a_rank - set(range(len(hosts)))
+    if unknown_indices:
+        raise ValueError(f"the digests have a rank of host {min(unknown_indices)}, of {len(hosts)} hosts")
+
+
+def _check_tables(digests: arithmetic.Digests) -> None:
+    """Raise ValueError unless each table has a row for each step, and each row a digest of each tensor.
+
+    Raises TypeError if the name of a tensor or a digest is not a text.
+    """
+    steps = digests["steps"]
+    tensors = digests["tensors"]
+    _raise_unless_texts(tensors)
+    for table_name, table in digests["tables"].items():
+        row_lengths = set(map(len, table))
+        for row in table:
+            _raise_unless_texts(row)
+        if len(table) != steps or row_lengths != {len(tensors)}:
+            raise ValueError(f"table {table_name} has not {len(tensors)} digests in each of {steps} steps")
 
 
 def why_no_baseline(now: Record, then: Record) -> str:

@@ -83,20 +83,25 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
 
 
 def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return the pairs of each round: first rounds inside the switch groups, then rounds across them.
+    """Return the pairs of each round: first rounds inside the switch groups, then as many rounds across them.
 
-    The pairs may repeat pairs of earlier rounds. `groups` has the name of each node's group.
+    `groups` has the name of each node's group. If there is only one group, all rounds are inside it. In a round a node
+    is in at most one pair. The rounds across groups may repeat pairs of earlier rounds.
     """
     members: dict[str, list[int]] = {}  # {name of a group: numbers of its nodes}
     for node, group in enumerate(groups):
         members.setdefault(group, []).append(node)
-    total = round_count(len(groups))  # about log2 of the number of nodes
-    rounds_inside = total
-    if len(members) > 1:
-        rounds_inside = total // 2
-    planned = [_pairs_inside_groups(members, index) for index in range(rounds_inside)]
-    # These rounds load the uplinks of all groups at the same time.
-    planned += [_pairs_across_groups(members, index) for index in range(total - rounds_inside)]
+
+    total_rounds = round_count(len(groups))  # about log2 of the number of nodes
+    has_several_groups = len(members) > 1
+    rounds_inside = total_rounds // 2 if has_several_groups else total_rounds
+    rounds_across = total_rounds - rounds_inside
+
+    planned = []
+    for round_index in range(rounds_inside):
+        planned.append(_pairs_inside_groups(members, round_index))
+    for round_index in range(rounds_across):  # these load the uplinks of all groups at the same time
+        planned.append(_pairs_across_groups(members, round_index))
     return planned
 
 
@@ -111,31 +116,38 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    `members` has the nodes of each group, and the nodes are ordered by group. From each round to the next, the second
-    half is rotated by a fixed number of places, the step:
+    `members` has the nodes of each group, and the nodes are ordered by group. Before each round but the first, the
+    second half is rotated by `_rotation_step` places. If it has one node more than the first half, each round leaves a
+    different one out.
 
-    - The step is larger than any group. If the second half has several groups, a node's next partner is then mostly in
-      a different group.
-    - The step and the size of the second half have no common divisor above 1. So each node meets the whole second half
-      before a pair comes again.
-
-    For example, two groups of nodes 0 to 3 and 4 to 7 have the step 5. The first round is (0, 4) (1, 5) (2, 6) (3, 7),
-    and the second one is (0, 5) (1, 6) (2, 7) (3, 4).
-
-    If the number of nodes is odd, the second half has one node more, and each round leaves a different one out.
+    For example, four groups of nodes 01 23 45 67 have halves of 4 nodes, which are rotated by 3 places. The first round
+    is (0, 4) (1, 5) (2, 6) (3, 7), and the second one is (0, 7) (1, 4) (2, 5) (3, 6).
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2
-    second_half = ordered[middle:]  # one node more than the first half if the number of nodes is odd
-    step = max(len(nodes) for nodes in members.values()) + 1
-    # With a common divisor the rotations would repeat before each node has met the whole second half.
-    while math.gcd(step, len(second_half)) != 1:
-        step += 1
+    first_half = ordered[:middle]
+    second_half = ordered[middle:]
+    largest_group = max(len(nodes) for nodes in members.values())
+    rotation = round_index * _rotation_step(len(second_half), largest_group)
     pairs_of_round = []
-    for index in range(middle):
-        partner = second_half[(index + round_index * step) % len(second_half)]
-        pairs_of_round.append((ordered[index], partner))
+    for index, node in enumerate(first_half):
+        partner = second_half[(index + rotation) % len(second_half)]
+        pairs_of_round.append((node, partner))
     return pairs_of_round
+
+
+def _rotation_step(size: int, largest_group: int) -> int:
+    """Return by how many places `size` nodes, ordered by group, are rotated from round to round.
+
+    It is the least number with both of these:
+
+    - It is larger than any group. So a node's next partner is mostly in another group, if the nodes are of several.
+    - It has no common divisor with `size` above 1. So each partner has come once before any comes again.
+    """
+    step = largest_group + 1
+    while math.gcd(step, size) != 1:
+        step += 1
+    return step
 
 
 def groups_of(text: str, nodes: int) -> list[str]:

@@ -8,6 +8,7 @@ from paddle import static
 
 from harness import loader, state
 from paddle_rn50.train import ResNet50
+from program.build import TrainingProgram
 from program.ops import LOSS_VALUE
 from program.passes import edit
 from tools.acceptance.machine import Machine, first_weights
@@ -49,30 +50,44 @@ def programs(machine: Machine) -> Programs:
     - `repeatable_training`: a training without all-reduces, set back to its start for each repetition. Its results must
       be the same on all ranks.
 
-    The two steps use a synthetic batch that differs from rank to rank. All ranks start with the weights that the first
-    rank draws on its CPU, because GPUs would draw other weights from the same seed. All ranks must call this together:
-    the weights are broadcast.
+    The two steps use a synthetic batch that differs from rank to rank. All ranks start with the same weights. All ranks
+    must call this together, because the weights are broadcast.
     """
     job = machine.job
-    me = machine.me
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
     schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED)
-    machine.executor.run(training.startup)
-    if me.is_first:  # its CPU draws the weights: GPUs would draw others from the same seed
-        state.set_weights(training.main, first_weights(model.recipe))
-    state.broadcast_parameters(training.main, me)
-    training.schedule.send(machine.executor.place)  # sends the first learning rate to the device
-
-    without_all_reduces = training.main.clone()
-    edit.remove(without_all_reduces, lambda op: op.type.startswith("c_allreduce"))
-    synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
+    _start_with_same_weights(machine, model, training)
+    synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + machine.me.rank)
     batch = loader.resident(synthetic, machine.executor.place)
-    rate_variable = training.schedule._var_name  # Paddle has no public attribute for the name
+    without_all_reduces = _without_all_reduces(training.main)
     return Programs(
         step_alone=Step(machine, without_all_reduces, batch),
         step_of_all=Step(machine, training.main, batch),
         repeatable_training=digests.RepeatableTraining(
-            machine.executor, without_all_reduces, model, rate_variable=rate_variable
+            machine.executor,
+            without_all_reduces,
+            model,
+            rate_variable=training.schedule._var_name,  # Paddle has no public attribute for the name
         ),
     )
+
+
+def _start_with_same_weights(machine: Machine, model: ResNet50, training: TrainingProgram) -> None:
+    """Set up the state that a training program needs, with the same first weights on all ranks.
+
+    The first rank draws the weights on its CPU and broadcasts them: GPUs would draw others from the same seed. All
+    ranks must call this together.
+    """
+    machine.executor.run(training.startup)  # makes all variables, so it comes before their values are set
+    if machine.me.is_first:
+        state.set_weights(training.main, first_weights(model.recipe))
+    state.broadcast_parameters(training.main, machine.me)
+    training.schedule.send(machine.executor.place)  # sends the first learning rate to the device
+
+
+def _without_all_reduces(main: static.Program) -> static.Program:
+    """Return a copy of a training program whose steps do not wait for other ranks: it sums nothing over the ranks."""
+    copied = main.clone()
+    edit.remove(copied, lambda op: op.type.startswith("c_allreduce"))
+    return copied

@@ -11,25 +11,22 @@ healthy nodes differ as a normal distribution does.
 
 import math
 import statistics
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from program.arrays import Array
 from runlog.digits import percent
-from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
-from scoring.figure import spread
+from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
+from scoring.figure import medians
 from scoring.figure.calibration import smallest_difference
-from tools.fleet import arithmetic
 from tools.fleet.outliers import LEAST_NODES, centre_of, error_of_centre, find_slow
 
 ALPHA = 0.002  # the chance of a false alarm in a healthy fleet, over all tests together
 STALLED_MEAN_OVER_MEDIAN = 1.1  # of a turn's steps, with a stall: one of eight took nearly twice as long
-MOST_STEP_DIFFERENCE = 0.05  # of the slowest node's step over the fastest one's, if no node is slow
-BAD = (WARNING, FATAL)  # statuses of a node or a link that is slow or fails
 NOT_POSSIBLE = "not possible here"  # the beginning of a record's reason that is not a failure
+NOT_MEASURED = "not measured"  # what a verdict says if the record has neither times nor a reason
 STEP = "step_s"
 STALLS = "step_mean_s"
 NODE_METRICS = {
@@ -96,18 +93,31 @@ def judge_slowness(
 def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[str, list[float]]:
     """Return for each measured node or link, in each turn, the logarithm of its time over the median time of that turn.
 
-    Entry i of each list is turn i, which all nodes take at the same time. 0.0 is as fast as the median. Nodes and links
-    without a measurement are left out. The links of `across_links` lead from one switch group to another. They have a
-    median of their own, because they are usually slower than links inside a group.
+    Entry i of each list is turn i, which all nodes take at the same time. 0.0 is as fast as the median, and 0.05 is
+    about 5 % slower. Nodes and links without a measurement are left out.
+
+    The links of `across_links` lead from one switch group to another. They are compared with the median of such links
+    only, because they are usually slower than the links inside a group.
     """
-    measured = {name: np.array(times) for name, times in series.items() if times}
-    times_by_is_across: dict[bool, list[Array]] = {}
-    for name, times in measured.items():
-        is_across = name in across_links  # such links are usually slower than links inside a group
-        times_by_is_across.setdefault(is_across, []).append(times)
-    # The median over the nodes or links, in each turn.
-    medians = {is_across: np.median(times_of_kind, axis=0) for is_across, times_of_kind in times_by_is_across.items()}
-    return {name: np.log(times / medians[name in across_links]).tolist() for name, times in measured.items()}
+    inside: dict[str, Array] = {}  # times by turn, of each node, or of each link inside a switch group
+    across: dict[str, Array] = {}
+    for name, times in series.items():
+        if not times:
+            continue
+        if name in across_links:
+            across[name] = np.array(times)
+        else:
+            inside[name] = np.array(times)
+    log_ratios = _log_ratios_among(inside) | _log_ratios_among(across)
+    return {name: log_ratios[name] for name in series if name in log_ratios}  # in the order of `series`
+
+
+def _log_ratios_among(times_by_name: Mapping[str, Array]) -> dict[str, list[float]]:
+    """Return for each name, in each turn, log(its time / the median time of all names in that turn)."""
+    if not times_by_name:
+        return {}
+    median_by_turn = np.median(list(times_by_name.values()), axis=0)
+    return {name: np.log(times / median_by_turn).tolist() for name, times in times_by_name.items()}
 
 
 def judge_metric(
@@ -122,34 +132,45 @@ def judge_metric(
 
     `series` has for each name its time in each turn, or None if it measured nothing.
 
-    - Fewer than LEAST_NODES names were measured: all measured ones are unknown.
-    - Otherwise a measured name has a warning if it is slow compared with the others, else it is ok.
-    - A name that measured nothing is fatal if `reasons` has an error for it, else unknown.
+    - At least LEAST_NODES names were measured: a measured name has a warning if it is slow compared with the others,
+      else it is ok.
+    - Fewer were measured: all measured ones are unknown, because they do not show which time is usual.
+    - A name that measured nothing: fatal if `reasons` has an error for it, else unknown.
 
     `alpha` is the chance of a false alarm in a healthy fleet. The links of `across_links` lead from one switch group to
     another, and have a median of their own.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
-    verdicts: dict[str, Verdict] = {}
     if len(log_ratios_by_name) >= LEAST_NODES:
         verdicts = _judge_measured(metric, series, log_ratios_by_name, alpha)
-
-    too_few = f"{len(log_ratios_by_name)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    else:
+        verdicts = _leave_undecided(metric, log_ratios_by_name)
     for name in series:
-        if name not in verdicts:
-            verdicts[name] = _judge_not_compared(metric, name, reasons.get(name), too_few)
+        if name not in log_ratios_by_name:
+            verdicts[name] = _judge_unmeasured(metric, name, reasons.get(name))
     return [verdicts[name] for name in series]
 
 
-def _judge_not_compared(metric: str, name: str, reason: str | None, too_few: str) -> Verdict:
-    """Return the verdict on a node or link that cannot be compared with others: fatal after an error, else unknown.
+def _leave_undecided(metric: str, names: Collection[str]) -> dict[str, Verdict]:
+    """Return the verdict "unknown" on each of `names`, the measured nodes or links, which are too few to compare."""
+    found = f"{len(names)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    return {name: Verdict(check=metric, where=name, status=UNKNOWN, found=found) for name in names}
 
-    `reason` says why it measured nothing. None means that too few were measured, and `too_few` says so.
+
+def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
+    """Return the verdict on a node or link that measured nothing.
+
+    `reason` is the record's reason:
+
+    - None: unknown, with the text "not measured".
+    - "not possible here: no DATADIR": unknown, with the text "no DATADIR".
+    - An error's message: fatal, with this message.
     """
-    is_error = reason is not None and not reason.startswith(NOT_POSSIBLE)
-    status = FATAL if is_error else UNKNOWN
-    found = (reason or too_few).removeprefix(f"{NOT_POSSIBLE}: ")
-    return Verdict(check=metric, where=name, status=status, found=found)
+    if reason is None:
+        return Verdict(check=metric, where=name, status=UNKNOWN, found=NOT_MEASURED)
+    if reason.startswith(NOT_POSSIBLE):
+        return Verdict(check=metric, where=name, status=UNKNOWN, found=reason.removeprefix(f"{NOT_POSSIBLE}: "))
+    return Verdict(check=metric, where=name, status=FATAL, found=reason)
 
 
 def _judge_measured(
@@ -160,48 +181,61 @@ def _judge_measured(
     `series` has the measured times. `log_ratios_by_name` has for each of them the logarithm of that time over the
     fleet's median of the same turn. `alpha` is the chance of a false alarm in a healthy fleet.
 
-    Nodes or links are compared by the centre of their log ratios. The distance of a centre from the median centre says
-    how much slower than the fleet the node or link is.
+    Each name is summed up by the centre of its log ratios over the turns, and the centres are compared. A name is
+    slower than the fleet by the distance of its centre from the median of all centres.
     """
     centres = {name: centre_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     usual_error = statistics.median(error_of_centre(log_ratios) for log_ratios in log_ratios_by_name.values())
     slow_names = find_slow(centres, noise=usual_error, alpha=alpha)
-    median_centre = statistics.median(centres.values())
+    usual_centre = statistics.median(centres.values())
     verdicts = {}
     for name, log_ratios in log_ratios_by_name.items():
         times = series[name]
         assert times is not None  # a name with log ratios was measured
-        interval = _interval_of_slower(log_ratios, centres[name], median_centre, nodes=len(log_ratios_by_name))
+        interval = _interval_of_centre(log_ratios, centres[name], nodes=len(log_ratios_by_name))
+        interval_95 = None
+        if interval is not None:
+            interval_95 = tuple(_extra_time(end, usual_centre) for end in interval)
         verdicts[name] = judge_slowness(
             name,
             metric,
-            slower=math.expm1(centres[name] - median_centre),  # 0.05 is 5 % slower
+            slower=_extra_time(centres[name], usual_centre),
             is_slow=name in slow_names,
             value=statistics.median(times),
-            interval_95=interval,
+            interval_95=interval_95,
         )
     return verdicts
 
 
-def _interval_of_slower(
-    log_ratios: Sequence[float], centre: float, median_centre: float, *, nodes: int
-) -> tuple[float, ...] | None:
-    """Return the 95 % interval of how much slower a node is than the fleet: (0.04, 0.06) for 4 to 6 %.
+def _extra_time(log_time: float, usual_log_time: float) -> float:
+    """Return by which share a time exceeds the usual one, from the logarithms of both: 0.05 is 5 % slower."""
+    return math.expm1(log_time - usual_log_time)
 
-    `log_ratios` has one value for each turn: the logarithm of the node's time over the fleet's median time. `centre` is
-    the centre of these values, and `median_centre` is the median of the centres of all nodes; `nodes` is their number.
 
-    The interval of the node's own values is widened, because the fleet's median has an error too. None if there are too
-    few turns for an interval.
+def _interval_of_centre(log_ratios: Sequence[float], centre: float, *, nodes: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of the centre of a node's log ratios, for comparing it with the usual centre of a fleet.
+
+    `log_ratios` has one value for each turn: the logarithm of the node's time over the fleet's median time. `nodes` is
+    the number of nodes. None if there are too few turns for an interval.
+
+    Both ends of the interval of the node's own values are moved away from `centre`, because the usual centre has an
+    error, too.
     """
-    interval = spread.median_interval(log_ratios)
+    interval = medians.median_interval(log_ratios)
     if interval is None:
         return None
-    # The interval is widened, because the fleet's median has an error too. In normal noise:
-    # variance of the median of n nodes = pi / 2 / n * variance of one node. Variances add up.
-    widening = math.sqrt(1 + math.pi / 2 / nodes)
-    widened = [centre + (end - centre) * widening for end in interval]
-    return tuple(math.expm1(end - median_centre) for end in widened)
+    low, high = interval
+    widening = _widening_by_error_of_median(nodes)
+    return centre + (low - centre) * widening, centre + (high - centre) * widening
+
+
+def _widening_by_error_of_median(nodes: int) -> float:
+    """Return sqrt(1 + pi / (2 n)): how much less certain a node's distance from the median of n nodes is than its time.
+
+    In normal noise the variance of the median of n nodes is pi / (2 n) of the variance of one node. The variance of the
+    distance is the sum of the two variances, and its error is the square root.
+    """
+    return math.sqrt(1 + math.pi / 2 / nodes)
 
 
 # ---- what is judged
@@ -215,7 +249,18 @@ class NetworkVerdicts(NamedTuple):
 
 
 def judge_links(record: Record) -> NetworkVerdicts:
-    """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on links between two nodes.
+    """Return the verdicts on a fleet's nodes and on the links between them, by latency and by transfer."""
+    on_nodes: list[Verdict] = []
+    on_links: list[Verdict] = []
+    for metric in LINK_METRICS:
+        verdicts = _judge_links_by(metric, record)
+        on_nodes += verdicts.on_nodes
+        on_links += verdicts.on_links
+    return NetworkVerdicts(on_nodes, on_links)
+
+
+def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
+    """Return the verdicts on a fleet's nodes and links by one of LINK_METRICS.
 
     Each node is judged first, by the median slowness of its links. Then the links are compared with each other. Links
     of a slow node are left out there, because the node is to blame for them. Links from one switch group to another
@@ -225,24 +270,20 @@ def judge_links(record: Record) -> NetworkVerdicts:
     links = links_of(record)  # by name
     hosts_by_link = {name: {hosts[link["a"]], hosts[link["b"]]} for name, link in links.items()}
     across_links = {name for name, link in links.items() if link["across"]}  # from one switch group to another
+    times_by_link = {name: link[metric] for name, link in links.items()}
 
-    on_nodes: list[Verdict] = []
-    on_links: list[Verdict] = []
-    for metric, title in LINK_METRICS.items():
-        times_by_link = {name: link[metric] for name, link in links.items()}
-        log_ratios_by_link = _log_ratios_to_median(times_by_link, across_links)
-        # `judge_metric` only compares values with their median. So it takes the slowness of a node (time of its links
-        # over the median time of links) as well as the times of a link.
-        slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios_by_link)
-        node_verdicts = judge_metric(f"network {title}", slowness_by_host)
-        on_nodes.extend(node_verdicts)
+    log_ratios_by_link = _log_ratios_to_median(times_by_link, across_links)
+    # The slowness of a node is no time, but a time over the usual one. The comparison with a median is the same.
+    slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios_by_link)
+    title = LINK_METRICS[metric]
+    on_nodes = judge_metric(f"network {title}", slowness_by_host)
 
-        slow_hosts = {verdict.where for verdict in node_verdicts if verdict.status == WARNING}
-        times_of_others: dict[str, list[float]] = {}  # of the links between two nodes that are not slow
-        for name, times in times_by_link.items():
-            if hosts_by_link[name].isdisjoint(slow_hosts):
-                times_of_others[name] = times
-        on_links.extend(judge_metric(title, times_of_others, across_links=across_links))
+    slow_hosts = {verdict.where for verdict in on_nodes if verdict.status == WARNING}
+    times_between_others: dict[str, list[float]] = {}  # of the links between two nodes that are not slow
+    for name, times in times_by_link.items():
+        if hosts_by_link[name].isdisjoint(slow_hosts):
+            times_between_others[name] = times
+    on_links = judge_metric(title, times_between_others, across_links=across_links)
     return NetworkVerdicts(on_nodes, on_links)
 
 
@@ -271,6 +312,13 @@ def _median_slowness_of_links(
     return slowness
 
 
+class StallCount(NamedTuple):
+    """In how many of some turns a training step stalled: it took far longer than the other steps of its turn."""
+
+    stalled_turns: int
+    turns: int
+
+
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     """Return a verdict on each node by its stalls, which are training steps that take far longer than the others.
 
@@ -285,25 +333,35 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     The list is empty if fewer than LEAST_NODES nodes have these times.
     """
     ratios_by_host = _mean_over_median(medians, means)
-    nodes = len(ratios_by_host)
-    if nodes < LEAST_NODES:
+    if len(ratios_by_host) < LEAST_NODES:
         return []
 
-    # A stall raises the mean of a turn's steps, and hardly changes their median.
-    stalls = {host: int((ratios > STALLED_MEAN_OVER_MEDIAN).sum()) for host, ratios in ratios_by_host.items()}
-    all_stalls = sum(stalls.values())
-    all_turns = sum(len(ratios) for ratios in ratios_by_host.values())
     usual_ratio = statistics.median(float(ratios.mean()) for ratios in ratios_by_host.values())
+    count_by_host = {host: _count_stalls(ratios) for host, ratios in ratios_by_host.items()}
+    count_of_fleet = StallCount(
+        stalled_turns=sum(count.stalled_turns for count in count_by_host.values()),
+        turns=sum(count.turns for count in count_by_host.values()),
+    )
     verdicts = []
-    for host, ratios in ratios_by_host.items():
-        turns = len(ratios)
-        chance = _chance_of_stalls(stalls[host], turns=turns, all_stalls=all_stalls, all_turns=all_turns)
-        chance_of_any_node = chance * nodes  # an upper bound: each node is tested
-        slower = float(ratios.mean()) / usual_ratio - 1  # the time lost by stalls: 0.05 is 5 % more than is usual
-        is_slow = chance_of_any_node <= OTHERS_ALPHA and slower > smallest_difference()
-        also = f"; {stalls[host]} of {turns} turns have a stall"
-        verdicts.append(judge_slowness(host, "stalls", slower, is_slow=is_slow, also=also, interval_95=None))
+    for host, count in count_by_host.items():
+        # Each node is tested. The chance that any healthy node has so many is at most the sum over the nodes.
+        chance_for_any_node = _chance_of_stalls(count, count_of_fleet) * len(count_by_host)
+        is_more_than_chance = chance_for_any_node <= OTHERS_ALPHA
+        lost_time = float(ratios_by_host[host].mean()) / usual_ratio - 1  # 0.05: 5 % more than is usual
+        is_noticeable = lost_time > smallest_difference()
+        also = f"; {count.stalled_turns} of {count.turns} turns have a stall"
+        is_slow = is_more_than_chance and is_noticeable
+        verdicts.append(judge_slowness(host, "stalls", lost_time, is_slow=is_slow, also=also, interval_95=None))
     return verdicts
+
+
+def _count_stalls(mean_over_median: Array) -> StallCount:
+    """Return in how many turns a step stalled, by the mean over the median of the steps of each turn.
+
+    A stall raises the mean and hardly changes the median, so a large ratio shows it.
+    """
+    stalled = mean_over_median > STALLED_MEAN_OVER_MEDIAN
+    return StallCount(stalled_turns=int(stalled.sum()), turns=len(mean_over_median))
 
 
 def _mean_over_median(medians: Series, means: Series) -> dict[str, Array]:
@@ -316,18 +374,16 @@ def _mean_over_median(medians: Series, means: Series) -> dict[str, Array]:
     return ratios_by_host
 
 
-def _chance_of_stalls(stalls: int, *, turns: int, all_stalls: int, all_turns: int) -> float:
-    """Return the chance that a node gets at least `stalls` of the fleet's stalls if all turns are equally likely.
+def _chance_of_stalls(of_node: StallCount, of_fleet: StallCount) -> float:
+    """Return the chance that a node gets at least so many of the fleet's stalls if all turns are equally likely.
 
-    The node has `turns` turns. The fleet has `all_turns` turns, `all_stalls` of which have a stall. This is Fisher's
-    exact test: it counts in exact integers the ways to distribute the stalls over the turns.
+    This is Fisher's exact test: it counts in exact integers the ways to distribute the stalls over the turns.
     """
-    # Fisher's exact test: counts in exact integers the ways to distribute the stalls over the turns.
-    turns_of_others = all_turns - turns
+    turns_of_others = of_fleet.turns - of_node.turns
     ways = 0
-    for at_node in range(stalls, min(turns, all_stalls) + 1):
-        ways += math.comb(turns, at_node) * math.comb(turns_of_others, all_stalls - at_node)
-    return ways / math.comb(all_turns, all_stalls)
+    for at_node in range(of_node.stalled_turns, min(of_node.turns, of_fleet.stalled_turns) + 1):
+        ways += math.comb(of_node.turns, at_node) * math.comb(turns_of_others, of_fleet.stalled_turns - at_node)
+    return ways / math.comb(of_fleet.turns, of_fleet.stalled_turns)
 
 
 def judge_nodes(record: Record) -> list[Verdict]:
@@ -340,88 +396,3 @@ def judge_nodes(record: Record) -> list[Verdict]:
         reasons = {hosts[int(index)]: reason for index, reason in record["metrics"][metric]["reasons"].items()}
         verdicts += judge_metric(title, of_hosts(record, metric), alpha=ALPHAS[metric], reasons=reasons)
     return verdicts + judge_stalls(of_hosts(record, STEP), of_hosts(record, STALLS))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A record with the verdicts on it."""
-
-    record: Record
-    statuses: dict[str, str]  # of each node
-    node_verdicts: list[Verdict]
-    link_verdicts: list[Verdict]
-
-    @property
-    def bad_verdicts(self) -> list[Verdict]:
-        """The verdicts that a node or a link is slow or fails."""
-        return [verdict for verdict in (*self.node_verdicts, *self.link_verdicts) if verdict.status in BAD]
-
-    @property
-    def good_hosts(self) -> list[str]:
-        """Nodes to run on: all that are not known to be slow or to fail."""
-        return [host for host, status in self.statuses.items() if status not in BAD]
-
-    @property
-    def left_out_hosts(self) -> list[str]:
-        """Nodes that are known to be slow or to fail."""
-        return [host for host, status in self.statuses.items() if status in BAD]
-
-    @property
-    def doubts(self) -> list[str]:
-        """At most one text: a doubt that nodes may be slow although no node is called slow.
-
-        For example, if half of the fleet is slower, there is no majority to tell which half is the slow one. Only the
-        times of training steps count here. The list is empty if:
-
-        - a node is slow by its steps;
-        - no steps were measured;
-        - the slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's.
-        """
-        step_verdicts = [verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]]
-        is_any_slow = any(verdict.status == WARNING for verdict in step_verdicts)
-        relative_times: dict[str, float] = {}  # of a step, by node: 1.05 is 5 % above the fleet's median
-        for verdict in step_verdicts:
-            if "slower" in verdict.figures:
-                relative_times[verdict.where] = 1 + verdict.figures["slower"]
-        if is_any_slow or not relative_times:  # slow nodes are named already, or no steps were measured
-            return []
-        fastest = min(relative_times, key=lambda host: relative_times[host])
-        slowest = max(reversed(relative_times), key=lambda host: relative_times[host])  # the last of equally slow ones
-        difference = relative_times[slowest] / relative_times[fastest] - 1
-        if difference <= MOST_STEP_DIFFERENCE:
-            return []
-        # "nobody is told from the others": no node can be singled out as slow.
-        return [
-            f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and nobody is told from "
-            "the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
-            "--baseline"
-        ]
-
-
-def _counts_for_status(verdict: Verdict) -> bool:
-    """Return whether a verdict counts for the status of its node.
-
-    An unknown verdict does not count: what could not be measured says nothing against a node. The verdict that the
-    arithmetic is ok does not count either, because it does not say that the node is fast.
-    """
-    is_right_arithmetic = verdict.check == arithmetic.CHECK and verdict.status == OK
-    return verdict.status != UNKNOWN and not is_right_arithmetic
-
-
-def judge_record(record: Record) -> Judged:
-    """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
-
-    The status of a node is its worst verdict: by its own times, its network, its arithmetic, or the doctor
-    (tools/doctor). It is unknown if no verdict counts for it.
-    """
-    network = judge_links(record)
-    node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)
-    for host, node in zip(record["hosts"], record["nodes"], strict=True):
-        for failure in node["failed"]:
-            node_verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
-
-    statuses = {}
-    for host in record["hosts"]:
-        counting = [verdict for verdict in node_verdicts if verdict.where == host and _counts_for_status(verdict)]
-        statuses[host] = worst(counting) if counting else UNKNOWN
-    return Judged(record=record, statuses=statuses, node_verdicts=node_verdicts, link_verdicts=network.on_links)

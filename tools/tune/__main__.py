@@ -159,31 +159,42 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return lines of text on the origin of a search's figures: day and code, machine, base and method.
+    """Return lines of text on the origin of a search's figures:
 
-    The last line explains the columns of the table of verdicts. `repeats` is the number of turns. `record` is that of
-    any run: all runs have the same machine and code.
+    - the day, the commit, and whether the code differs from it
+    - the machine
+    - the settings of the base
+    - the method: the number of turns and their steps, that each turn has the reverse order of the one before, and how
+      the intervals are made
+    - the columns of the table of verdicts: images/s with their range, that over the base's with its interval, and the
+      difference of the losses over the allowed one. Status ok is for what is better than the base.
+
+    `repeats` is the number of turns. `record` is that of any run: all runs have the same machine and code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
     if source["dirty"]:
         made_by += ", with changes"
-
-    names = ("WORKLOAD", "RECIPE", "PRECISION", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DATA", "IMAGE_SIZE", "STRATEGY")
-    base_settings = []
-    for name in names:
-        value = job.value(name)
-        is_set = value not in ("", 0)  # IMAGE_SIZE=0 means the recipe's size
-        if is_set:
-            base_settings.append(f"{name}={value}")
     steps = f"{job.course.warmup_steps} + {job.course.measured_steps} steps"
     return [
         made_by,
         f"machine {record.machine}",
-        f"base    {' '.join(base_settings)}",
+        f"base    {_base_settings(job)}",
         f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
         "columns ok: better; images/s (range); over the base's (95 % interval); loss difference over the allowed one",
     ]
+
+
+def _base_settings(job: env.Job) -> str:
+    """Return the settings of the job, "WORKLOAD=rn50 PRECISION=fp32", without those that are not set."""
+    names = ("WORKLOAD", "RECIPE", "PRECISION", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DATA", "IMAGE_SIZE", "STRATEGY")
+    settings = []
+    for name in names:
+        value = job.value(name)
+        is_set = value not in ("", 0)  # IMAGE_SIZE=0 means the recipe's size
+        if is_set:
+            settings.append(f"{name}={value}")
+    return " ".join(settings)
 
 
 def _verdict_on_batch(candidate: Candidate, measured: Measured) -> Verdict:

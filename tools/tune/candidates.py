@@ -73,7 +73,7 @@ def candidates(job: Job) -> list[Candidate]:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
 
     chosen = []
-    for knob in _sensible_knobs(job):
+    for knob in _knobs_to_try(job):
         changes_something = strategy.parse(f"{job.model.strategy},{knob}") != base
         if changes_something:
             chosen.append(Candidate(name=knob, knobs=(knob,)))
@@ -89,45 +89,46 @@ def candidates(job: Job) -> list[Candidate]:
     return chosen
 
 
-def _sensible_knobs(job: Job) -> Iterator[str]:
-    """Yield settings of STRATEGY that may make a job faster, such as "cuda_graph=1".
+def _knobs_to_try(job: Job) -> Iterator[str]:
+    """Yield the settings of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is a trial of its own.
 
-    A switch is yielded with the value that is not its default in program/strategy.py: "=0" if it is on by default.
-    Settings that cannot change the job's program are left out.
+    A switch is tried with the value that is not its default: "=0" if it is on by default, as program/strategy.py
+    decides. A number is tried with several values. Settings that cannot change the job's program are left out.
     """
     on_gpu = job.cluster.device == "gpu"
     ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node
-    traits = job.model.traits
     # In half precision NHWC is the layout unless the job asks for NCHW.
-    is_half_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"
+    is_half_nhwc = job.model.is_half and "NHWC" in job.model.traits.layouts and job.model.layout != "NCHW"
 
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"  # on by default for GPUs only
-    yield "merged_lars=1" if "lars" in job.model.recipe else "merged_optimizer=0"
-    if is_half_nhwc:  # the fusions are of one layout each
+    if "lars" in job.model.recipe:
+        yield "merged_lars=1"  # off by default
+    else:
+        yield "merged_optimizer=0"  # on by default
+    if is_half_nhwc:  # all fusions are on by default, and each finds operators to fuse in one layout only
         yield "fuse_bn_act_ops=0"
         yield "fuse_bn_add_act_ops=0"
     else:
         yield "fuse_elewise_add_act_ops=0"
-    if ranks > 1:  # sizes of gradient buckets
-        yield "fuse_grad_size_in_MB=1"
-        yield "fuse_grad_size_in_MB=4"
-        yield "fuse_grad_size_in_MB=64"
+    if ranks > 1:
+        yield from ("fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64")  # of an all-reduce
     if on_gpu:
-        yield from _sensible_gpu_knobs(job, is_half_nhwc=is_half_nhwc)
+        yield from _gpu_knobs_to_try(job, is_half_nhwc=is_half_nhwc)
 
 
-def _sensible_gpu_knobs(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
-    """Yield those of the sensible settings that act only on GPUs. `is_half_nhwc`: half precision in the layout NHWC."""
-    can_capture = job.model.traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
+def _gpu_knobs_to_try(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
+    """Yield those of the settings to try that act only on GPUs. Each is a trial of its own.
+
+    `is_half_nhwc` says that the job computes in half precision with the layout NHWC, which `resnet_unit` needs.
+    """
     if is_half_nhwc:
-        yield "resnet_unit=1"
+        yield "resnet_unit=1"  # off by default
+    # A step can be captured as a graph only if the model can, and if the batch is not computed in parts.
+    can_capture = job.model.traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
     if can_capture:
-        yield "cuda_graph=1"
-    yield "enable_addto=0"
-    yield "cudnn_exhaustive_search=0"
-    yield "cudnn_batchnorm_spatial_persistent=0"
-    yield "conv_workspace_size_limit=512"
-    yield "conv_workspace_size_limit=8000"
+        yield "cuda_graph=1"  # off by default
+    yield from ("enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0")
+    yield from ("conv_workspace_size_limit=512", "conv_workspace_size_limit=8000")  # MiB
 
 
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:

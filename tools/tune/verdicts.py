@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,33 +69,55 @@ def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: A
     return verdicts
 
 
+class _SpeedRatio(NamedTuple):
+    """A candidate's images/s over the base's, and the 95 % interval of this ratio."""
+
+    mean: float
+    low: float
+    high: float
+
+
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
     """Compare a candidate's runs with the base's runs of the same turns, by their losses and their speed.
 
-    A candidate is refused if a loss differs from the base's by more than `allowed`, which has a figure for each window.
+    - A loss differs from the base's by more than `allowed`, which has a figure for each window: fatal.
+    - The 95 % interval of the candidate's speed over the base's is above 1: ok, it is faster.
+    - The interval is below 1: a warning, it is slower.
+    - The interval contains 1: unknown.
+
+    The text says the candidate's images/s, their ratio to the base's with the interval, the difference of the losses
+    over the allowed one, and the outcome.
     """
     rates = [rate(run) for run in runs]
-    log_ratios = []
-    for own_rate, base_run in zip(rates, base_runs, strict=True):
-        log_ratios.append(math.log(own_rate / rate(base_run)))
-    log_interval = spread.t_interval(log_ratios)
-    assert log_interval is not None, "two turns or more are run"
-    ratio = math.exp(statistics.fmean(log_ratios))
-    low = math.exp(log_interval[0])
-    high = math.exp(log_interval[1])
+    ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
     excess = _loss_excess(runs, base_runs, allowed)
-    status, outcome = _status_and_outcome(excess, low, high)
-    speed = f"{mean_and_range(rates)}; {ratio:.4f} ({low:.4f} to {high:.4f}) of the base"
+    status, outcome = _status_and_outcome(excess, ratio)
+    speed = f"{mean_and_range(rates)}; {ratio.mean:.4f} ({ratio.low:.4f} to {ratio.high:.4f}) of the base"
     return Verdict(
         check=name,
         status=status,
-        found=f"{speed}; loss {excess:.2g}: {outcome}",
+        found=f"{speed}; loss {significant(excess, digits=2)}: {outcome}",
         figures={
             "images_per_s": rates,  # of each turn
-            "ratio": ratio,  # of the base's images/s, as the geometric mean over the turns
-            "interval_95": (low, high),  # of the ratio
+            "ratio": ratio.mean,
+            "interval_95": (ratio.low, ratio.high),
             "loss_excess": excess,
         },
+    )
+
+
+def _speed_ratio(rates: Sequence[float], base_rates: Sequence[float]) -> _SpeedRatio:
+    """Return the geometric mean, over the turns, of a candidate's rate over the base's rate in the same turn.
+
+        ratio = exp(mean of log(rate / base rate))
+
+    The interval is Student's t interval of these logarithms, taken to the exponential.
+    """
+    log_ratios = [math.log(own / base) for own, base in zip(rates, base_rates, strict=True)]
+    log_interval = spread.t_interval(log_ratios)
+    assert log_interval is not None, "two turns or more are run"
+    return _SpeedRatio(
+        mean=math.exp(statistics.fmean(log_ratios)), low=math.exp(log_interval[0]), high=math.exp(log_interval[1])
     )
 
 
@@ -109,17 +132,16 @@ def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: A
     return math.inf if np.isnan(excesses).any() else float(excesses.max())
 
 
-def _status_and_outcome(loss_excess: float, low: float, high: float) -> tuple[str, str]:
+def _status_and_outcome(loss_excess: float, ratio: _SpeedRatio) -> tuple[str, str]:
     """Return a candidate's status, and the same in words.
 
-    `loss_excess` is its largest difference of a loss divided by the allowed one. `low` to `high` is the 95 % interval
-    of its speed over the base's.
+    `loss_excess` is its largest difference of a loss divided by the allowed one. `ratio` is its speed over the base's.
     """
     if loss_excess > 1:
         return FATAL, f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
-    if low > 1:
+    if ratio.low > 1:
         return OK, "faster"
-    if high < 1:
+    if ratio.high < 1:
         return WARNING, "slower"
     return UNKNOWN, "no difference shown"
 
@@ -141,18 +163,24 @@ def finalists(verdicts: Verdicts) -> list[Candidate]:
 
     - No candidate is faster than the base: none.
     - No other faster candidate can be joined with the fastest: the fastest.
-    - Otherwise: the fastest, and a new candidate that joins it with others.
-
-    From the fastest on, each faster candidate is joined unless it excludes one that is joined already.
+    - Otherwise: the fastest, and a new candidate that joins it with all others that can be joined.
     """
-    compatible: list[Candidate] = []
-    for candidate in better(verdicts):
-        if not any(candidate.excludes(other) for other in compatible):
-            compatible.append(candidate)
-    if len(compatible) < 2:
-        return compatible
+    compatible = _compatible(better(verdicts))
+    if not compatible:
+        return []
     fastest = compatible[0]
+    if len(compatible) == 1:
+        return [fastest]
     return [fastest, _joined(compatible)]
+
+
+def _compatible(fastest_first: Sequence[Candidate]) -> list[Candidate]:
+    """Return the fastest candidate, and each slower one that excludes none of those that are returned before it."""
+    compatible: list[Candidate] = []
+    for candidate in fastest_first:
+        if not any(candidate.excludes(faster) for faster in compatible):
+            compatible.append(candidate)
+    return compatible
 
 
 def _joined(compatible: Sequence[Candidate]) -> Candidate:

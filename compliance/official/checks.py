@@ -1,0 +1,164 @@
+"""The checks of mlperf-logging's rules: what each looks at, the function that decides it, and its words."""
+
+import ast
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from compliance.official.check_words import in_words
+from compliance.official.language import Expression, State, compile_expression, parse_expression
+from runlog.reader import Event
+
+# For each name in the state, such as `run_started`, the key whose events set it, such as run_start.
+KeyByStateName = Mapping[str, str]
+_NO_STATE: KeyByStateName = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOrder:
+    """The place that an event must have among the events of another key.
+
+    - `must_come_first`: before all of them
+    - otherwise: after at least one of them
+    """
+
+    other_key: str
+    must_come_first: bool
+
+    @property
+    def in_words(self) -> str:
+        """Return the place in words, such as `after run_start`."""
+        if self.must_come_first:
+            return f"before {self.other_key}"
+        return f"after {self.other_key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """An expression of a rule that must hold for an event.
+
+    `aspect` is the part of the event that it looks at: value, metadata, order or time. `order` is the place that a
+    check of the order demands; None for any other check.
+    """
+
+    node: ast.expr
+    is_met: Expression
+    aspect: str
+    order: KeyOrder | None = None
+
+    @functools.cached_property
+    def words(self) -> str:
+        """Return in words what the check asks for, such as `above 0` or `after run_start`."""
+        if self.order is not None:
+            return self.order.in_words
+        return in_words(self.node)
+
+    @functools.cached_property
+    def is_smallest_best(self) -> bool:
+        """Whether the smallest value is nearest to what the check asks for: it asks for at most N, not for at least N.
+
+        v['value'] <= 3.3 and v['value'] > 0     -> True, a loss
+        v['value'] >= 0.8 and v['value'] <= 1.0  -> False, an accuracy
+        """
+        comparisons = set()
+        for part in ast.walk(self.node):
+            if isinstance(part, ast.Compare) and ast.unparse(part.left) == "v['value']":
+                comparisons.add(type(part.ops[0]))
+        return ast.LtE in comparisons and ast.GtE not in comparisons
+
+
+def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
+    """Return the check that a rule has as `text`, in which `v` is the event and `s` the state.
+
+    If the events of run_start set `run_started` in the state, by `key_by_state_name`:
+
+        s['run_started']      -> a check of order: this event comes after a run_start
+        not s['run_started']  -> a check of order: this event comes before any run_start
+        ll.timestamp < 9      -> a check of the time
+        'file' in v['metadata'] -> a check of the metadata
+        v['value'] > 0        -> a check of the value
+
+    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    """
+    node = parse_expression(text)
+    is_met = compile_expression(node)
+    order = _demanded_order(node, key_by_state_name)
+    if order is not None:
+        return Check(node=node, is_met=is_met, aspect="order", order=order)
+    return Check(node=node, is_met=is_met, aspect=_aspect(ast.unparse(node)))
+
+
+def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
+    """Return the order of two keys that an expression demands; None if it demands none.
+
+    Only these forms demand one, for a name in the state that the events of a key set:
+
+    - `s['run_started']` and `s['run_started'] == True`: this event comes after one of the other key
+    - `not s['run_started']`: this event comes before those of the other key
+    """
+    form = re.fullmatch(r"(?P<negation>not )?s\['(?P<state_name>\w+)'\](?: == True)?", ast.unparse(node))
+    if form is None or form["state_name"] not in key_by_state_name:
+        return None
+    return KeyOrder(other_key=key_by_state_name[form["state_name"]], must_come_first=form["negation"] is not None)
+
+
+def _aspect(expression_text: str) -> str:
+    """Return the part of an event that an expression looks at: time, metadata or value."""
+    if "ll.timestamp" in expression_text:
+        return "time"
+    if "v['metadata']" in expression_text:
+        return "metadata"
+    return "value"
+
+
+class ComparedTimes(NamedTuple):
+    """The two sides of a check of the time, both in milliseconds."""
+
+    passed_ms: float
+    limit_ms: float
+
+
+def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
+    """Return the time that a check of the time compares for an event, and its limit.
+
+    The time since the first init_start, and its limit, in this check:
+
+        ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
+    """
+    assert isinstance(check.node, ast.Compare), "the checks of the time in the rule files are comparisons"
+    compute_passed = compile_expression(check.node.left)
+    compute_limit = compile_expression(check.node.comparators[0])
+    return ComparedTimes(compute_passed(event, state), compute_limit(event, state))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedNames:
+    """The names that all events of a key together must list, each once, such as the tensors of the reference model.
+
+    The code of the key's rule collects the listed names in the state, as a list called `state_name`.
+    """
+
+    key: str
+    state_name: str
+    names: Sequence[str]
+
+
+def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
+    """Return the names that a check after the last event wants, which has this form:
+
+        sorted(s['initialized_tensors']) == sorted(['conv0_weight', ...])
+
+    `key_by_state_name` has for each name in the state the key whose events set it. Raises SyntaxError for another form.
+    """
+    normal_text = ast.unparse(parse_expression(text))  # on one line and with single quotes
+    form = re.fullmatch(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((?P<names>\[.*\])\)", normal_text)
+    if form is None or form["state_name"] not in key_by_state_name:
+        raise SyntaxError
+    try:
+        names = ast.literal_eval(form["names"])
+    except ValueError:  # the list has something other than texts
+        raise SyntaxError from None
+    return WantedNames(key=key_by_state_name[form["state_name"]], state_name=form["state_name"], names=names)

@@ -1,0 +1,58 @@
+"""The metrics of stable_diffusion: each is logged in an event of its own, and the rules look at those of an evaluation.
+
+Before the rules are applied, the metrics of an evaluation are joined into one more event.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from runlog import schema
+from runlog.reader import Event
+
+JOINED_METRICS_KEY = "aggregated_eval_accuracy"  # of the events that are made here
+
+
+class JoinedMetrics(NamedTuple):
+    """One event for each evaluation, and the first event whose metric could not be joined; None if there is none."""
+
+    events: list[Event]
+    first_unusable: Event | None
+
+
+class _Evaluation(NamedTuple):
+    """The first line of an evaluation, and its metrics by their names, with the count by which they are joined."""
+
+    line: int
+    values: dict[Any, Any]
+
+
+def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
+    """Join the metrics of each evaluation: events whose metadata has the same count, such as `samples_count`.
+
+        88.1 with the metadata {"metric": "FID", "samples_count": 512}
+        0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
+        -> {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
+
+    `count_field` is the name of the count in the metadata. The metric of an event without a usable count is left out.
+    """
+    evaluation_by_count: dict[Any, _Evaluation] = {}
+    first_unusable = None
+    for event in events:
+        if event.key != schema.EVAL_ACCURACY.key:
+            continue
+        try:
+            if "metric" in event.metadata:
+                count = event.metadata[count_field]
+                new = _Evaluation(line=event.line, values={count_field: count})
+                evaluation = evaluation_by_count.setdefault(count, new)
+                evaluation.values[event.metadata["metric"]] = event.value
+        except (KeyError, TypeError):  # no count, metadata that is no object, or a count or metric that is a list
+            if first_unusable is None:
+                first_unusable = event
+    joined = [_joined_event(evaluation) for evaluation in evaluation_by_count.values()]
+    return JoinedMetrics(joined, first_unusable)
+
+
+def _joined_event(evaluation: _Evaluation) -> Event:
+    """Return the event of an evaluation. It has neither a time nor an offset, because no rule looks at them."""
+    return Event(JOINED_METRICS_KEY, evaluation.values, {}, time_ms=0, event_type="", line=evaluation.line, offset=0)

@@ -1,0 +1,173 @@
+"""The result of applying the rule of one key to the events of a log, and the findings that follow from it."""
+
+import re
+from typing import Any, NamedTuple
+
+from compliance.logged_run import is_number, own_metadata
+from compliance.official.checks import Check
+from compliance.official.rule_files import Rule
+from compliance.rules import FINDINGS_PER_RULE, Finding, FindingCollector
+from runlog.digits import six_digits
+from runlog.reader import Event
+from runlog.text import as_json, printable, visible
+
+_FIX_OF_TIME = "log submission_* first; do less before init_stop: compile less, or warm up with fewer steps"
+
+
+class _Best(NamedTuple):
+    """The value that is nearest to what a rule asks for, and its line."""
+
+    value: float
+    line: int
+
+
+class KeyResult:
+    """The result of applying the rule of one key to the log's events: how many there are, and what failed.
+
+    `source` says where the rule comes from.
+    """
+
+    def __init__(self, rule: Rule, source: str) -> None:
+        self.rule = rule
+        self._source = source
+        self.event_count = 0
+        self.first_line: int | None = None  # of the first event
+        self._first_value: Any = None  # of the first event
+        self._has_other_values = False  # whether another event has another value
+        self.is_any_check_met = False  # whether an event met the rule's any_check
+        self._best: _Best | None = None
+        self.failure_count = 0
+        self._listed_failures: list[Finding] = []
+
+    def count(self, event: Event) -> None:
+        """Count the next event. Keep the line and value of the first one, and whether another has another value."""
+        self.event_count += 1
+        if self.event_count == 1:
+            self.first_line = event.line
+            self._first_value = event.value
+        elif event.value not in [self._first_value]:  # `in` a list, like the official checker: a NaN is equal to itself
+            self._has_other_values = True
+
+    def keep_if_best(self, event: Event, check: Check) -> None:
+        """Keep the number of an event if it is the best so far: the smallest or the largest, as `check` asks for it."""
+        if not is_number(event.value):
+            return
+        if self._best is None:
+            is_better = True
+        elif check.is_smallest_best:
+            is_better = event.value < self._best.value
+        else:
+            is_better = event.value > self._best.value
+        if is_better:
+            self._best = _Best(event.value, event.line)
+
+    def keep_failure(self, failure: Finding) -> None:
+        """Keep a failure of an event. It is reported only if no later rule file has a rule for the key."""
+        self.failure_count += 1
+        if self.failure_count <= FINDINGS_PER_RULE:
+            self._listed_failures.append(failure)
+
+    # --- findings ---
+
+    def finding_on_event(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
+        """Return a finding on one `aspect` of an event of the key: its value, metadata, order or time.
+
+        `wanted` says what the rule asks for, such as `above 0`. `_fix` has an example for each aspect.
+        """
+        key = self.rule.key
+        return self._finding(aspect, line, f"{key}: {wanted}", actual, _fix(aspect, key, wanted))
+
+    def finding_on_count(self, actual: str) -> Finding:
+        """Return a finding on a wrong number of events, which is `actual` in words."""
+        wanted = self.rule.count_in_words
+        return self._finding("count", self.first_line, wanted, actual, f"log {wanted}")
+
+    def finding_if_any_check_is_unmet(self) -> Finding | None:
+        """Return a finding if at least one event must meet the rule's any_check, and none does; else None.
+
+        Such a check asks whether the target was reached, for instance. The finding shows the best value and its line.
+        If no event has a number, it says so instead. There is no finding on a key without events.
+        """
+        check = self.rule.any_check
+        if check is None or self.event_count == 0 or self.is_any_check_met:
+            return None
+        actual = "no number"
+        line = None
+        if self._best is not None:
+            actual = f"the best is {six_digits(self._best.value)}"
+            line = self._best.line
+        expected = f"{self.rule.key}: one event with {check.words}"
+        return self._finding("value", line, expected, actual, "train until the target is reached, then log run_stop")
+
+    def _finding(self, aspect: str, line: int | None, expected: str, actual: str, fix: str) -> Finding:
+        """Return an official finding on one aspect of the key's events."""
+        return Finding(
+            rule=f"{self.rule.key}.{aspect}",
+            line=line,
+            expected=expected,
+            actual=actual,
+            fix=fix,
+            source=self._source,
+            official=True,
+        )
+
+    def report_failures(self, collector: FindingCollector) -> None:
+        """Report the first FINDINGS_PER_RULE failures of single events, and how many more there are."""
+        collector.findings += self._listed_failures
+        unlisted_count = self.failure_count - len(self._listed_failures)
+        if unlisted_count:
+            collector.add_unlisted(self._listed_failures[-1], unlisted_count)
+
+    def report_wrong_count(self, collector: FindingCollector) -> None:
+        """Report a wrong number of events. There are three cases:
+
+        - There are fewer events than required: an error.
+        - Exactly one is required, and it is repeated with another value: an error.
+        - Exactly one is required, and it is repeated with the same value: a warning, as in the official checker.
+        """
+        is_repeated = self.rule.required.is_exact and self.event_count > 1
+        has_too_few = self.event_count < self.rule.required.least
+        has_contradiction = is_repeated and self._has_other_values
+        if has_too_few or has_contradiction:
+            collector.findings.append(self.finding_on_count(self._count_in_words()))
+        elif is_repeated:  # exactly-once is a rule of form, whose breach only warns
+            actual = f"{self.event_count} {self.rule.key}, all with the same value"
+            collector.add_breach("exactly-once", self.first_line, actual)
+
+    def _count_in_words(self) -> str:
+        """Return the number of events, with the first value if there are several values; `none` for 0."""
+        if self._has_other_values:
+            return f"{self.event_count}, with different values; the first is {printable(self._first_value)}"
+        if self.event_count == 0:
+            return "none"
+        return str(self.event_count)
+
+
+def _fix(aspect: str, key: str, wanted: str) -> str:
+    """Return what to do about an event that is not as wanted in one aspect. For instance:
+
+    - value: `above 0` -> `make seed above 0`
+    - metadata: `metadata has epoch_num` -> `give eval_accuracy this metadata: epoch_num`
+    - order: `after run_start` -> `log run_stop after run_start`
+    - time: a fixed text, whatever is wanted
+    """
+    if aspect == "metadata":
+        return f"give {key} this metadata: {wanted.removeprefix('metadata has ')}"
+    if aspect == "order":
+        return f"log {key} {wanted}"
+    if aspect == "time":
+        return _FIX_OF_TIME
+    return f"make {key} {wanted}"
+
+
+def shown(event: Event, aspect: str) -> str:
+    """Return in words the part of an event that a check of `aspect` looks at: its metadata, else its value."""
+    if aspect == "metadata":
+        metadata = event.metadata
+        if isinstance(metadata, dict):
+            metadata = own_metadata(metadata)
+        return f"metadata {printable(metadata)}"
+    is_text_with_letters = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)
+    if is_text_with_letters:
+        return printable(event.value)
+    return visible(as_json(event.value), 160)  # in which the text "0.33" keeps its quotes

@@ -1,0 +1,133 @@
+"""The table and the page of a published folder, made from the packages in it."""
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compliance import mlperf
+from compliance.submission.description import read_description
+from compliance.submission.package import HASHES, MANIFEST
+from compliance.submission.runs import sha256
+from compliance.submission.templates import rendered
+from runlog import schema
+from runlog.json_types import JsonObject
+from runlog.reader import Event, read_log
+from runlog.text import printable
+
+PAGE = "index.html"
+TABLE = "results.json"
+PACKAGES = "packages"
+_SCORING_KEYS = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
+_MANIFEST_COLUMNS = (
+    "organisation",
+    "system",
+    "benchmark",
+    "division",
+    "ruleset",
+    "minutes",
+    "scaling",
+    "convergence",
+    "commit",
+)
+_SYSTEM_COLUMNS = {  # column: field of the description
+    "nodes": "number_of_nodes",
+    "accelerators_per_node": "accelerators_per_node",
+    "accelerator": "accelerator_model_name",
+    "framework": "framework",
+}
+
+
+def pages_of(root: Path) -> dict[str, str]:
+    """Return the texts of the table and the page of a published folder: `{"results.json": ..., "index.html": ...}`.
+
+    Both are about the packages below `root`. MLPerf results come first. The page is HTML and needs no other file.
+    """
+    results = []
+    for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
+        package_folder = file.parent
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        description = read_description(package_folder / "systems" / f"{manifest['system']}.json")
+        results.append(_result_of_package(root, package_folder, manifest, description))
+    results.sort(key=_place_in_table)
+    notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
+    notes = mlperf.notes_in_order(notes_of_all)  # each once
+    page_rows = [result.row | result.of_page for result in results]
+    page = rendered("site.html", results=page_rows, footnotes=notes)
+    table = {"results": [result.row for result in results], "footnotes": notes}
+    return {TABLE: json.dumps(table, indent=2) + "\n", PAGE: page}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Published:
+    """One result of a published folder."""
+
+    row: JsonObject  # of the table, by its columns
+    of_page: JsonObject  # what the page shows in addition to the row
+    footnotes: list[str]
+
+
+def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
+    """Return the result of the package in `folder`: its row of the table, its part of the page, and its footnotes.
+
+    `root` is the published folder, which has the table and the page.
+
+    - The row has the figures of the package's `manifest`, and facts of the machine from the system `description`.
+    - The page shows the whole description, and each run with the lines of its log that say when the run started, how
+      good it was and when it ended.
+    """
+    result = manifest["result"]
+    runs = manifest["runs"]
+    figures = {name: manifest[name] for name in _MANIFEST_COLUMNS}
+    facts_of_machine = {column: description[field] for column, field in _SYSTEM_COLUMNS.items()}
+    row = {
+        "package": folder.relative_to(root).as_posix(),
+        "id": sha256(folder / HASHES),
+        **figures,
+        "status": _status(manifest["footnotes"]),
+        "result": result["name"],
+        "is_mlperf": result["is_mlperf"],
+        "dataset": result["dataset"],
+        "target": result["target_in_words"],
+        "runs": len(runs),
+        "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
+        **facts_of_machine,
+    }
+    of_page = {
+        "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],
+        "description": {name: value for name, value in description.items() if value},
+    }
+    return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])
+
+
+def _status(footnotes: list[str]) -> str:
+    """Return the status of a result: unverified if it uses the name MLPerf, as only such results have footnotes.
+
+    `is_mlperf` of the manifest does not tell this: it is None if the logs leave it open, and the result may then use
+    the name.
+    """
+    return mlperf.UNVERIFIED if footnotes else "no MLPerf result"
+
+
+def _place_in_table(result: _Published) -> tuple[bool, list[Any]]:
+    """Return the sort key of a result: MLPerf results first, then by benchmark, division and minutes."""
+    row = result.row
+    return not result.footnotes, [row[name] for name in ("benchmark", "division", "minutes")]
+
+
+def _scoring_lines(log: Path) -> list[tuple[int, str]]:
+    """Return the lines of a log with a run_start, eval_accuracy or run_stop: each with its number and its text.
+
+    The run's time to train and its quality are computed from these lines.
+    """
+    wanted_lines = set()
+    for entry in read_log(log):
+        if isinstance(entry, Event) and entry.key in _SCORING_KEYS:
+            wanted_lines.add(entry.line)
+    lines = []
+    with log.open(encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream, 1):
+            if number in wanted_lines:
+                lines.append((number, printable(line.rstrip("\n"), 300)))
+    return lines

@@ -1,0 +1,117 @@
+"""Runs that stand in two submissions of a results repository."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from compliance.check import Report
+from compliance.rules import Finding
+from compliance.strict.copies import Mark, marks
+from compliance.submission.audited_tree import Folder, question_for_submitter
+from runlog.text import printable
+
+LogInTree: TypeAlias = tuple[PurePosixPath, str]  # the name of a folder, and that of a log in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FirstSeen:
+    """The submission and the log in which a mark of a run was seen first.
+
+    `kind_of_mark` says what the mark is: the `run` (its start, end and accuracies), its `times` or its `accuracies`.
+    """
+
+    folder: Folder
+    file: str
+    kind_of_mark: str
+
+
+def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
+    """Return a question for each run that an earlier one of the submissions also has, by the run's log.
+
+    Two logs are of the same run if they share a mark. A run has up to three marks, which are looked at in this order:
+
+    - its start, end and accuracies together
+    - its times: the durations of epochs, evaluations and other parts
+    - its accuracies
+    """
+    question_by_log: dict[LogInTree, Finding] = {}
+    first_seen: dict[Mark, _FirstSeen] = {}
+    for folder in folders:
+        for report in folder.logs:
+            marks_of_run = marks(report.run)
+            earlier = _earlier_submission_with(marks_of_run, folder, first_seen)
+            if earlier is not None:
+                log = (folder.name, report.path.name)
+                question_by_log[log] = _question_about_two_submissions(report, folder, earlier)
+            for mark in marks_of_run:
+                seen_here = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
+                first_seen.setdefault(mark, seen_here)
+    return question_by_log
+
+
+def _earlier_submission_with(
+    marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
+) -> _FirstSeen | None:
+    """Return the earlier log, not of `folder`, that shares the first shared mark; None if no mark is shared."""
+    for mark in marks_of_run:
+        seen = first_seen.get(mark)
+        if seen is not None and seen.folder is not folder:
+            return seen
+    return None
+
+
+def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
+    """Return the question about a run that is in the submission of `folder` and in an earlier submission.
+
+    - `folder` is the earlier submission with power logs: only a note (severity `info`).
+    - The submissions are of different rounds: a warning. It says which conditions of a resubmission are met.
+    - Otherwise: a warning.
+    """
+    other = earlier.folder
+    shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
+    fix = "ask which system ran it"
+    if _has_power_logs_of(folder.owner.submitter, other.owner.submitter):
+        actual = f"{shared}: this is its submission with power logs"
+        return question_for_submitter("run-elsewhere", actual, fix, severity="info")
+    if _are_of_different_rounds(folder, other):
+        actual = f"{shared}: {_conditions_of_resubmission(report, folder, other)}"
+        return question_for_submitter("run-elsewhere", actual, fix)
+    return question_for_submitter("run-elsewhere", shared, fix)
+
+
+def _are_of_different_rounds(folder: Folder, other: Folder) -> bool:
+    """Return whether the topmost folders differ, which are those of the rounds in a tree of several rounds.
+
+    False if the logs of one of the submissions lie in the root of the tree, and so in no such folder.
+    """
+    if folder.top_name == "" or other.top_name == "":
+        return False
+    return folder.top_name != other.top_name
+
+
+def _has_power_logs_of(submitter: str, other_submitter: str) -> bool:
+    """Return whether `submitter` has the runs of the other one with power logs, as `Dell-power` has those of `Dell`."""
+    is_same_organisation = organisation_of_submitter(submitter) == organisation_of_submitter(other_submitter)
+    return is_same_organisation and submitter != other_submitter and "power" in submitter
+
+
+def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
+    """Return, in words, when a run of another round may be submitted again, and whether each condition is met."""
+    passes = "passes" if report.passes_official else "does not pass"
+    return (
+        f"a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
+        f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
+    )
+
+
+def _likeness(folder: Folder, other: Folder) -> str:
+    """Compare the system descriptions of two submissions: `identical`, `not identical`, or `missing` if one is."""
+    if not folder.description or not other.description:
+        return "missing"
+    return "identical" if folder.description == other.description else "not identical"
+
+
+def organisation_of_submitter(submitter: str) -> str:
+    """Return the organisation in the name of a submitter's folder: `Dell` of `Dell-power`."""
+    return submitter.partition("-")[0]

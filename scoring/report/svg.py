@@ -1,0 +1,59 @@
+"""matplotlib's SVG as a part of the page: its colours are the page's variables, and screen readers read its text."""
+
+import html
+import re
+
+from runlog.text import visible
+from scoring.report.blocks import Figure
+
+# Colours that stand for the page's variables (page.css); no two are equal, none is used otherwise.
+INK = "#010101"
+MUTED = "#010102"
+GRID = "#010103"
+SURFACE = "#010104"
+SERIES_COLORS = ("#010201", "#010202", "#010203", "#010204", "#010205", "#010206", "#010207", "#010208")
+VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    SURFACE: "surface",
+    **{color: f"series-{number}" for number, color in enumerate(SERIES_COLORS, 1)},
+}
+
+_METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
+_START_OF_ID_OR_REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
+_FONT = re.compile(r"font: (?P<size>[\d.]+px) [^;\"]*")
+_UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^>]*>', re.DOTALL)
+
+
+def for_page(svg: str, figure: Figure) -> str:
+    """Adapt matplotlib's SVG to the page, in these steps:
+
+    1. Remove the metadata.
+    2. Let ids, and references to them, begin with the figure's name, because two plots of a page must not share an id:
+       `url(#clip)` -> `url(#loss-clip)`
+    3. Make colours variables of the page: `#010101` -> `var(--ink)`
+    4. Keep only the size of fonts: `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
+    5. Replace all text up to the end of the tag `<svg ...>`, with its XML declaration, by a tag with a title and a
+       description for screen readers.
+    """
+    text = _METADATA.sub("", svg)
+    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<0>{figure.name}-", text)  # \g<0> is the start itself
+    for color, variable in VARIABLES.items():
+        text = text.replace(color, f"var(--{variable})")
+    text = _FONT.sub(r"font-size: \g<size>", text)
+    svg_tag = _UP_TO_END_OF_SVG_TAG.match(text)
+    assert svg_tag is not None, "matplotlib's SVG has a viewBox"
+    after_svg_tag = text[svg_tag.end() :]
+    return _svg_head(svg_tag["view_box"], figure) + after_svg_tag
+
+
+def _svg_head(view_box: str, figure: Figure) -> str:
+    """Return the opening tag of a figure's SVG, with the title and the description that screen readers read."""
+    words = html.escape(visible(figure.words or figure.caption, 10_000))
+    return (
+        f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view_box} role="img" '
+        f'aria-labelledby="{figure.name}-title {figure.name}-description">'
+        f'<title id="{figure.name}-title">{html.escape(visible(figure.title))}</title>'
+        f'<desc id="{figure.name}-description">{words}</desc>'
+    )

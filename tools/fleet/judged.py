@@ -1,0 +1,102 @@
+"""The verdicts on a whole fleet: the status of each node, which nodes to run on, and whether to doubt it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runlog.digits import percent
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, worst
+from tools.fleet import arithmetic
+from tools.fleet.verdicts import NODE_METRICS, STEP, Record, judge_links, judge_nodes
+
+BAD = (WARNING, FATAL)  # statuses of a node or a link that is slow or fails
+MOST_STEP_DIFFERENCE = 0.05  # of the slowest node's step over the fastest one's, if no node is slow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A record with the verdicts on it."""
+
+    record: Record
+    statuses: dict[str, str]  # of each node
+    node_verdicts: list[Verdict]
+    link_verdicts: list[Verdict]
+
+    @property
+    def bad_verdicts(self) -> list[Verdict]:
+        """The verdicts that a node or a link is slow or fails."""
+        return [verdict for verdict in (*self.node_verdicts, *self.link_verdicts) if verdict.status in BAD]
+
+    @property
+    def good_hosts(self) -> list[str]:
+        """Nodes to run on: all that are not known to be slow or to fail."""
+        return [host for host, status in self.statuses.items() if status not in BAD]
+
+    @property
+    def left_out_hosts(self) -> list[str]:
+        """Nodes that are known to be slow or to fail."""
+        return [host for host, status in self.statuses.items() if status in BAD]
+
+    @property
+    def doubts(self) -> list[str]:
+        """One text if the times of training steps differ much although no node is called slow; else an empty list.
+
+        For example, if half of the fleet is slower, there is no majority to tell which half is the slow one.
+        """
+        doubt = _doubt_on_steps([verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]])
+        return [] if doubt is None else [doubt]
+
+
+def _doubt_on_steps(verdicts: Sequence[Verdict]) -> str | None:
+    """Return the doubt that nodes may be slow although none is called slow; `verdicts` are those by training steps.
+
+    None in these cases:
+
+    - A node is called slow.
+    - No node's steps were compared.
+    - The slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's.
+    """
+    if any(verdict.status == WARNING for verdict in verdicts):
+        return None
+    compared = [verdict for verdict in verdicts if "slower" in verdict.figures]  # 0.05: 5 % above the fleet's median
+    if not compared:
+        return None
+    from_fast_to_slow = sorted(compared, key=lambda verdict: float(verdict.figures["slower"]))
+    fastest = from_fast_to_slow[0]
+    slowest = from_fast_to_slow[-1]
+    difference = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
+    if difference <= MOST_STEP_DIFFERENCE:
+        return None
+    return (
+        f"a step of {slowest.where} takes {percent(difference)} longer than one of {fastest.where}, and nobody is told "
+        "from the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
+        "--baseline"
+    )
+
+
+def _counts_for_status(verdict: Verdict) -> bool:
+    """Return whether a verdict counts for the status of its node.
+
+    An unknown verdict does not count: what could not be measured says nothing against a node. The verdict that the
+    arithmetic is ok does not count either, because it does not say that the node is fast.
+    """
+    is_right_arithmetic = verdict.check == arithmetic.CHECK and verdict.status == OK
+    return verdict.status != UNKNOWN and not is_right_arithmetic
+
+
+def judge_record(record: Record) -> Judged:
+    """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
+
+    The status of a node is its worst verdict: by its own times, its network, its arithmetic, or the doctor
+    (tools/doctor). It is unknown if no verdict counts for it.
+    """
+    network = judge_links(record)
+    node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)
+    for host, node in zip(record["hosts"], record["nodes"], strict=True):
+        for failure in node["failed"]:
+            node_verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
+
+    statuses = {}
+    for host in record["hosts"]:
+        counting = [verdict for verdict in node_verdicts if verdict.where == host and _counts_for_status(verdict)]
+        statuses[host] = worst(counting) if counting else UNKNOWN
+    return Judged(record=record, statuses=statuses, node_verdicts=node_verdicts, link_verdicts=network.on_links)
