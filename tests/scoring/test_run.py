@@ -345,6 +345,8 @@ def test_mixed_software_math_modes_and_precisions(published_logs: Path) -> None:
     for other, found_text in ((a, "amp_o1, fp32"), (dataclasses.replace(a, precision=None), "amp_o1, not said")):
         [mixed] = warnings.warn_of_mixed_settings([other, half])
         assert (mixed.check, mixed.found) == ("mixed_precision", f"precision differs: {found_text}")
+    named, unnamed = (dataclasses.replace(a, precision=precision) for precision in ("FP32", None))
+    assert not list(warnings.warn_of_mixed_settings([named, unnamed]))  # the other may have run in FP32, too
     _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
 

@@ -19,7 +19,7 @@ import numpy as np
 from program.arrays import Array
 from runlog.digits import percent
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
-from scoring.figure import spread
+from scoring.figure import medians
 from scoring.figure.calibration import smallest_difference
 from tools.fleet.outliers import LEAST_NODES, centre_of, error_of_centre, find_slow
 
@@ -221,7 +221,7 @@ def _interval_of_centre(log_ratios: Sequence[float], centre: float, *, nodes: in
     Both ends of the interval of the node's own values are moved away from `centre`, because the usual centre has an
     error, too.
     """
-    interval = spread.median_interval(log_ratios)
+    interval = medians.median_interval(log_ratios)
     if interval is None:
         return None
     low, high = interval
