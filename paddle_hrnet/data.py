@@ -271,6 +271,18 @@ def _decompressed(pair: Pair, rows: int) -> Array:
     return np.frombuffer(pictures.inflated(pair.image, rows), dtype=np.uint8)
 
 
+def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
+    """Return the image of each pair as far down as its drawn window reaches, as PNGs that are not compressed.
+
+    One more row is kept, if there is one, because the resizing interpolates with it.
+    """
+    images = []
+    for pair, (window_bottom, _) in zip(pairs, drawn.window_ends, strict=True):
+        needed_rows = int(np.ceil(window_bottom)) + 1
+        images.append(_decompressed(pair, min(needed_rows, pair.size.height)))
+    return images
+
+
 class Loader(loader.Loader):
     """Batches of `plan`: image [N, 3, H, W], label [N, H, W] uint8, valid [N].
 
@@ -307,10 +319,7 @@ class Loader(loader.Loader):
         else:
             sizes = np.array([pair.size for pair in pairs])
             drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
-            images = []
-            for pair, (window_bottom, _) in zip(pairs, drawn.window_ends, strict=True):
-                last_needed_row = int(np.ceil(window_bottom)) + 1  # one more row to interpolate with
-                images.append(_decompressed(pair, min(pair.size.height, last_needed_row)))
+            images = _decompressed_to_windows(pairs, drawn)
             further_inputs = drawn
         if self._renumbered:
             further_inputs = (self._row_starts(ids, valid), *further_inputs)

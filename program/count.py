@@ -309,15 +309,10 @@ class Work:
         return sum(self._sizes[name] for name in ops.added_to(self._op))
 
 
-def _gradients_by_buffer(block: Block) -> dict[str, list[str]]:
-    """Map each buffer that several gradients share, for their all-reduce, to the gradients that lie in it."""
-    return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
-
-
 def _all_sizes(block: Block) -> dict[str, int]:
     """Map each variable that has a shape to its bytes, and each all-reduced buffer to those of its gradients."""
     sizes = {name: ops.size_bytes(variable) for name, variable in block.vars.items() if variable.shape}
-    for buffer, gradients in _gradients_by_buffer(block).items():
+    for buffer, gradients in ops.gradients_by_buffer(block).items():
         sizes[buffer] = sum(sizes[name] for name in gradients)
     return sizes
 
@@ -344,7 +339,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
     - `on_computing_stream`: whether it runs on the stream that computes, so that nothing overlaps with it.
     """
     block = main.global_block()
-    gradients_by_buffer = _gradients_by_buffer(block)
+    gradients_by_buffer = ops.gradients_by_buffer(block)
     sizes = _all_sizes(block)
     backward_kernels = [work for work in works(main) if _is_backward_kernel(work)]
     backward_bytes = _moved_bytes(backward_kernels)

@@ -155,6 +155,11 @@ def added_to(op: Operator) -> list[str]:
     return []
 
 
+def gradients_by_buffer(block: Block) -> dict[str, list[str]]:
+    """Map each buffer that several gradients share, for their all-reduce, to the gradients that lie in it."""
+    return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
+
+
 def loss_gradient_index(block: Block) -> int:
     """Return the index of the operator that starts the backward pass, which sets the gradient of the loss."""
     for index, op in enumerate(block.ops):

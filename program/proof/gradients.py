@@ -7,9 +7,10 @@ Every operator of the backward pass is linear in the gradient that it receives, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from paddle import static
-from paddle.base.framework import Operator
+from paddle.base.framework import Block, Operator
 
 from program import ops
 from program.ops import Refused, is_close, prove
@@ -79,28 +80,23 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
     Raises Refused if an operator cannot be part of data-parallel training, if a parameter is updated twice, or if an
     accumulator (gradient accumulation) still holds a gradient after the update.
     """
-    at_optimizer: Histories = {}  # by parameter
-    accumulated: Histories = {}  # by accumulator: only accumulators carry a gradient from one program to the next
+    read: list[_Read] = []
+    accumulated: Histories = {}
     for program in dict.fromkeys(update):  # each program once
+        block = program.global_block()
         follower = _Follower(
             ranks=ranks,
             scale=scale,
             runs=list(update).count(program),
             dynamic_scales=_dynamic_scales(update[-1]),
-            gradients_by_buffer=_gradients_by_buffer(program),
+            gradients_by_buffer=ops.gradients_by_buffer(block),
         )
-        histories = accumulated
-        for op in program.global_block().ops:
-            if op.type in ops.ALL_UPDATES:
-                for parameter, history in _read_by_update(op, histories).items():
-                    prove(parameter not in at_optimizer, f"{parameter} is updated twice")
-                    at_optimizer[parameter] = history
-            else:
-                histories = follower.after(op, histories)
-        accumulated = {name: history for name, history in histories.items() if name.endswith(ops.MERGED)}
+        followed = follower.through(block, accumulated)
+        accumulated = followed.accumulated
+        read += followed.read_by_optimizer
     if accumulated:
         raise Refused(f"{min(accumulated)} is not cleared after the update")
-    return at_optimizer
+    return _by_parameter(read)
 
 
 def _dynamic_scales(main: static.Program) -> set[str]:
@@ -112,24 +108,40 @@ def _dynamic_scales(main: static.Program) -> set[str]:
     return scales
 
 
-def _gradients_by_buffer(program: static.Program) -> dict[str, list[str]]:
-    """Map each buffer of a program that several gradients share, for their all-reduce, to these gradients."""
-    coalescing = [op for op in program.global_block().ops if op.type == "coalesce_tensor"]
-    return {op.output("FusedOutput")[0]: op.output("Output") for op in coalescing}
+class _Read(NamedTuple):
+    """A gradient as the optimizer reads it to update a parameter."""
+
+    parameter: str
+    history: GradientHistory
 
 
-def _read_by_update(op: Operator, histories: Histories) -> Histories:
-    """Return, by parameter, the history of the gradient that an update operator applies.
+class _Followed(NamedTuple):
+    """The gradients at the end of a program."""
 
-    The operator's own factor on gradients, `rescale_grad`, is in it. Raises Refused if no gradient of the loss reaches
-    a parameter's gradient.
+    read_by_optimizer: list[_Read]
+    accumulated: Histories  # by accumulator: only these carry gradients from one program to the next
+
+
+def _by_parameter(read: list[_Read]) -> Histories:
+    """Map each parameter to the history of the gradient that updates it. Raises Refused if it is updated twice."""
+    histories: Histories = {}
+    for parameter, history in read:
+        prove(parameter not in histories, f"{parameter} is updated twice")
+        histories[parameter] = history
+    return histories
+
+
+def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
+    """Return the gradients that an update operator reads, each multiplied by the operator's factor `rescale_grad`.
+
+    Raises Refused if no gradient of the loss reaches one of them.
     """
     own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
-    read: Histories = {}
+    read = []
     for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
         prove(gradient in histories, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
         history = histories[gradient]
-        read[parameter] = replace(history, factor=history.factor * own_factor)
+        read.append(_Read(parameter, replace(history, factor=history.factor * own_factor)))
     return read
 
 
@@ -137,7 +149,7 @@ def _read_by_update(op: Operator, histories: Histories) -> Histories:
 class _Follower:
     """Follows the gradients through one program of an update, operator by operator.
 
-    Its methods read the histories before an operator and return histories after it. They change nothing.
+    Its methods get the histories before an operator and return histories after it. They change nothing.
     """
 
     ranks: int
@@ -145,6 +157,22 @@ class _Follower:
     runs: int  # how many times an update runs the program
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
     gradients_by_buffer: dict[str, list[str]]  # buffer: the gradients that lie in it
+
+    def through(self, block: Block, accumulated: Histories) -> _Followed:
+        """Follow the gradients from the start of a program to its end.
+
+        `accumulated` has the gradients that earlier programs of the update left in accumulators. Raises Refused if an
+        operator cannot be part of data-parallel training.
+        """
+        histories = accumulated
+        read: list[_Read] = []
+        for op in block.ops:
+            if op.type in ops.ALL_UPDATES:
+                read += _read_by_update(op, histories)
+            else:
+                histories = self.after(op, histories)
+        still_accumulated = {name: history for name, history in histories.items() if name.endswith(ops.MERGED)}
+        return _Followed(read_by_optimizer=read, accumulated=still_accumulated)
 
     def after(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of all gradients after one operator; `histories` are those before it.
