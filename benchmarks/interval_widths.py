@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.published_runs import PublishedRun
-from scoring.figure import spread
+from scoring.figure import series, spread
 from scoring.figure.calibration import EPOCHS, ROWS, Width, width_for
 
 TARGET = 0.96  # widths hold a little less often on systems that they were not fitted on
@@ -98,7 +98,7 @@ class _Halves:
     def of(self, count: int) -> float | None:
         """Half the width of the first `count` windows, on the scale of logarithms; None of too uneven ones."""
         if count not in self.known:
-            interval = spread.series_interval(self.run.times(0, count).tolist())
+            interval = series.series_interval(self.run.times(0, count).tolist())
             self.known[count] = None if interval is None else spread.half_share(interval)
         return self.known[count]
 

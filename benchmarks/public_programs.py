@@ -120,7 +120,7 @@ def baidu() -> None:
     with static.amp.fp16_guard():
         out = logits(image, "NHWC")
     main = image.block.program
-    resnet_unit.fuse(main, static.default_startup_program())
+    resnet_unit.initialize(static.default_startup_program(), resnet_unit.fuse(main))
     smooth = functional.label_smooth(functional.one_hot(paddle.squeeze(label, 1), CLASSES), epsilon=0.1)
     loss = paddle.sum(-(smooth * functional.log_softmax(out)))
     optimizer = paddle.incubate.optimizer.LarsMomentumOptimizer(

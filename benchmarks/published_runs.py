@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from scoring.figure import protocols  # noqa: E402
 from scoring.figure.calibration import kind_of  # noqa: E402
-from scoring.figure.rates import work_of  # noqa: E402
+from scoring.figure.rates import work_over_time  # noqa: E402
 from scoring.figure.run import RunFigure, run_figure  # noqa: E402
 from scoring.importers import read_record  # noqa: E402
 from scoring.record import InputError, Record  # noqa: E402
@@ -107,7 +107,7 @@ def published_run(name: str, log: Path) -> PublishedRun | None:
         return None
     record, figure = read
     place = _place_of(name)
-    work = work_of(record, figure.chosen, "images_over_time")
+    work = work_over_time(record, figure.chosen)
     return PublishedRun(
         source=place.source,
         machine=place.machine,

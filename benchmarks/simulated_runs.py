@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.cells import Cell
 from runlog import stats
-from scoring.figure import history, spread
+from scoring.figure import history, medians, series, spread
 
 RATE = 100.0  # the true rate of every system
 BETWEEN = 0.01  # standard deviation of the runs, as a share of the rate
@@ -79,7 +79,7 @@ def _interval_of_mean(runs: Sequence[float]) -> Interval:
 
 def _interval_of_olympic_mean(runs: Sequence[float]) -> Interval:
     """Return the interval of an olympic mean; None of too few runs."""
-    found = spread.mean_of(runs, dropped=1)
+    found = spread.olympic_mean_of(runs, dropped=1)
     return found.interval_95 if found else None
 
 
@@ -102,7 +102,7 @@ MEAN = "mean"
 MEDIAN = "median"
 MEANS = {
     MEAN: Mean(_interval_of_mean, _means),
-    MEDIAN: Mean(spread.median_interval, _median_of_all),
+    MEDIAN: Mean(medians.median_interval, _median_of_all),
     "olympic mean": Mean(_interval_of_olympic_mean, _olympic_means, dropped=1),
 }
 
@@ -140,7 +140,7 @@ def _one_run(draw: np.random.Generator, repeats: int, shape: str, correlation: f
     return Cell(
         row=f"within a run, {shape}, correlation {correlation:g}",
         column=f"{count} windows",
-        share=_held(map(spread.series_interval, windows.tolist()), RATE),
+        share=_held(map(series.series_interval, windows.tolist()), RATE),
         least=LEAST_HELD,
         most=MOST_HELD,
         of=repeats,
@@ -227,11 +227,11 @@ def different(name: str, base: Sequence[float], other: Sequence[float]) -> bool:
     """Say whether `compare` would call two systems different."""
     interval = None
     if name == MEDIAN:
-        interval = spread.median_ratio_interval(base, other)
+        interval = medians.median_ratio_interval(base, other)
     else:
         dropped = MEANS[name].dropped
-        mean_base = spread.mean_of(base, dropped=dropped)
-        mean_other = spread.mean_of(other, dropped=dropped)
+        mean_base = spread.olympic_mean_of(base, dropped=dropped)
+        mean_other = spread.olympic_mean_of(other, dropped=dropped)
         if mean_base and mean_other:
             interval = spread.ratio_interval(mean_base, mean_other)
     return interval is not None and not interval[0] <= 1 <= interval[1]
@@ -273,5 +273,5 @@ def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
 
 def _called_lower(past: Sequence[float], new: Sequence[float]) -> bool:
     """Say whether `history check` would call new runs lower."""
-    bounds = history.ratio_interval(past, new)
+    bounds = history.interval_of_new_to_past(past, new)
     return bounds is not None and bounds[1] < 1

@@ -20,7 +20,7 @@ HEAD = """\
 #
 # Half a width is factor * scale ** power as a share of the figure, and `least_share` at least. The scale of
 # `run` is the relative standard deviation of the windows' times, that of `repeat` half the width of the
-# interval of the windows alone (scoring/figure/spread.py). A row holds from `windows` on, to the next row.
+# interval of the windows alone (scoring/figure/series.py). A row holds from `windows` on, to the next row.
 """
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance import COMMANDS, forms, rules
+from compliance.check import Report
 from compliance.submission.runs import check_logs, logs_named_by
 from runlog import named_files
 from runlog.completion import complete
@@ -104,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> int:
     """Run the command `check`: check logs and print the reports, or explain a rule. Return the exit status.
 
-    It is 0 if all logs pass, else 1. With --junit the reports are also written to a file. Raises ValueError for options
-    that do not go together, before any log is read.
+    It is 0 if all logs pass, else 1. With --junit the reports are also written to a file. Raises ValueError, before any
+    log is read, for options that do not go together, and if the file for --junit exists and was not written by --junit.
     """
     if options.explain:
         if options.logs:
@@ -116,28 +117,32 @@ def _check(options: argparse.Namespace) -> int:
         raise ValueError("no log given; name one, or --explain RULE")
     if options.json and options.format == "github":
         raise ValueError("--json and --format github: one form only")
-    form = "json" if options.json else options.format
     if options.junit:
-        start_of_junit = forms.as_junit([]).removesuffix("</testsuites>\n")
-        forms.check_replaceable(options.junit, start_of_junit)
+        forms.check_replaceable(options.junit, forms.START_OF_JUNIT)
+    form = "json" if options.json else options.format
+    reports = _reports_on(options, hashed=form == "json")
+    print_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
+    print(print_form(reports), end="")
+    if options.junit:
+        options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
+    return 0 if all(report.passed for report in reports) else 1
+
+
+def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
+    """Check the logs that the options name, and return a report for each; `hashed`: with the SHA-256 of each log."""
     official_checker = None
     if options.official:
         official_checker = importlib.import_module("compliance.official.tools").check_log
-    reports = check_logs(
+    return check_logs(
         logs_named_by(options.logs),
         rules.load(options.ruleset),
         benchmark=options.benchmark,
         system=options.system,
         official=official_checker,
         receipt=options.receipt,
-        hashed=form == "json",
+        hashed=hashed,
         by=options.verdict,
     )
-    print_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
-    print(print_form(reports), end="")
-    if options.junit:
-        options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
-    return 0 if all(report.passed for report in reports) else 1
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ rest counted, of each key the first event.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from compliance.logged_run import COUNT, NOTHING, NUMBER, TEXT, LoggedRun, has_type
+from compliance.logged_run import NOTHING, LoggedRun, is_count, is_name, is_number
 from compliance.official.checker import Judge
 from compliance.official.damaged_lines import official_findings
 from compliance.official.rule_files import VERSION, keys
@@ -29,6 +29,7 @@ _DAMAGED = "line-damaged"
 _FORM = "log-form"
 _READABLE_PROBLEMS = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
 _OFFICIALLY_REFUSED_PROBLEMS = frozenset({"json", "fields", "trailing-text"})
+_SECTIONS_WITH_DEVICES = (schema.HARDWARE.name, schema.ENVIRONMENT.name)
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
 # Keys that a score or a rate is computed from; other names and numbers are labels.
 _KEYS_OF_FIGURES = frozenset(
@@ -37,15 +38,27 @@ _KEYS_OF_FIGURES = frozenset(
 )
 
 
-def _value_type(event: schema.Point[Any] | schema.Mark) -> str | None:
-    """Return the type that an event's value must have: TEXT, NUMBER or COUNT. None if it may be anything."""
+class _ValueType(NamedTuple):
+    """A type that the value of an event must have: its name in messages, and the test whether a value has it."""
+
+    words: str
+    has_value: Callable[[Any], bool]
+
+
+_NAME = _ValueType("a name", is_name)
+_NUMBER = _ValueType("a number", is_number)
+_COUNT = _ValueType("a whole number above 0", is_count)
+
+
+def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
+    """Return the type that an event's value must have. None if it may be anything."""
     if not isinstance(event, schema.Point) or event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
     if event.value is str:
-        return TEXT
+        return _NAME
     if event.value is float:
-        return NUMBER
-    return COUNT if event.least == 1 else None
+        return _NUMBER
+    return _COUNT if event.least == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,21 +140,19 @@ class Checker:
         self.parsers_may_differ = False  # whether the official parser may read a line differently from our reader
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take the events, damaged lines and header sections of the log in their order.
+        """Take the events, header sections and damaged lines of the log in their order.
 
-        Once too many lines are damaged, reading stops at the first entry that is not an event. Events skip this test,
-        for speed: nearly all entries of a log are events.
+        Stop at the line with which too many are damaged: the log is then judged by its damage alone.
         """
         for entry in entries:
             if type(entry) is Event:
                 self._take_event(entry)
-                continue
-            if self._has_too_many_refused_lines:
-                return
-            if type(entry) is Problem:
-                self._take_problem(entry)
             elif type(entry) is Header:
                 self._take_header(entry)
+            elif type(entry) is Problem:
+                self._take_problem(entry)
+                if self._has_too_many_refused_lines:
+                    return
 
     @property
     def _has_too_many_refused_lines(self) -> bool:
@@ -161,91 +172,105 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Keep a section of the header. Report a second section of the same name, and a null GPU.
+        """Keep a section of the header, unless the log has had SECTIONS_KEPT sections. Such a one is ignored.
 
-        Sections beyond the first SECTIONS_KEPT are ignored.
+        - A second section of the same name is not kept. In a log of this project it is a fault.
+        - A section that names a null GPU is a breach, in any log.
         """
         section, value, line = header
-        if len(self._run.headers) >= SECTIONS_KEPT:
+        sections = self._run.headers
+        if len(sections) >= SECTIONS_KEPT:
             return
-        if section in self._run.headers:
+        if section in sections:
             self._order.measured.keep_fault(line, f"a second header section {printable(section)}")
         else:
-            self._run.headers[section] = value
-        if section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(value)):
+            sections[section] = value
+        if section in _SECTIONS_WITH_DEVICES and _NULL_GPU.search(str(value)):
             self._collector.add_breach("run-mode", line, f"{section} names a null GPU, which computes nothing")
 
     def _take_event(self, event: Event) -> None:
-        """Pass an event on to the checks.
+        """Pass an event on to the checks, and note whether the clock of the log counts milliseconds.
 
-        - An event with an unknown key goes only to the official judge, the tool reader and the check of the order. It
-          is not kept among the facts of the run, and its type is not checked.
-        - If its time is not a whole second, the clock of the run counts milliseconds (`tick_ms`).
-        - If a rank other than 0 logged it, report a breach. Each rank may log the start of its initialisation and the
-          clearing of its cache.
+        An event of an unknown key is not kept among the facts of the run, and its type is not checked.
         """
         self._has_no_events = False
-        if event.time_ms % 1000:  # then the log's clock counts milliseconds, not only seconds
-            self._run.tick_ms = 1
-        rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
-        if rank and event.key not in KEYS_OF_EVERY_RANK:
-            self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
+        is_whole_second = event.time_ms % 1000 == 0
+        if not is_whole_second:
+            self._run.tick_ms = 1  # the log's clock counts milliseconds, not only seconds
+        self._check_rank(event)
         if event.key in self._known_keys:
             self._run.take(event)
             self._check_types(event)
-        self._judge.take(event)
-        self._tool_reader.take(event)
-        self._order.take(event)
+        self._judge.take(event)  # by the official rules
+        self._tool_reader.take(event)  # the time and the convergence, as the official tools read them
+        self._order.take(event)  # after `self._run`, which it looks at
+
+    def _check_rank(self, event: Event) -> None:
+        """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
+        rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
+        if rank and event.key not in KEYS_OF_EVERY_RANK:
+            self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
 
     def _check_types(self, event: Event) -> None:
-        """Report an event whose value or event type is not the one that the schema has for its key.
+        """Report an event whose value, or whose event type, is not of the type that the schema has for its key.
 
-        - A wrong value is a breach of `value-type` if a score or a rate is computed from it.
-        - Any other wrong value is a breach of form, which only warns.
-        - A wrong event type, such as INTERVAL_START in place of POINT_IN_TIME, is a breach of form, too.
-
-        An event of a key outside the schema may have any value. Its event type must be POINT_IN_TIME.
+        A wrong event type, such as INTERVAL_START in place of POINT_IN_TIME, is a breach of `log-form`, which only
+        warns. An event of a key outside the schema may have any value. Its event type must be POINT_IN_TIME.
         """
-        key = event.key
-        line = event.line
-        schema_event = schema.EVENTS.get(key)
-        wanted_value_type = None if schema_event is None else _value_type(schema_event)
-        if wanted_value_type is not None and not has_type(event.value, wanted_value_type):
-            rule = "value-type" if key in _KEYS_OF_FIGURES else _FORM
-            actual = f"{key} is {visible(as_json(event.value), 160)}"
-            self._collector.add_breach(rule, line, actual, f"{key} is {wanted_value_type}")
+        schema_event = schema.EVENTS.get(event.key)
+        if schema_event is not None:
+            self._check_value_type(event, _value_type(schema_event))
         wanted_event_type = "POINT_IN_TIME" if schema_event is None else schema_event.event_type
         if event.event_type not in ("", wanted_event_type):  # empty: no known type, which the reader has reported
-            actual = f"{key} is of type {event.event_type}"
-            self._collector.add_breach(_FORM, line, actual, f"{key} is of type {wanted_event_type}")
+            actual = f"{event.key} is of type {event.event_type}"
+            self._collector.add_breach(_FORM, event.line, actual, f"{event.key} is of type {wanted_event_type}")
+
+    def _check_value_type(self, event: Event, wanted: _ValueType | None) -> None:
+        """Report an event whose value is not of the `wanted` type; None allows any value.
+
+        It is a breach of `value-type` if a score or a rate is computed from values of this key. Otherwise it is a
+        breach of `log-form`, which only warns.
+        """
+        if wanted is None or wanted.has_value(event.value):
+            return
+        rule = "value-type" if event.key in _KEYS_OF_FIGURES else _FORM
+        actual = f"{event.key} is {visible(as_json(event.value), 160)}"
+        self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
         `benchmark_asked` is the benchmark that the log must be of; None allows any. Three faults make all other
-        findings meaningless, so each is returned without them:
+        findings meaningless, so they are returned alone:
 
-        - The log has no events.
+        - The log has no events. No facts are returned, either.
         - The official rules do not know the log's benchmark.
         - Too many lines are damaged, so that reading was given up. The damaged lines are the findings.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
-        run = self._run
-        self._judge.finish()  # adds the breaches of the official rules
-        run.as_tools_read = self._tool_reader.result()  # the time and the convergence, as the official tools read them
-        # Put the keys into the order of the rules, so that messages list them in the same order for each log.
-        run.first_events = {key: run.first_events[key] for key in self._known_keys if key in run.first_events}
-        policy = Policy(ruleset=self._ruleset, run=run, order=self._order, collector=self._collector)
-        policy.check(benchmark_asked)  # adds the breaches of the rules about the run as a whole
-
+        self._complete_facts()
+        self._judge_whole_log(benchmark_asked)
         unknown_benchmark = self._finding_of_unknown_benchmark()
         if unknown_benchmark is not None:
-            return (unknown_benchmark,), run
+            return (unknown_benchmark,), self._run
         findings = self._collector.sorted_findings()
         if self._has_too_many_refused_lines:  # events that other findings call missing may be in the part not read
             findings = tuple(finding for finding in findings if finding.rule == _DAMAGED)
-        return findings, run
+        return findings, self._run
+
+    def _complete_facts(self) -> None:
+        """Add to the run's facts what is known only after the last entry."""
+        run = self._run
+        run.as_tools_read = self._tool_reader.result()
+        # Put the keys into the order of the rules, so that messages list them in the same order for each log.
+        run.first_events = {key: run.first_events[key] for key in self._known_keys if key in run.first_events}
+
+    def _judge_whole_log(self, benchmark_asked: str | None) -> None:
+        """Collect the findings about the log as a whole: by the official rules, then by the strict ones."""
+        self._judge.finish()
+        policy = Policy(ruleset=self._ruleset, run=self._run, order=self._order, collector=self._collector)
+        policy.check(benchmark_asked)
 
     def _finding_of_unknown_benchmark(self) -> Finding | None:
         """Return the finding that the official rules do not know the log's benchmark; None if they know it.
@@ -279,48 +304,52 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     `benchmark` is the benchmark that the log must be of; None allows any. A link to a file in another folder is
     reported as the first finding.
 
-    Our reader and mlperf-logging's parser read some damaged lines differently. The official verdict on such a log comes
-    from a second reading, in the way of mlperf-logging's parser. If such a log is of another project and of a
-    benchmark that we do not have, errors that only our reader finds are excused: dropped, or turned into warnings.
+    A log with damaged lines that mlperf-logging's parser may read differently is read a second time, as that parser
+    reads it, for the official verdict: see `official_findings`. In a log of another project and another benchmark than
+    ours, what only our reader refuses is then excused.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
     findings, run = checker.finish(benchmark)
-
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
-    if checker.parsers_may_differ and has_damaged_lines:  # such as a line with text after its event
+    if has_damaged_lines and checker.parsers_may_differ:
         findings = official_findings(path, findings, ruleset)
-        is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-        is_foreign_log = not run.is_project_log and not is_benchmark_of_ours
-        if is_foreign_log:  # it need only be readable for mlperf-logging's parser
-            findings = _excuse_errors_of_our_reader(findings)
-
-    is_link_elsewhere = path.is_symlink() and path.resolve().parent != path.parent.resolve()
-    if is_link_elsewhere:
+        if not _is_of_ours(run, ruleset):
+            findings = _excuse_errors_on_damaged_log(findings)
+    if _is_link_to_another_folder(path):
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)
     return Report(path=path, findings=findings, run=run)
 
 
-def _excuse_errors_of_our_reader(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Excuse the errors in a log with damaged lines that come only from our reader, which is stricter.
+def _is_of_ours(run: LoggedRun, ruleset: Ruleset) -> bool:
+    """Return whether a log is one of this project, or of a benchmark that this project has in the ruleset."""
+    return run.is_project_log or run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
 
-    Of the errors that the official checker does not report (`official` is False),
 
-    - a damaged line becomes a warning, because the official parser can read it, and
-    - a breach of the rule of a key is dropped: it was found only because our reader skipped a damaged line.
+def _is_link_to_another_folder(path: Path) -> bool:
+    return path.is_symlink() and path.resolve().parent != path.parent.resolve()
 
-    All other findings are returned as they are.
+
+def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings on a log with damaged lines, without the errors that come from our reader's strictness.
+
+    Our reader skips a damaged line, which mlperf-logging's parser may read. An error that the official checker reports,
+    too, is kept (its `official` is true). Of the other errors,
+
+    - a damaged line becomes a warning, because the official parser can read it,
+    - one about a key, such as a missing event, is dropped: the event may be on a skipped line, and
+    - any other is kept.
     """
     kept = []
     for finding in findings:
-        is_error_of_ours_only = finding.severity == "error" and not finding.official
-        if is_error_of_ours_only and finding.rule == _DAMAGED:
-            kept.append(replace(finding, severity="warning"))  # the official parser can read the line
-        elif is_error_of_ours_only and finding.is_about_key:
-            continue  # found only because our reader skipped a damaged line
-        else:
+        is_ours_alone = finding.severity == "error" and not finding.official
+        if not is_ours_alone:
+            kept.append(finding)
+        elif finding.rule == _DAMAGED:
+            kept.append(replace(finding, severity="warning"))
+        elif not finding.is_about_key:
             kept.append(finding)
     return tuple(kept)

@@ -12,6 +12,7 @@ from compliance.official.rule_files import VERSION, files, keys, load
 from compliance.rules import Finding, Ruleset, StrictRule, verdict
 from runlog.digits import six_digits
 
+START_OF_JUNIT = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'  # of each JUnit file that is written
 _NOT_APPLIED = "not applied: "  # begins the note on a rule that was not applied
 
 
@@ -42,17 +43,13 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report: the result and both verdicts, the findings, then the notes without a line number.
+    """Return the lines of one report: its result and verdicts, its findings, its notes, and the other checker's answer.
 
-    Notes of the same text become one line, which names their rules. The answer of mlperf-logging's own checker comes
-    last, if it was run.
+    Notes without a line of the log follow the other findings. The answer is that of mlperf-logging's own checker, if it
+    was run.
     """
-    errors = sum(map(report.fails, report.findings))
-    plural = "" if errors == 1 else "s"
-    result = f"FAIL, {errors} error{plural} by the {report.deciding_rules} rules" if errors else "PASS"
-    both_verdicts = f"official {verdict(report.passes_official)}, strict {verdict(report.passes_strict)}"
-    lines = [f"{report.file}: {result}", f"  {both_verdicts}; {report.deciding_rules} counts"]
-    rules_by_note: dict[str, list[str]] = {}
+    rules_by_note: dict[str, list[str]] = {}  # notes of the same text become one line
+    lines = _lines_of_verdicts(report)
     for finding in report.findings:
         is_note_without_line = finding.severity == "info" and finding.line is None
         if is_note_without_line:
@@ -64,6 +61,15 @@ def _lines_of(report: Report) -> list[str]:
         lines.append(f"  mlperf-logging's checker: {report.mlperf_logging['verdict']}")
         lines += [f"      {message}" for message in report.mlperf_logging["messages"]]
     return lines
+
+
+def _lines_of_verdicts(report: Report) -> list[str]:
+    """Return the line of a report's result, by the rules that count, and the line of both verdicts."""
+    errors = sum(report.fails(finding) for finding in report.findings)
+    plural = "" if errors == 1 else "s"
+    result = f"FAIL, {errors} error{plural} by the {report.deciding_rules} rules" if errors else "PASS"
+    both_verdicts = f"official {verdict(report.passes_official)}, strict {verdict(report.passes_strict)}"
+    return [f"{report.file}: {result}", f"  {both_verdicts}; {report.deciding_rules} counts"]
 
 
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
@@ -129,10 +135,10 @@ def _escaped_for_github(text: str) -> str:
 
 def as_junit(reports: Iterable[Report]) -> str:
     """Return the reports as JUnit XML: a test suite for each log."""
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
+    lines = []
     for report in reports:
         lines += _junit_suite(report)
-    return "\n".join([*lines, "</testsuites>"]) + "\n"
+    return START_OF_JUNIT + "\n".join([*lines, "</testsuites>"]) + "\n"
 
 
 def _junit_suite(report: Report) -> list[str]:

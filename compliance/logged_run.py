@@ -11,9 +11,6 @@ from runlog.json_types import JsonObject
 from runlog.reader import Event, dataclass_of, settings_of
 
 EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
-TEXT = "a name"
-COUNT = "a whole number above 0"
-NUMBER = "a number"
 MOST_CLOCK_STEP_MS = 100  # by which a clock is corrected within a run, or threads write out of order
 _ALL_KEPT = (schema.INIT_START.key, schema.CACHE_CLEAR.key, schema.SEED.key)
 _EVENTS_OF_PROJECT = (  # only this project writes them
@@ -28,19 +25,14 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and -1e300 < value < 1e300
 
 
-def has_type(value: Any, wanted: str) -> bool:
-    """Return whether a value is of the type `wanted`.
+def is_count(value: Any) -> bool:
+    """Return whether a value is a whole number above 0, of 63 bits at most. 5.0 is one, too."""
+    return is_number(value) and value == int(value) and 0 < value < 2**63
 
-    - TEXT: a printable text that is not blank
-    - NUMBER: any number of usable size
-    - COUNT: a whole number above 0, of 63 bits at most; 5.0 is one, too
-    """
-    if wanted is TEXT:
-        return isinstance(value, str) and bool(value.strip()) and value.isprintable()
-    if not is_number(value):
-        return False
-    is_count = value == int(value) and 0 < value < 2**63
-    return wanted is NUMBER or is_count
+
+def is_name(value: Any) -> bool:
+    """Return whether a value is a printable text that is not blank."""
+    return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
 def own_metadata(metadata: Mapping[str, Any]) -> JsonObject:
@@ -104,7 +96,7 @@ class LoggedRun:
     def stated_count(self, event: schema.Point[Any]) -> Any:
         """Return the value of the first event of a key; 0 if it is not a whole number above 0."""
         value = self.first_event(event).value
-        return value if has_type(value, COUNT) else 0
+        return value if is_count(value) else 0
 
     @property
     def clock_tolerance_ms(self) -> float:

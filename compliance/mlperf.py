@@ -332,46 +332,56 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
     """Yield how the data set differs from the one of the benchmark.
 
-    - It is synthetic. This is a difference for any benchmark, and nothing else is then compared.
-    - Nothing is compared if this project does not know the benchmark's data set, or if MLPerf has no such benchmark.
-    - It has another number of training samples. Logs of other projects may round this number.
-    - It has another number of evaluation samples. This is compared only in logs of this project, because others may
-      count batches or padding.
-    - Its files have too few or too many bytes. This is compared only if both numbers are exactly the benchmark's.
+    - It is synthetic: only this is yielded.
+    - MLPerf has no such benchmark, or this project does not know the benchmark's data set: nothing is yielded.
+    - Otherwise: differences in the numbers of samples, and in the bytes of the files.
     """
     if facts.synthetic is True:
         yield "synthetic data"
         return
     row = _row_of_benchmark(facts)
-    if row is None or not is_mlperf_benchmark(facts.benchmark or ""):
+    if row is None or facts.benchmark is None or not is_mlperf_benchmark(facts.benchmark):
         return
     prefix = f"data set {facts.dataset}: " if facts.dataset else ""
-    is_exact = facts.has_exact_counts
-    wanted_train = row["train_samples"]
-    wanted_eval = row["eval_samples"]
-    if facts.train_samples is not None and not _can_be_count(facts.train_samples, wanted_train, exact=is_exact):
-        yield f"{prefix}{facts.train_samples} training samples, the benchmark's data set has {wanted_train}"
-    # Logs of other projects may count images, padded images or batches: 390 to 65,536 in published ResNet logs.
-    if is_exact and facts.eval_samples is not None and facts.eval_samples != wanted_eval:
-        yield f"{prefix}{facts.eval_samples} evaluation samples, the benchmark's data set has {wanted_eval}"
+    for difference in itertools.chain(_against_sample_counts(facts, row), _against_bytes(facts, row)):
+        yield f"{prefix}{difference}"
 
-    has_exactly_right_counts = facts.train_samples == wanted_train and facts.eval_samples == wanted_eval
-    published_sizes = row.get("published_sizes")  # the fields of PublishedSizes; None if they are not known
-    if has_exactly_right_counts and published_sizes is not None:
-        for difference in differences(facts.bytes_of_parts, PublishedSizes(**published_sizes)):
-            yield f"{prefix}{difference}"
+
+def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
+    """Yield how the stated numbers of samples differ from those in the benchmark's `row`.
+
+    Logs of other projects may round the number of training samples. They may count batches or padding as evaluation
+    samples (390 to 65,536 in published ResNet logs), so this number is compared in logs of this project alone.
+    """
+    train = facts.train_samples
+    wanted_train = row["train_samples"]
+    if train is not None and not _can_be_count(train, wanted_train, exact=facts.has_exact_counts):
+        yield f"{train} training samples, the benchmark's data set has {wanted_train}"
+    evaluated = facts.eval_samples
+    wanted_evaluated = row["eval_samples"]
+    if facts.has_exact_counts and evaluated is not None and evaluated != wanted_evaluated:
+        yield f"{evaluated} evaluation samples, the benchmark's data set has {wanted_evaluated}"
+
+
+def _against_bytes(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
+    """Yield how the bytes of the files differ from those of the published data set in the benchmark's `row`.
+
+    Nothing is compared if these bytes are not known, or if a number of samples is not exactly the benchmark's.
+    """
+    published_sizes = row.get("published_sizes")
+    has_right_counts = facts.train_samples == row["train_samples"] and facts.eval_samples == row["eval_samples"]
+    if published_sizes is not None and has_right_counts:
+        yield from differences(facts.bytes_of_parts, PublishedSizes(**published_sizes))
 
 
 def _can_be_count(count: int, wanted: int, *, exact: bool) -> bool:
     """Return whether a log's number of samples can be `wanted`, the number of the data set.
 
     It must be equal if `exact` is true, and within 1 % otherwise: other projects round to whole batches. (Of 1,015
-    published ResNet logs the least training samples are 1,277,952 of 1,281,167. Their number of evaluation samples is
-    no evidence: it counts images, padded images or batches, 390 to 65,536.)
+    published ResNet logs the least training samples are 1,277,952 of 1,281,167.)
     """
     if exact:
         return count == wanted
-    # Of 1,015 published ResNet logs the least training samples are 1,277,952 of 1,281,167.
     return abs(count - wanted) <= _MOST_ROUNDING_SHARE * wanted
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from runlog.json_types import JsonObject
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
 OURS = "ours"  # the benchmarks of a row that holds for this project's, whatever their number
 _WORKLOAD_BENCHMARKS = tuple(workload.benchmark for workload in workloads.WORKLOADS)
+# Fields of rows that are not simply a field of Benchmark or StrictRule.
+_FIELDS_OF_BENCHMARK_ROWS = ("rulesets", "no_reference_points", "published_sizes")
+_FIELDS_OF_STRICT_ROWS = ("class", "text", "since", "source", "severity")
 SEVERITIES = ("error", "warning", "info")
 FINDINGS_PER_RULE = 10
 
@@ -108,10 +111,8 @@ def load(version: str) -> Ruleset:
 
     The rules are read from compliance/rules:
 
-    - benchmarks.yaml and the workloads of this project give the benchmarks that this project has in this version.
-    - strict.yaml gives the strict rules. All are returned, and `in_force` says whether a rule is in force in this
-      version. If a rule is for the benchmarks "ours", it gets the names of this project's benchmarks instead: those of
-      its workloads, and those that it has in this version.
+    - benchmarks.yaml gives the benchmarks that this project has in this version; its own workloads give some more.
+    - strict.yaml gives the strict rules. All are returned: `in_force` says whether one is in force in this version.
     - written.yaml gives the checks from the written rules of MLPerf.
 
     Raises ValueError if the version is not known.
@@ -120,37 +121,56 @@ def load(version: str) -> Ruleset:
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
     texts = read_rules("texts.yaml")
     benchmarks = _benchmarks(version)
-    names_of_ours = tuple(dict.fromkeys([*_WORKLOAD_BENCHMARKS, *benchmarks]))  # each once, in this order
     strict = {}
-    for name, fields in read_rules("strict.yaml").items():
-        if fields.get("benchmarks") == OURS:
-            fields["benchmarks"] = names_of_ours
-        strict[name] = _strict_rule(name, fields, version, texts)
+    for name, row in read_rules("strict.yaml").items():
+        strict[name] = _strict_rule(name, _with_names_of_ours(row, benchmarks), version, texts)
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written_rules(texts))
+
+
+def _with_names_of_ours(row: JsonObject, benchmarks: Iterable[str]) -> JsonObject:
+    """Return a row of strict.yaml, with the names of this project's benchmarks in place of the word "ours".
+
+    These are the benchmarks of its workloads, and `benchmarks`, those that it has in the ruleset.
+    """
+    if row.get("benchmarks") != OURS:
+        return row
+    each_once = dict.fromkeys([*_WORKLOAD_BENCHMARKS, *benchmarks])
+    return {**row, "benchmarks": tuple(each_once)}
 
 
 def _benchmarks(version: str) -> dict[str, Benchmark]:
     """Return this project's benchmarks in a ruleset version, by name.
 
-    A benchmark is included if its row in benchmarks.yaml lists the version in `rulesets`. If the row lists the version
-    in `no_reference_points` as well, the benchmark has no reference points. WORKLOAD_RULESET also includes each
-    workload of this project that has no such row.
+    - A row of benchmarks.yaml gives a benchmark if its field `rulesets` lists the version.
+    - Each other workload of this project gives a benchmark, too, in WORKLOAD_RULESET, the one version that has rules
+      for such a workload.
     """
     benchmarks = {}
-    for name, fields in read_rules("benchmarks.yaml").items():
-        versions_of_benchmark = fields.pop("rulesets")
-        versions_without_points = fields.pop("no_reference_points", ())
-        if version not in versions_of_benchmark:
-            continue
-        if version in versions_without_points:
-            del fields["reference_points"]
-        if "published_sizes" in fields:
-            fields["published_sizes"] = PublishedSizes(**fields["published_sizes"])
-        benchmarks[name] = Benchmark(name=name, **fields)
-    for workload in workloads.WORKLOADS:
-        if version == WORKLOAD_RULESET and workload.benchmark not in benchmarks:
-            benchmarks[workload.benchmark] = _benchmark_of(workload)
+    for name, row in read_rules("benchmarks.yaml").items():
+        if version in row["rulesets"]:
+            benchmarks[name] = _benchmark_of_row(name, row, version)
+    if version == WORKLOAD_RULESET:
+        for workload in workloads.WORKLOADS:
+            benchmarks.setdefault(workload.benchmark, _benchmark_of(workload))
     return benchmarks
+
+
+def _benchmark_of_row(name: str, row: JsonObject, version: str) -> Benchmark:
+    """Return the benchmark of a row of benchmarks.yaml, as it is in a ruleset version.
+
+    It has no reference points if the row's field `no_reference_points` lists the version.
+    """
+    sizes = row.get("published_sizes")
+    published_sizes = None if sizes is None else PublishedSizes(**sizes)
+    benchmark = Benchmark(name=name, published_sizes=published_sizes, **_without(row, _FIELDS_OF_BENCHMARK_ROWS))
+    if version in row.get("no_reference_points", ()):
+        return replace(benchmark, reference_points=None)
+    return benchmark
+
+
+def _without(row: JsonObject, names: Collection[str]) -> JsonObject:
+    """Return a row of a rule file without the fields of these names."""
+    return {field_name: value for field_name, value in row.items() if field_name not in names}
 
 
 def _benchmark_of(workload: workloads.Workload) -> Benchmark:
@@ -174,30 +194,34 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
     return tuple(rules)
 
 
-def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule of a row of strict.yaml, from the row's `fields`, which are changed.
+def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
+    """Return the strict rule of a row of strict.yaml, for the logs that are checked by a ruleset `version`.
 
-    - A row of class `form` is a warning by default. It is in force in each ruleset.
-    - A row of class `rule` or `plausibility` is an error by default. Its `text` is the key of a rule document, and its
-      `since` the first ruleset in which it is in force. The title of the document and `since` are appended to `source`.
-
-    `version` is the ruleset that logs are checked by. `texts` has the titles of the rule documents by their keys.
+    - A rule of class `form` is a warning by default, and in force in each ruleset.
+    - A rule of class `rule` or `plausibility` is an error by default. It is in force from the ruleset `since` on. It
+      was read in the rule document `text`, whose title is appended to its source; `texts` has the titles.
     """
-    kind = fields.pop("class")
-    text = fields.pop("text", "")
-    since = fields.pop("since", "")
-    source = fields.pop("source")
-    severity = fields.pop("severity", "warning" if kind == "form" else "error")
+    kind = row["class"]
+    since = row.get("since", "")
+    source = row["source"]
     if kind == "form":
-        assert not text and not since, f"{name}: a rule of form has no text, and is always in force"
+        assert "text" not in row and not since, f"{name}: a rule of form has no text, and is always in force"
+        usual_severity = "warning"
+        is_in_force = True
     else:
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
-        assert text and since, f"{name}: it must name the text that it was read in, and the first ruleset in force"
-        source += f"; read in: {texts[text]}; in force from ruleset {since} on"
-    # Versions compare as texts, because each of their numbers has one digit. An empty `since` is below all of them.
-    is_in_force = version >= since
+        assert row["text"] and since, f"{name}: it must name the text that it was read in, and the first ruleset"
+        usual_severity = "error"
+        is_in_force = version >= since  # versions compare as texts, because each of their numbers has one digit
+        source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
     return StrictRule(
-        name=name, kind=kind, severity=severity, source=source, since=since, in_force=is_in_force, **fields
+        name=name,
+        kind=kind,
+        severity=row.get("severity", usual_severity),
+        source=source,
+        since=since,
+        in_force=is_in_force,
+        **_without(row, _FIELDS_OF_STRICT_ROWS),
     )
 
 

@@ -31,11 +31,11 @@ ORIGIN_OF_DEFAULTS = "harness/env.py"  # in a log, of a value that nobody has se
 
 
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
-    """Return the job that the environment describes; and for each of its settings the value and who set it.
+    """Return the job that the environment describes, and the value of each of its variables with who set it.
 
-    The latter is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. A variable that is not set has its
-    default; so has an empty one if its setting is a number. The settings in PER_WORKLOAD, as BATCHSIZE, may also be set
-    for one workload: RN50_BATCHSIZE counts if the job is RN50, and BATCHSIZE is not set or is empty.
+    A variable that is not set has its default; so has an empty one if its setting is a number. The variables in
+    PER_WORKLOAD, as BATCHSIZE, may also be set for one workload: RN50_BATCHSIZE counts if the job is RN50, and
+    BATCHSIZE is not set or is empty.
 
     Raises ValueError for a value that is no number, out of range, none of the choices, not of its form, or at odds with
     another.

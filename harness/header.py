@@ -95,12 +95,12 @@ def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.Cach
     return [state for state in done_by_rank if state is not None]
 
 
-def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
+def _flat(prefix: str, value: Any, origin: str) -> Origins:
     """Return the fields of a dataclass as settings of a log, those of nested dataclasses too.
 
     {"RECIPE.optimizer.momentum": {"value": 0.9, "origin": "paddle_rn50/config.py"}} is one with the prefix "RECIPE".
     """
-    flat: dict[str, Any] = {}
+    flat: Origins = {}
     for field in fields(value):
         name = f"{prefix}.{field.name}"
         item = getattr(value, field.name)

@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from harness.traits import Traits, traits_of
 from program.strategy import Strategy, parse
@@ -25,7 +25,15 @@ LAST_SEED = 2**31 - 1  # Paddle's own seeds are of C's integers
 PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
 MOST_PIXELS = 65_535  # of a side, as JPEG has it
 
-Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
+
+class ValueWithOrigin(TypedDict):
+    """The value of a setting and who set it, as the log has them."""
+
+    value: Any
+    origin: str  # as "environment", or the name of a file
+
+
+Origins = dict[str, ValueWithOrigin]  # by variable
 
 
 @dataclass(frozen=True, kw_only=True)

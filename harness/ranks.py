@@ -234,11 +234,12 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     if ranks.is_first:  # the other ranks have no server
         port = _port_for_server(gloo_port)
     server_port = ranks.comm.bcast(port)
-    # These three come before Paddle's call, because it forks helpers, and gloo and its server listen within it.
+    # Three things come before Paddle's call, because it forks helpers, and gloo and its server listen within it.
     os.register_at_fork(after_in_child=_end_with_its_parent)
-    _have_gloo_listen_at(own_address)
-    _have_server_of_gloo_listen_at(first_address)
-    with in_temporary_folder():  # Paddle leaves files in the working directory
+    # Paddle leaves files in the working directory: http.log already where the module of the server is imported.
+    with in_temporary_folder():
+        _have_gloo_listen_at(own_address)
+        _have_server_of_gloo_listen_at(first_address)
         paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_address}:{server_port}")
 
 

@@ -9,6 +9,7 @@ Images leave the pipeline as [N, 3, H, W], float32, normalized; labels as [N, H,
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,43 +52,70 @@ class ImageFormat:
     half: bool = False  # float16 in place of float32
 
 
+class _Drawn(NamedTuple):
+    """How the N images of a batch are augmented, in the order of the pipeline's inputs.
+
+    A window of each image is cut out and resized. The three arrays of windows are [N, 2] float32: height and width, or
+    top and left, or bottom and right.
+    """
+
+    window_starts: Any  # pixels of the image as it is in the file
+    window_ends: Any  # likewise
+    window_sizes: Any  # pixels after the resizing
+    flips: Any  # [N] int32: 1 if the window is flipped, else 0
+    brightness: Any  # [N] float32, a factor; 1 changes nothing
+    contrast: Any  # likewise
+    saturation: Any  # likewise
+    hue: Any  # [N] float32, in degrees; 0 changes nothing
+
+
+# DALI's types of the pipeline's inputs for a sample, and their numbers of dimensions.
+_KINDS_OF_IMAGE_AND_LABEL = ((types.UINT8, 1), (types.UINT8, 1))
+_KIND_OF_ROW_START = (types.UINT16, 0)
+_KIND_OF_VALID = (types.FLOAT, 0)
+_KINDS_OF_DRAWN = _Drawn(
+    window_starts=(types.FLOAT, 1),
+    window_ends=(types.FLOAT, 1),
+    window_sizes=(types.FLOAT, 1),
+    flips=(types.INT32, 0),
+    brightness=(types.FLOAT, 0),
+    contrast=(types.FLOAT, 0),
+    saturation=(types.FLOAT, 0),
+    hue=(types.FLOAT, 0),
+)
+
+
 @pipeline_def  # type: ignore[untyped-decorator]  # DALI's
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
     `source` feeds it a batch at a time: encoded images and labels; if `renumbered`, where each sample's row of
-    RENUMBERED begins; and, if `augmented` (for training), what `_draw` draws, else which samples are valid.
+    RENUMBERED begins; and, if `augmented` (for training), the arrays of `_Drawn`, else which samples are valid.
 
     The outputs are the images; for each label its highest number but IGNORED, plus 1; the labels; and, if not
     `augmented`, which samples are valid. The highest numbers are left on the CPU, so that the host sees whether all are
     classes without waiting for a GPU.
     """
-    inputs = [(types.UINT8, 1), (types.UINT8, 1)]  # encoded image and label
+    kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
     if renumbered:
-        inputs.append((types.UINT16, 0))  # where the sample's row of RENUMBERED begins
-    if augmented:
-        inputs += [(types.FLOAT, 1)] * 3 + [(types.INT32, 0)] + [(types.FLOAT, 0)] * 4  # by `_draw`
-    else:
-        inputs.append((types.FLOAT, 0))  # whether the sample is valid
-    image_bytes, label_bytes, *rest = loader.inputs(source, inputs)
+        kinds.append(_KIND_OF_ROW_START)
+    kinds += _KINDS_OF_DRAWN if augmented else [_KIND_OF_VALID]
+    image_bytes, label_bytes, *rest = loader.inputs(source, kinds)
     row_start = rest.pop(0) if renumbered else None
     images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
-    mirror: Any = 0
     # The upper left corner is cut out, and filled up where the image is smaller.
     cut: dict[str, Any] = {"crop": (image.height, image.width), "out_of_bounds_policy": "pad"}
     cut |= {"crop_pos_x": 0.0, "crop_pos_y": 0.0}
+    mirror: Any = 0
+    other_outputs = rest
     if augmented:
-        start, end, size, mirror, brightness, contrast, saturation, hue = rest  # by `_draw`
-        window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
-        images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
-        labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
-        # To floats and back into their range: its conversion to uint8 takes four times as long.
-        images = fn.color_twist(
-            images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue, dtype=types.FLOAT
-        )
-        images = dali.min(dali.max(images, 0.0), 255.0)
-        labels = fn.flip(fn.crop(labels, **cut, fill_values=float(IGNORED)), horizontal=mirror)
+        drawn = _Drawn(*rest)
+        images = _with_colours_changed(_resized_window(images, drawn, types.INTERP_LINEAR), drawn)
+        labels = fn.crop(_resized_window(labels, drawn, types.INTERP_NN), **cut, fill_values=float(IGNORED))
+        labels = fn.flip(labels, horizontal=drawn.flips)
+        mirror = drawn.flips
+        other_outputs = []
     images = fn.crop_mirror_normalize(
         images,
         mirror=mirror,
@@ -99,39 +127,79 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
         output_layout="CHW",
     )
     if row_start is not None:
-        positions = labels + row_start  # in RENUMBERED, its rows one after the other
-        labels = fn.lookup_table(
-            positions, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
-        )
+        labels = _renumbered(labels, row_start)
     highest = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))  # IGNORED, the last of them, becomes 0
-    other_outputs = [fn.squeeze(labels, axes=[2])]
-    if not augmented:
-        other_outputs += rest
+    other_outputs = [fn.squeeze(labels, axes=[2]), *other_outputs]
     if device == "gpu":
         other_outputs = [output.gpu() for output in other_outputs]
     return images, highest, *other_outputs
 
 
-def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:
+def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
+    """Return DALI's node that cuts the drawn window out of images or labels and resizes it."""
+    return fn.resize(
+        images,
+        interp_type=interpolation,
+        roi_start=drawn.window_starts,
+        roi_end=drawn.window_ends,
+        roi_relative=False,  # in pixels
+        size=drawn.window_sizes,
+        antialias=False,
+    )
+
+
+def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
+    """Return DALI's node that changes the colours of images as drawn.
+
+    It makes floats of them, and cuts them off to the range from 0 to 255. Its own conversion to uint8 takes four times
+    as long.
+    """
+    changed = fn.color_twist(
+        images,
+        brightness=drawn.brightness,
+        contrast=drawn.contrast,
+        saturation=drawn.saturation,
+        hue=drawn.hue,
+        dtype=types.FLOAT,
+    )
+    return dali.min(dali.max(changed, 0.0), 255.0)
+
+
+def _renumbered(labels: Any, row_start: Any) -> Any:
+    """Return DALI's node that replaces each number of labels by what it is in the sample's row of RENUMBERED.
+
+    The rows of the table lie one after the other, and the sample's begins at `row_start`.
+    """
+    positions = labels + row_start
+    return fn.lookup_table(
+        positions, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
+    )
+
+
+def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are augmented in an epoch, the same on any number of ranks.
 
     `sizes` [N, 2] are the images' heights and widths in pixels.
-
-    Returns, in the order of the pipeline's inputs: start and end [N, 2] of the window that is cut out of each image, in
-    pixels of the image; the size [N, 2] to which the window is resized; whether to flip it, 1 or 0 [N]; and factors of
-    brightness, contrast and saturation and a turn of hue in degrees, [N] each.
     """
-    # [N, 12], from 0 to 1: a scale, two for a corner, a flip, and two for each of four changes of colour.
-    drawn = sampling.uniform(seed, epoch, ids, 12)
-    drawn_scales = drawn[:, 0]
-    drawn_corners = drawn[:, 1:3]  # top, left
-    drawn_flips = drawn[:, 3]
-    drawn_colours = drawn[:, 4:].reshape(-1, 4, 2)  # for each of the four: whether it changes, and by how much
-
-    scales = _scales(augment, drawn_scales)
-    windows = _windows(crop, sizes, scales, drawn_corners)
-    flips = (drawn_flips < augment.flip).astype(np.int32)
-    return [*windows, flips, *_colour_changes(augment, drawn_colours)]
+    drawn = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 to 1
+    scales = _scales(augment, drawn[:, 0])
+    windows = _windows(crop, sizes, scales, drawn_corners=drawn[:, 1:3])
+    flips = drawn[:, 3] < augment.flip
+    # Two numbers for each of four changes of colour.
+    brightness_changes = _changes(drawn[:, 4:6], most=augment.colour, probability=augment.colour_probability)
+    contrast_changes = _changes(drawn[:, 6:8], most=augment.colour, probability=augment.colour_probability)
+    saturation_changes = _changes(drawn[:, 8:10], most=augment.colour, probability=augment.colour_probability)
+    hue_changes = _changes(drawn[:, 10:12], most=augment.hue_degrees, probability=augment.colour_probability)
+    return _Drawn(
+        window_starts=windows.starts.astype(np.float32),
+        window_ends=windows.ends.astype(np.float32),
+        window_sizes=windows.sizes.astype(np.float32),
+        flips=flips.astype(np.int32),
+        brightness=(1 + brightness_changes).astype(np.float32),
+        contrast=(1 + contrast_changes).astype(np.float32),
+        saturation=(1 + saturation_changes).astype(np.float32),
+        hue=hue_changes.astype(np.float32),
+    )
 
 
 def _scales(augment: Augmentation, drawn: Array) -> Array:
@@ -141,36 +209,45 @@ def _scales(augment: Augmentation, drawn: Array) -> Array:
     return scales
 
 
-def _windows(crop: ImageFormat, sizes: Array, scales: Array, drawn_corners: Array) -> list[Array]:
-    """Return which window of each image becomes its crop: starts, ends and sizes, [N, 2] float32 each.
+class _Windows(NamedTuple):
+    """The window that is cut out of each image of a batch, [N, 2] each: height and width, top and left, ..."""
 
-    An image is scaled by its factor in `scales` [N], and a window of at most the crop's size is cut out of the scaled
-    image, at the place that `drawn_corners` [N, 2] (0 to 1) chooses. DALI does both at once: it resizes the part of the
-    unscaled image from start to end to the window's size.
+    starts: Array  # pixels of the unscaled image
+    ends: Array  # likewise
+    sizes: Array  # pixels of the scaled image
+
+
+def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
+    """Choose the window of each image that becomes its crop.
+
+    Each image is scaled by its factor in `scales` [N]. A window of the crop's size, or of the scaled image's if that is
+    smaller, lies at the place that `drawn_corners` [N, 2] (0 to 1) chooses in the scaled image.
+
+    `sizes` [N, 2] are the heights and widths of the unscaled images. The start and end of a window are returned in
+    pixels of the unscaled image, because DALI cuts this part out first and then scales it to the window's size.
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
-    # Corners of the windows in the scaled images. There are as many places as pixels to spare, and one more.
-    corners = np.floor(drawn_corners * (scaled_sizes - window_sizes + 1))
-    starts = corners * sizes / scaled_sizes
-    ends = (corners + window_sizes) * sizes / scaled_sizes
-    return [values.astype(np.float32) for values in (starts, ends, window_sizes)]
+    places = scaled_sizes - window_sizes + 1  # how many there are for the window in each direction
+    scaled_starts = np.floor(drawn_corners * places)
+    scaled_ends = scaled_starts + window_sizes
+    return _Windows(
+        starts=scaled_starts * sizes / scaled_sizes,
+        ends=scaled_ends * sizes / scaled_sizes,
+        sizes=window_sizes,
+    )
 
 
-def _colour_changes(augment: Augmentation, drawn_colours: Array) -> list[Array]:
-    """Return factors of brightness, contrast and saturation, and a turn of hue in degrees: [N] float32 each.
+def _changes(drawn: Array, *, most: float, probability: float) -> Array:
+    """Return a number from -`most` to `most` for each image [N], or 0 for an image that does not change.
 
-    `drawn_colours` [N, 4, 2] has two numbers from 0 to 1 for each of the four: whether it changes, and by how much. An
-    image in which one does not change has a factor of 1, or a turn of 0.
+    `drawn` [N, 2] has two numbers from 0 to 1 for each image. The first one says by the `probability` whether the image
+    changes, the second one by how much.
     """
-    most_changes = (augment.colour, augment.colour, augment.colour, augment.hue_degrees)
-    unchanged = (1.0, 1.0, 1.0, 0.0)
-    changed = []
-    for number, (most, neutral) in enumerate(zip(most_changes, unchanged, strict=True)):
-        is_changed = drawn_colours[:, number, 0] < augment.colour_probability
-        change = (2 * drawn_colours[:, number, 1] - 1) * most  # from -most to most
-        changed.append((neutral + np.where(is_changed, change, 0.0)).astype(np.float32))
-    return changed
+    is_changed = drawn[:, 0] < probability
+    change = (2 * drawn[:, 1] - 1) * most
+    changes: Array = np.where(is_changed, change, 0.0)
+    return changes
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
@@ -187,6 +264,23 @@ class Pair(NamedTuple):
     image: bytes  # encoded
     label: bytes  # a greyscale PNG
     size: Size
+
+
+def _decompressed(pair: Pair, rows: int) -> Array:
+    """Return the first `rows` rows of a pair's image as a PNG that is not compressed; a JPEG is returned as it is."""
+    return np.frombuffer(pictures.inflated(pair.image, rows), dtype=np.uint8)
+
+
+def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
+    """Return the image of each pair as far down as its drawn window reaches, as PNGs that are not compressed.
+
+    One more row is kept, if there is one, because the resizing interpolates with it.
+    """
+    images = []
+    for pair, (window_bottom, _) in zip(pairs, drawn.window_ends, strict=True):
+        needed_rows = int(np.ceil(window_bottom)) + 1
+        images.append(_decompressed(pair, min(needed_rows, pair.size.height)))
+    return images
 
 
 class Loader(loader.Loader):
@@ -213,29 +307,23 @@ class Loader(loader.Loader):
 
         - the images, decompressed: whole for an evaluation, in training down to the last row that the crop needs
         - the encoded labels
-        - if labels are renumbered: the offset in the table RENUMBERED at which the sample's row begins. The row has the
-          new number for each number of the label file.
-        - in training what `_draw` draws, in an evaluation whether the sample counts
+        - if labels are renumbered: where the sample's row begins in the table RENUMBERED
+        - for an evaluation: whether the sample counts
+        - in training: the arrays of `_Drawn`
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
-        sizes = np.array([pair.size for pair in pairs])
-        needed_rows = sizes[:, 0]  # of (height, width)
-        augmentation_or_valid = [valid.astype(np.float32)]
-        if self._augment is not None:
+        if self._augment is None:
+            images = [_decompressed(pair, pair.size.height) for pair in pairs]
+            further_inputs: tuple[Array, ...] = (valid.astype(np.float32),)
+        else:
+            sizes = np.array([pair.size for pair in pairs])
             drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
-            window_ends = drawn[1]  # of (starts, ends, ...): where the windows that become the crops end
-            bottoms = window_ends[:, 0]  # of (bottom, right)
-            needed_rows = np.minimum(needed_rows, np.ceil(bottoms) + 1)  # one more row to interpolate with
-            augmentation_or_valid = drawn
-
-        images = []
-        for pair, rows in zip(pairs, needed_rows, strict=True):
-            images.append(np.frombuffer(pictures.inflated(pair.image, int(rows)), dtype=np.uint8))
-        other_inputs = augmentation_or_valid
+            images = _decompressed_to_windows(pairs, drawn)
+            further_inputs = drawn
         if self._renumbered:
-            other_inputs = [self._row_starts(ids, valid), *augmentation_or_valid]  # first the offsets in RENUMBERED
-        return images, labels, *other_inputs
+            further_inputs = (self._row_starts(ids, valid), *further_inputs)
+        return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return where the row of each sample begins in RENUMBERED, [N] uint16; the pipeline reads its rows end to end.
@@ -250,25 +338,30 @@ class Loader(loader.Loader):
     def _read_pair(self, number: int) -> Pair:
         """Return the encoded image and label of a pair, and their size in pixels; the label as a greyscale PNG.
 
-        Raises RunError where one of the two is of a kind that is not taken or is not whole, or where they differ in
-        size. In evaluation, where nothing is augmented, all images must have the size of the first one.
+        Raises RunError where one of the two is of a kind that is not taken or is not whole, where they differ in size,
+        or where an evaluation image has another size than the first one.
         """
-        image_path, label_path = self._samples.paths(number)
         (image_name, image), (label_name, label) = self._samples.encoded(number)
+        image_path, label_path = self._samples.paths(number)
         try:
             size = pictures.image_size(image_name, image)
             require_one_size(image_path, size, label_path, pictures.label_size(label_name, label))
-            is_evaluation = self._augment is None
-            if is_evaluation:
-                require_first_size(image_path, size, Size(self._image.height, self._image.width))
+            if self._augment is None:
+                self._require_size_of_evaluation(image_path, size)
         except ValueError as error:
             raise RunError(str(error)) from error
         loader.require_whole(image_name, image)
         loader.require_whole(label_name, label)
         try:
-            return Pair(image, pictures.as_grey(label), size)
+            grey_label = pictures.as_grey(label)
         except ValueError as error:
             raise RunError(loader.undecodable(label_name, str(error))) from error
+        return Pair(image, grey_label, size)
+
+    def _require_size_of_evaluation(self, image_path: Path, size: Size) -> None:
+        """Raise ValueError for an image of another size than the first one, which is the format of an evaluation."""
+        size_of_first = Size(self._image.height, self._image.width)
+        require_first_size(image_path, size, size_of_first)
 
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
         """Return a batch of the pipeline's outputs. Raises RunError where a label holds a number that is no class."""

@@ -59,33 +59,46 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
     """Append an exchange between the branches and return the new branches, of the same sizes and widths.
 
-    Each branch has half the size of the one before. A new branch is the ReLU of the sum of all branches, each of which
-    is brought to its size and number of channels (WIDTHS): a smaller one by a 1x1 convolution and an enlargement, a
-    larger one by a 3x3 convolution of stride 2 for each halving.
+    Each branch has half the size of the one before. A new branch is the ReLU of the sum of all branches, each brought
+    to its size and number of channels: smaller ones by `_to_larger`, larger ones by `_to_smaller`.
 
     The layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count the
-    branches from 1; a convolution that halves the size has _1 at the end, the one after it _2, and so on.
+    branches from 1.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
         total = target_branch
         for source, source_branch in enumerate(branches):
-            # Of several convolutions that halve the size, each has its number behind this name: _1, _2, ...
             layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"
-            if source > target:
-                y = layers.conv_bn(source_branch, layer, WIDTHS[target], 1, relu=False)
+            if source > target:  # smaller
                 # At AMP O1 the enlarged image is FP32 and the total FP16. Paddle adds in the type of the second
                 # operand, so the total stands second.
-                total = paddle.add(enlarge(y, target_branch.shape[2:]), total)
-            elif source < target:
-                y = source_branch
-                halvings = target - source
-                for halving in range(1, halvings):  # all but the last, which keep the width and end in a ReLU
-                    y = layers.conv_bn(y, f"{layer}_{halving}", WIDTHS[source], 3, stride=2)
-                y = layers.conv_bn(y, f"{layer}_{halvings}", WIDTHS[target], 3, stride=2, relu=False)
-                total = paddle.add(total, y)
+                total = paddle.add(_to_larger(source_branch, target_branch, layer, layers), total)
+            elif source < target:  # larger
+                total = paddle.add(total, _to_smaller(source_branch, source, target, layer, layers))
         exchanged.append(functional.relu(total))
     return exchanged
+
+
+def _to_larger(branch: static.Variable, larger: static.Variable, layer: str, layers: Layers) -> static.Variable:
+    """Append a 1x1 convolution and an enlargement that bring a branch to the channels and the size of a larger one."""
+    channels = larger.shape[1]
+    height_and_width = larger.shape[2:]
+    y = layers.conv_bn(branch, layer, channels, 1, relu=False)
+    return enlarge(y, height_and_width)
+
+
+def _to_smaller(branch: static.Variable, source: int, target: int, layer: str, layers: Layers) -> static.Variable:
+    """Append 3x3 convolutions of stride 2 that bring branch number `source` to the size and the channels of `target`.
+
+    Each halves the size. The last one changes the number of channels; those before it keep it and end in a ReLU. Their
+    names are `layer`_1, `layer`_2 and so on.
+    """
+    halvings = target - source
+    y = branch
+    for number in range(1, halvings):
+        y = layers.conv_bn(y, f"{layer}_{number}", WIDTHS[source], 3, stride=2)
+    return layers.conv_bn(y, f"{layer}_{halvings}", WIDTHS[target], 3, stride=2, relu=False)
 
 
 def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
@@ -100,10 +113,7 @@ def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
     """Append FCN-HRNetW18 to Paddle's default program; return logits [N, K, H, W] of `image` [N, 3, H, W].
 
-    A stem makes the image's sides a quarter as long, and four bottleneck blocks follow. Each further stage has one
-    branch more, of half the last one's size; its modules are residual blocks in each branch and an exchange between
-    the branches. The head enlarges all branches to the first one's size, joins their channels, classifies each pixel,
-    and enlarges the result to the image's size.
+    Layers are named as in PaddleSeg, so that its weights can be loaded (`paddleseg_name`).
     """
     layers = Layers(
         training=training,
@@ -112,6 +122,18 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
         zero_gamma=recipe.zero_gamma,
         padding_same=recipe.padding_same,
     )
+    branches = _backbone(image, layers)
+    return _head(branches, image, recipe, layers)
+
+
+def _backbone(image: static.Variable, layers: Layers) -> list[static.Variable]:
+    """Append the backbone and return its four branches, from 1/4 to 1/32 of the image's size.
+
+    - stem: two convolutions, which make the image's sides a quarter as long.
+    - stage 1: bottleneck blocks in one branch.
+    - stages 2, 3 and 4: in each, first a branch more, of half the last one's size (`_transition`), then the stage's
+      number of modules (`_module`).
+    """
     x = layers.conv_bn(image, "backbone.conv_layer1_1", STEM, 3, stride=2)
     x = layers.conv_bn(x, "backbone.conv_layer1_2", STEM, 3, stride=2)
     for number in range(1, BOTTLENECKS + 1):
@@ -122,7 +144,15 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
         branches = _transition(branches, f"backbone.tr{stage - 1}", layers, count=stage)
         for number in range(1, modules + 1):
             branches = _module(branches, stage, number, layers)
+    return branches
 
+
+def _head(branches: list[static.Variable], image: static.Variable, recipe: Recipe, layers: Layers) -> static.Variable:
+    """Append the classifier of pixels and return its logits at the size of the image.
+
+    All branches are enlarged to the first one's size, and their channels are joined. Two 1x1 convolutions classify each
+    pixel. The result is enlarged to the image's size.
+    """
     largest = branches[0]
     enlarged = [enlarge(branch, largest.shape[2:]) for branch in branches[1:]]
     x = paddle.concat([largest, *enlarged], axis=1)  # [N, 270, H/4, W/4]

@@ -62,23 +62,22 @@ class PairList:
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the path, the size in bytes and the label of each image.
+        """Return what identifies the data set in a log: the path and the size in bytes of each image, and its label.
 
-        Labels are files in this data set. So each is given as a text "PATH BYTES": the label file's path and its size.
-        The data set's passport, a digest that identifies it in a log, is made of these values. `on_progress` counts the
-        files first, then the pairs.
+        A label is a file here, so the text "PATH BYTES" of this file stands for it. `on_progress` counts the files
+        first, then the pairs.
 
-        Raises ValueError for the first file that a run would fail at.
+        The sizes in pixels are checked too. Raises ValueError for the first file that a run would fail at.
         """
         images = [image for image, _ in self.pairs]
         labels = [label for _, label in self.pairs]
+        # Sizes of very many files are kept in this file, so that they are asked for once.
         kept_sizes = self.root / KEPT_SIZES.format(self.part)
         bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
         image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
         self._check_pixel_sizes(on_progress)
-        # The texts that stand for the labels.
-        paths_and_bytes = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
-        return Contents(names=images, sizes=image_bytes, labels=paths_and_bytes, is_exact=True)
+        label_texts = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
+        return Contents(names=images, sizes=image_bytes, labels=label_texts, is_exact=True)
 
     def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
         """Check, by several threads, the sizes in pixels that the heads of the images and labels state.
@@ -153,9 +152,8 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 def find(root: Path, part: str, classes: int) -> PairList:
     """Return the pairs, an image and its label each, of `part` (train or val) of the segmentation set below `root`.
 
-    They are those of the part's list file or, without one, all in Cityscapes' folders. Cityscapes has two label files
-    for an image. One holds train ids, which are classes; the other holds label ids, which are turned into classes when
-    they are read. The second one is taken where the first one is absent. `classes` is the recipe's number of classes.
+    They are those of the part's list file or, without one, all in Cityscapes' folders. `classes` is the recipe's number
+    of classes.
 
     Raises ValueError where the folder or the list is absent or empty, a line has not two paths, or a file is absent.
     The message names the line.
@@ -163,16 +161,23 @@ def find(root: Path, part: str, classes: int) -> PairList:
     folders = lists.Folders(root)
     list_file = _find_list(root, part)
     listed_pairs = _pairs_in_list(list_file) if list_file is not None else _pairs_in_folders(root, part)
-    pairs = []
-    for where, listed_image, listed_label in listed_pairs:
-        image = folders.relative(listed_image)
-        label = _existing_label(folders, folders.relative(listed_label))
-        for path in (image, label):
-            fault = folders.fault(path)
-            if fault:
-                raise ValueError(f"{where}: {root / path} {fault}: restore it or remove it from the list")
-        pairs.append((image, label))
-    return PairList(root=root, part=part, pairs=tuple(pairs), classes=classes)
+    pairs = tuple(_existing_pair(listed, folders, root) for listed in listed_pairs)
+    return PairList(root=root, part=part, pairs=pairs, classes=classes)
+
+
+def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[str, str]:
+    """Return the paths of an image and its label, relative to `root`.
+
+    The label may be another file than the listed one (`_existing_label`). Raises ValueError where one of the two files
+    is absent.
+    """
+    image = folders.relative(listed.image)
+    label = _existing_label(folders, folders.relative(listed.label))
+    for path in (image, label):
+        fault = folders.fault(path)
+        if fault:
+            raise ValueError(f"{listed.where}: {root / path} {fault}: restore it or remove it from the list")
+    return image, label
 
 
 def _find_list(root: Path, part: str) -> Path | None:
@@ -188,15 +193,18 @@ def _find_list(root: Path, part: str) -> Path | None:
 
 
 def _existing_label(folders: lists.Folders, label: str) -> str:
-    """Return the path of Cityscapes' label ids where `label` names train ids and is absent, else `label`.
+    """Return the path of the label file to read, which is `label` or the other label file of Cityscapes.
+
+    Cityscapes has two for an image. One holds train ids, which are classes. The other holds label ids, which are turned
+    into classes when they are read. Where `label` is the first one and absent, and the second one is there, the second
+    one is returned:
 
     `NAME_gtFine_labelTrainIds.png` -> `NAME_gtFine_labelIds.png`
     """
-    if label.endswith(LABEL_END) and not folders.has(label):
-        of_label_ids = label.removesuffix(LABEL_END) + LABEL_IDS_END
-        if folders.has(of_label_ids):
-            return of_label_ids
-    return label
+    if not label.endswith(LABEL_END) or folders.has(label):
+        return label
+    of_label_ids = label.removesuffix(LABEL_END) + LABEL_IDS_END
+    return of_label_ids if folders.has(of_label_ids) else label
 
 
 def _pairs_in_list(list_file: Path) -> Iterator[Listed]:

@@ -67,29 +67,38 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        A step takes `global_batch` images. The rate falls over `epochs` epochs or, where `epochs` is 0, over those of
-        the recipe. But a recipe that says by `decay_ends` at which step its rate has fallen keeps that step. A recipe
-        with a base batch has its rate scaled in proportion to the global batch.
+        A step takes `global_batch` images. A recipe with a base batch has its rate scaled in proportion to the global
+        batch. `epochs` is the length of the schedule, or 0 for the recipe's own (see `_steps_until_end_rate`).
 
-        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
+        Raises ValueError where the batch is larger than the data set (`steps_per_epoch`), or the warm-up is not shorter
+        than the schedule (`Schedule`).
         """
         per_epoch = steps_per_epoch(samples, global_batch)
-        scale = 1.0
-        if self.base_batch:
-            scale = global_batch / self.base_batch
-        schedule_epochs = epochs or self.epochs
-        total_steps = self.decay_ends or schedule_epochs * per_epoch
+        scale = 1.0 if self.base_batch is None else global_batch / self.base_batch
         return Schedule(
             kind=self.schedule,
             base=self.base_learning_rate * scale,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=total_steps,
+            total_steps=self._steps_until_end_rate(per_epoch, epochs),
             boundaries=tuple(round(boundary * per_epoch) for boundary in self.boundaries_epochs),
             factors=self.factors,
             end=self.end_learning_rate,
             power=self.power,
             from_zero=self.warmup_from_zero,
         )
+
+    def _steps_until_end_rate(self, per_epoch: int, epochs: int) -> int:
+        """Return after how many steps the learning rate has fallen to its end.
+
+        - a recipe that states this number of steps (`decay_ends`): this number, whatever `epochs` is.
+        - `epochs` is not 0: the steps of this number of epochs, with `per_epoch` steps each.
+        - else: the steps of the recipe's epochs.
+        """
+        if self.decay_ends is not None:
+            return self.decay_ends
+        if epochs != 0:
+            return epochs * per_epoch
+        return self.epochs * per_epoch
 
     def is_eval_epoch(self, epoch: int, last: int) -> bool:
         """Whether an evaluation follows `epoch` (from 1); the last one is always followed by one."""
@@ -136,12 +145,20 @@ def _last_decaying_step(point: ReferencePoint, global_batch: int, per_epoch: int
     return point.decay_steps + point.warmup_epochs * per_epoch - 1
 
 
+def _first_evaluated_epoch(from_epoch: int) -> int:
+    """Return the first epoch from `from_epoch` on that an evaluation follows: 36 -> 39 and 39 -> 39.
+
+    Evaluations follow the epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so on: 3, 7, 11, ...
+    """
+    epochs_to_go = (EVAL_OFFSET - from_epoch) % EVAL_EVERY  # 0 to 3
+    return from_epoch + epochs_to_go
+
+
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch; MLPERF_POINTS must have a point for it.
 
     The reference point says up to which step the learning rate falls. Training then goes on, at that rate, up to the
-    next evaluation. Evaluations are made after epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so on: 3, 7, 11, ... If
-    the rate falls until epoch 36, training takes 39 epochs.
+    next evaluation. If the rate falls until epoch 36, training takes 39 epochs.
 
     Raises ValueError if there is no point for this batch.
     """
@@ -153,19 +170,19 @@ def mlperf_lars(global_batch: int) -> Recipe:
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
     last_decaying_step = _last_decaying_step(point, global_batch, per_epoch)
-    last_decay_epoch = round(last_decaying_step / per_epoch)  # the whole epoch whose end is nearest
-    epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY  # 0 to 3: 3 after epoch 36, 0 after 39
+    step_of_end_rate = last_decaying_step + 1  # the first one that has the end rate
+    last_decaying_epoch = round(last_decaying_step / per_epoch)  # the whole epoch whose end is nearest
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
-        epochs=last_decay_epoch + epochs_to_evaluation,
+        epochs=_first_evaluated_epoch(last_decaying_epoch),
         eval_every_epochs=EVAL_EVERY,
         eval_offset_epochs=EVAL_OFFSET,
         base_learning_rate=point.base_rate,
         base_batch=None,
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
-        decay_ends=last_decaying_step + 1,  # the reference's rate reaches its end one step after the last that decays
+        decay_ends=step_of_end_rate,
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),

@@ -76,15 +76,13 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
     The file is as `{"width": 500, "height": 375, "source": {...}}`. `source` is the passport (number, bytes and digest)
     of the files that were packed; it becomes None if the file has none.
 
-    Raises ValueError if the file is damaged. The message speaks of width and height, which every such file has, even if
-    it is the source that is damaged.
+    Raises ValueError if the file is damaged, with one message for any damage.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
         largest = (int(content["width"]), int(content["height"]))
-        source = None
-        if content.get("source"):
-            source = schema.Passport(**content["source"])
+        passport = content.get("source")
+        source = schema.Passport(**passport) if passport else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{sizes_file}: holds no width and height: remove it, then tools.pack --sizes writes it"
@@ -103,37 +101,57 @@ def _packed(root: Path, part: str, classes: int) -> Records | None:
     return None
 
 
+class _Drawn(NamedTuple):
+    """How the N images of a batch are cropped and flipped, in the order of the pipeline's inputs.
+
+    Each image has CROP_TRIES crops. They are drawn for a square image, and `_crop` takes the first one that fits.
+    """
+
+    widths: Any  # [N, CROP_TRIES] float32: shares of the square's side
+    heights: Any  # likewise
+    places: Any  # [N, 2] float32: x and y of the crop, from 0 (left, top) to 1 (right, bottom)
+    flips: Any  # [N] int32: 1 if the image is flipped, else 0
+
+
+# DALI's types of the pipeline's inputs for an image, and their numbers of dimensions.
+_KINDS_OF_IMAGE_AND_LABEL = ((types.UINT8, 1), (types.INT64, 1))
+_KIND_OF_VALID = (types.FLOAT, 1)
+_KINDS_OF_DRAWN = _Drawn(
+    widths=(types.FLOAT, 1), heights=(types.FLOAT, 1), places=(types.FLOAT, 1), flips=(types.INT32, 0)
+)
+
+
 @pipeline_def  # type: ignore[untyped-decorator]  # DALI's
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes batches of images; return its outputs.
 
-    `source` feeds it a batch at a time, which begins with the encoded images and their labels.
+    `source` feeds it a batch at a time. `largest` is the size of the data set's largest image, if it is known, for
+    which the decoder reserves its memory.
 
-    - For training (`augment` is given) `_draw`'s four arrays follow. An image is decoded only where its random crop
-      lies, then resized and perhaps mirrored. The outputs are images and labels.
-    - For evaluation `valid` follows, which says for each image whether it counts. The whole image is resized to
-      `resize` pixels on its shorter side, and its centre is cropped. The outputs are images, labels and `valid`.
-
-    `largest` is the size of the data set's largest image, if it is known, for which the decoder reserves its memory.
+    - For training (`augment` is given) it is fed encoded images, labels and the arrays of `_Drawn`. The outputs are
+      images and labels.
+    - For evaluation it is fed encoded images, labels and `valid`, which says for each image whether it counts. The
+      whole image is resized to `resize` pixels on its shorter side, and its centre is cropped. The outputs are images,
+      labels and `valid`.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
         decoder |= _hints(*largest)
-    image_and_label = [(types.UINT8, 1), (types.INT64, 1)]
-    mirror: Any = 0
+    mirror: Any
     if augment is None:
-        encoded, labels, valid = loader.inputs(source, [*image_and_label, (types.FLOAT, 1)])
-        other_outputs = [labels, valid]
+        encoded, labels, valid = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, _KIND_OF_VALID])
         images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
+        mirror = 0
+        other_outputs = [labels, valid]
     else:
-        drawn = [(types.FLOAT, 1), (types.FLOAT, 1), (types.FLOAT, 1), (types.INT32, 0)]  # what `_draw` returns
-        encoded, labels, widths, heights, place, mirror = loader.inputs(source, [*image_and_label, *drawn])
-        other_outputs = [labels]
-        anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
-        images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", **decoder)
+        encoded, labels, *inputs = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, *_KINDS_OF_DRAWN])
+        drawn = _Drawn(*inputs)
+        images = _decoded_crop(encoded, drawn, augment, decoder)
         images = fn.resize(images, size=[image.size, image.size])
+        mirror = drawn.flips
+        other_outputs = [labels]
     images = fn.crop_mirror_normalize(
         images,
         mirror=mirror,
@@ -149,6 +167,15 @@ def _pipeline(
     return images, *other_outputs
 
 
+def _decoded_crop(encoded: Any, drawn: _Drawn, augment: Augmentation, decoder: dict[str, Any]) -> Any:
+    """Decode an image only where its random crop lies; return DALI's node of the crop.
+
+    `drawn` has the nodes of the image's random numbers.
+    """
+    crop = _crop(fn.peek_image_shape(encoded), drawn, augment)
+    return fn.decoders.image_slice(encoded, crop.anchor, crop.shape, axis_names="HW", **decoder)
+
+
 def _hints(width: int, height: int) -> dict[str, int]:
     """Return the memory hints with which a GPU's decoder starts, so that the largest image makes it take no more."""
     return {
@@ -159,71 +186,112 @@ def _hints(width: int, height: int) -> dict[str, int]:
     }
 
 
-def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
-    """Choose where an image is cropped; return the crop's upper left corner and its shape, each (height, width).
+class _Crop(NamedTuple):
+    """Where an image is cropped: nodes of DALI's graph, each (height, width) in shares of the image's sides."""
 
-    Both are nodes of DALI's graph, in shares of the image: 0.5 is half of its height or width. `widths` and `heights`
-    [CROP_TRIES] are the crops that `_draw` drew for a square image, in shares of that.
+    anchor: Any  # the crop's upper left corner
+    shape: Any
 
-    - The first crop that fits into this image is taken. `place` (x, y) says where it lies, from 0 (left, top) to 1.
+
+class _Sides(NamedTuple):
+    """Heights and widths of crops in shares of an image's height and width: nodes of DALI's graph."""
+
+    heights: Any
+    widths: Any
+
+
+def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
+    """Choose where an image is cropped.
+
+    - The first drawn crop that fits into the image is taken, and lies at the drawn place.
     - If none fits, the crop is at the centre: the largest one whose aspect is within the bounds, as in torchvision.
 
-    A graph has no branches: a choice is a sum over all cases, each times 1 or 0.
+    A graph has no branches, so a choice between two values is their sum, each times 1 or 0.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
-    # From shares of a square image to shares of this one, which is W x H pixels. Neither area nor aspect changes:
-    # - area: crop_width * crop_height = width * height
-    # - aspect in pixels: (crop_width * W) / (crop_height * H) = width / height
-    root = dali_math.sqrt(height_over_width)
-    crop_widths = widths * root
-    crop_heights = heights / root
-
-    # The first try that fits has the highest rank: CROP_TRIES for the first one, 1 for the last, 0 if it does not fit.
-    ranks = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
-    rank_if_fits = fn.cast((crop_widths <= 1.0) & (crop_heights <= 1.0), dtype=types.FLOAT) * ranks
-    best_rank = fn.reductions.max(rank_if_fits)
-    is_chosen = fn.cast((rank_if_fits == best_rank) & (rank_if_fits > 0.0), dtype=types.FLOAT)  # [CROP_TRIES] of 0 or 1
-    any_fits = fn.cast(best_rank > 0.0, dtype=types.FLOAT)
+    tries = _in_shares_of_image(drawn, height_over_width)
+    central = _largest_central(height_over_width, augment)
+    is_chosen = _is_first_that_fits(tries)
+    any_fits = fn.reductions.sum(is_chosen)  # 1 or 0
     none_fits = 1.0 - any_fits
 
-    # If none fits: the whole image, but for what is too wide, or too high, for the bounds of the aspect in pixels.
-    # - At full height the aspect is widest * W / H, and must be at most aspect_max.
-    # - At full width it is W / (highest * H), and must be at least aspect_min.
-    widest = dali_math.min(1.0, augment.aspect_max * height_over_width)
-    highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
-    width = fn.reductions.sum(crop_widths * is_chosen) + none_fits * widest
-    height = fn.reductions.sum(crop_heights * is_chosen) + none_fits * highest
-    place = place * any_fits + 0.5 * none_fits
-    anchor = fn.stack((1.0 - height) * place[1], (1.0 - width) * place[0])
-    return anchor, fn.stack(height, width)
+    height = fn.reductions.sum(tries.heights * is_chosen) + central.heights * none_fits
+    width = fn.reductions.sum(tries.widths * is_chosen) + central.widths * none_fits
+    place = drawn.places * any_fits + 0.5 * none_fits
+    spare_height = 1.0 - height
+    spare_width = 1.0 - width
+    anchor = fn.stack(spare_height * place[1], spare_width * place[0])  # `place` is x and y
+    return _Crop(anchor=anchor, shape=fn.stack(height, width))
 
 
-def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> list[Array]:
+def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
+    """Turn the drawn crops, in shares of a square image, into shares of an image of this height over width.
+
+    A crop's share of the area stays, and so does its aspect in pixels. With W x H the image's pixels:
+
+        area:   new_width * new_height = width * height
+        aspect: (new_width * W) / (new_height * H) = width / height
+
+    So new_width = width * sqrt(H / W) and new_height = height / sqrt(H / W).
+    """
+    root = dali_math.sqrt(height_over_width)
+    return _Sides(heights=drawn.heights / root, widths=drawn.widths * root)
+
+
+def _is_first_that_fits(tries: _Sides) -> Any:
+    """Return [CROP_TRIES] numbers: 1 for the first crop that fits into the image, 0 for the others.
+
+    All are 0 if none fits.
+    """
+    # CROP_TRIES for the first crop, 1 for the last, so that of those that fit the first one has the highest rank.
+    ranks = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
+    fits = fn.cast((tries.widths <= 1.0) & (tries.heights <= 1.0), dtype=types.FLOAT)
+    rank_or_0 = ranks * fits
+    is_highest = rank_or_0 == fn.reductions.max(rank_or_0)
+    return fn.cast(is_highest & (rank_or_0 > 0.0), dtype=types.FLOAT)
+
+
+def _largest_central(height_over_width: Any, augment: Augmentation) -> _Sides:
+    """Return the sides of the largest crop of an image whose aspect in pixels is within the bounds.
+
+    With W x H the image's pixels, its aspect is W / H.
+
+    - The image is too wide: the crop has all of its height, and a share of its width so that
+      width * W / H = aspect_max.
+    - The image is too high: the crop has all of its width, and a share of its height so that
+      W / (height * H) = aspect_min.
+    - Its aspect is within the bounds: the crop is the whole image.
+    """
+    width = dali_math.min(1.0, augment.aspect_max * height_over_width)
+    height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
+    return _Sides(heights=height, widths=width)
+
+
+def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops, of which `_crop` takes the first that fits. Their areas are spread evenly, and
-    their aspects, width over height, evenly in the logarithm.
+    The areas of the crops are spread evenly, and their aspects, width over height, evenly in the logarithm. From area
+    and aspect follow the sides of a crop of a square image:
 
-    Returns, in the order of the pipeline's inputs: the crops' widths and heights [N, CROP_TRIES] in shares of a square
-    image's side, the crop's place [N, 2] from 0 (left, top) to 1, and whether to flip the image, 1 or 0 [N].
+        width = sqrt(area * aspect)
+        height = sqrt(area / aspect)
     """
-    # Columns of an image's random numbers: an area and an aspect for each try, the place's two, the flip's one.
-    aspects_start = CROP_TRIES
-    place_start = 2 * CROP_TRIES
-    flip_column = place_start + 2
-    drawn = sampling.uniform(seed, epoch, ids, flip_column + 1).astype(np.float32)  # from 0 to 1
-    drawn_areas = drawn[:, :aspects_start]
-    drawn_aspects = drawn[:, aspects_start:place_start]
-    drawn_places = drawn[:, place_start:flip_column]
-    drawn_flips = drawn[:, flip_column]
+    # An image's random numbers: an area for each try, an aspect for each try, two for the place, one for the flip.
+    counts = (CROP_TRIES, CROP_TRIES, 2, 1)
+    drawn = sampling.uniform(seed, epoch, ids, sum(counts)).astype(np.float32)  # from 0 to 1
+    drawn_areas, drawn_aspects, drawn_places, drawn_flips = np.split(drawn, np.cumsum(counts)[:-1], axis=1)
 
     areas = augment.area_min + (augment.area_max - augment.area_min) * drawn_areas
     lowest_log = math.log(augment.aspect_min)
     highest_log = math.log(augment.aspect_max)
     aspects = np.exp(lowest_log + (highest_log - lowest_log) * drawn_aspects)
-    flips = (drawn_flips < augment.flip).astype(np.int32)
-    return [np.sqrt(areas * aspects), np.sqrt(areas / aspects), np.ascontiguousarray(drawn_places), flips]
+    return _Drawn(
+        widths=np.sqrt(areas * aspects),
+        heights=np.sqrt(areas / aspects),
+        places=np.ascontiguousarray(drawn_places),
+        flips=(drawn_flips[:, 0] < augment.flip).astype(np.int32),
+    )
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:

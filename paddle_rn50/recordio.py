@@ -60,30 +60,46 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    The payload is an IRHeader and the image. A reader looks for the word MAGIC at multiples of 4 to find the start of a
-    record. If the payload itself has MAGIC at such a place, it is cut there into parts, each with a head of its own.
-    The word is dropped, and the reader puts it back. Nearly every image is one part. The record is filled up with zeros
-    to a multiple of 4 bytes.
+    The payload is an IRHeader and the image. Nearly every payload is one part of the record (`_parts`).
 
     Raises ValueError if a part is longer than its head can say.
     """
     further_labels = 0
-    payload = IR_HEADER.pack(further_labels, label, number, 0) + image
+    second_id = 0
+    payload = IR_HEADER.pack(further_labels, label, number, second_id) + image
+    parts = _parts(payload)
+    record = b""
+    for part_number, part in enumerate(parts):
+        record += _encoded_part(part, _flag(part_number, len(parts)))
+    return record
+
+
+def _parts(payload: bytes) -> list[bytes]:
+    """Cut a payload into parts where it has the word MAGIC at a multiple of 4; without one it is a single part.
+
+    A reader looks for MAGIC at multiples of 4 to find the start of a record. So the word is left out, and the reader
+    puts it back between the parts.
+    """
     parts: list[bytes] = []
     start = 0
     for position in _magic_positions(payload):
         parts.append(payload[start:position])
-        start = position + len(MAGIC)  # the word itself is dropped: the reader puts it back
+        start = position + len(MAGIC)
     parts.append(payload[start:])
+    return parts
 
-    record = b""
-    for part_number, part in enumerate(parts):
-        if len(part) > MOST_BYTES:
-            raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
-        flag_and_length = _flag(part_number, len(parts)) << FLAG_SHIFT | len(part)
-        filling = bytes(_filling_bytes(len(part)))  # only the last part needs any: the others end at multiples of 4
-        record += HEAD.pack(MAGIC, flag_and_length) + part + filling
-    return record
+
+def _encoded_part(part: bytes, flag: int) -> bytes:
+    """Return a part of a record with its head before it, filled up with zeros to a multiple of 4 bytes.
+
+    The head is MAGIC and a word. The word's upper 3 bits are the flag, the lower 29 the length of the part. Raises
+    ValueError if the length needs more bits.
+    """
+    if len(part) > MOST_BYTES:
+        raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
+    flag_and_length = flag << FLAG_SHIFT | len(part)
+    filling = bytes(_filling_bytes(len(part)))
+    return HEAD.pack(MAGIC, flag_and_length) + part + filling
 
 
 def _filling_bytes(length: int) -> int:
@@ -180,40 +196,62 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the sizes in bytes and the labels of all images.
 
-    `heads` [records, bytes] uint8 has the first bytes of each record. They are enough for nearly all records, which are
-    of one part:
-
-    - the word MAGIC
-    - a word with a flag (upper 3 bits) and the length of what follows it, without the filling
-    - the IRHeader: the number of further labels, a label, two ids
-    - the further labels, none or one
-    - the encoded image
-    - a filling up to a multiple of 4 bytes
-
-    The others are read whole: those of several parts, and those whose label is no class.
+    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS. Nearly all records
+    are known by them. The others are read whole: those of several parts, and those whose label is no class.
 
     Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.
     """
-    fields = heads.view(HEAD_FIELDS)[:, 0]  # [records], by the names of HEAD_FIELDS
-    lengths = (fields["word"] & MOST_BYTES).astype(np.int64)
-    flags = fields["word"] >> FLAG_SHIFT
-    further_labels = fields["further"].astype(np.int64)
-    # One further label replaces the one in the header. A record with more is refused by `_read_whole`.
-    labels = np.where(further_labels == 1, fields["next_label"], fields["label"]).astype(np.float64)
-    # The image is what remains of the length behind the header and the further labels.
-    image_bytes = lengths - IR_HEADER.size - FURTHER_LABEL.size * further_labels
-
-    record_bytes = HEAD.size + lengths + (-lengths % 4)  # filled up to a multiple of 4
-    is_one_part = (fields["magic"] == MAGIC) & (flags == WHOLE) & (record_bytes == records.places[:, SIZE_COLUMN])
-    has_image = (further_labels <= 1) & (image_bytes > 0)
-    has_class = (labels >= 0) & (labels < records.classes) & (labels == np.floor(labels))
-    head_is_enough = is_one_part & has_image & has_class
-    for number in np.flatnonzero(~head_is_enough):
+    fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
+    labels = _labels(fields)
+    image_bytes = _image_bytes(fields)
+    is_known = _is_one_part(fields, records) & _has_image_and_class(fields, records)
+    for number in np.flatnonzero(~is_known):
         parsed = _read_whole(records, int(number))
         image_bytes[number] = len(parsed.image)
         labels[number] = parsed.label
     names = [str(number) for number in range(len(records))]
     return Contents(names=names, sizes=image_bytes, labels=labels.astype(np.int64), is_exact=True)
+
+
+def _lengths(fields: Array) -> Array:
+    """Return the length of what follows each head, in bytes; it is in the lower 29 bits of a word."""
+    lengths: Array = (fields["word"] & MOST_BYTES).astype(np.int64)
+    return lengths
+
+
+def _labels(fields: Array) -> Array:
+    """Return the label of each record by its head. One further label replaces the one in the IRHeader."""
+    has_further_label = fields["further"] == 1
+    labels: Array = np.where(has_further_label, fields["next_label"], fields["label"]).astype(np.float64)
+    return labels
+
+
+def _image_bytes(fields: Array) -> Array:
+    """Return the bytes of each image by the record's head: what remains behind the IRHeader and the further labels."""
+    further_label_bytes = FURTHER_LABEL.size * fields["further"].astype(np.int64)
+    image_bytes: Array = _lengths(fields) - IR_HEADER.size - further_label_bytes
+    return image_bytes
+
+
+def _is_one_part(fields: Array, records: Records) -> Array:
+    """Tell for each record, by its head, whether it is whole and one part, [records] bool."""
+    lengths = _lengths(fields)
+    flags = fields["word"] >> FLAG_SHIFT
+    bytes_by_head = HEAD.size + lengths + (-lengths % 4)  # filled up to a multiple of 4
+    bytes_by_index = records.places[:, SIZE_COLUMN]
+    is_one_part: Array = (fields["magic"] == MAGIC) & (flags == WHOLE) & (bytes_by_head == bytes_by_index)
+    return is_one_part
+
+
+def _has_image_and_class(fields: Array, records: Records) -> Array:
+    """Tell for each record of one part, by its head, whether it holds an image and one label that is a class."""
+    labels = _labels(fields)
+    has_one_label = fields["further"] <= 1
+    has_image = _image_bytes(fields) > 0
+    is_whole_number = labels == np.floor(labels)
+    is_class: Array = is_whole_number & (labels >= 0) & (labels < records.classes)
+    has_image_and_class: Array = has_one_label & has_image & is_class
+    return has_image_and_class
 
 
 def _read_whole(records: Records, number: int) -> Parsed:

@@ -134,13 +134,13 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the names and sizes of all images, and their labels where they are known before a run.
+        """Return the names and sizes of all images and, for RecordIO, their labels.
 
-        Only the first bytes of each record are read, by several threads; what they tell depends on the form. A record
-        that they leave unclear is read whole. `on_progress` is called with the number of records read so far and of
-        all.
+        Several threads read the first bytes of each record, its head. `contents` of the form, in `recordio.py` or
+        `tfrecord.py`, says what they mean, and reads the few records whole of which the head says too little.
 
-        Raises ValueError for the first record that is not whole, is of another kind or has a label that is no class.
+        `on_progress` is called with the number of heads read so far and of all. Raises ValueError for the first record
+        that is not whole, is of another kind or has a label that is no class.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)
@@ -170,10 +170,12 @@ class Records:
 
 
 def read_index(index: Path, how_to_make: str) -> Array:
-    """Return the numbers of an index file, whose lines are two whole numbers each: [records, 2] int64.
+    """Return the pairs of whole numbers in an index file, one for each record: [records, 2] int64.
 
-    Raises ValueError where it is absent or empty, or does not hold whole numbers, of which there are two for each line:
-    where the lines end is not looked at. `how_to_make` ends the message: it tells the user how to make the index.
+    A line of the file is one pair. Any blank ends a number, and the ends of lines are not told from other blanks.
+
+    Raises ValueError where the file is absent or empty, or holds anything but an even number of whole numbers. The
+    message ends with `how_to_make`, which tells the user how to make the index.
     """
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")

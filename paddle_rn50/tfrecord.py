@@ -17,7 +17,8 @@ from program.arrays import Array
 
 # Names that TensorFlow's scripts give the files of a part.
 PATTERNS = {"train": ("train-*-of-*", "train*.tfrecord"), "val": ("validation-*-of-*", "val*.tfrecord")}
-LENGTH_BYTES = 8
+LENGTH = np.dtype("<u8")
+LENGTH_BYTES = LENGTH.itemsize
 BEFORE_MESSAGE = 12  # bytes: the length and its checksum
 BEHIND_MESSAGE = 4  # bytes: the message's checksum
 AROUND_MESSAGE = BEFORE_MESSAGE + BEHIND_MESSAGE
@@ -102,23 +103,35 @@ def parse(record: bytes) -> Parsed:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the size in bytes of each record's message, from the records' first bytes, and no labels.
 
-    `heads` [records, LENGTH_BYTES] uint8 has those bytes: the length of each record's message, which must be the one
-    that the index gives. The first record alone is read whole, to see that the records are of the right kind. The
-    labels lie inside the messages, so to know them the whole data set would have to be read.
+    `heads` [records, LENGTH_BYTES] uint8 has those bytes: the length of each record's message, a little-endian number.
+    The labels lie inside the messages, so to know them the whole data set would have to be read. A size is not exactly
+    that of the image, because the message has the label and more beside it.
 
-    Raises ValueError for the first record of another length, and where the first record is damaged or of another kind.
+    Raises ValueError for the first record whose length is not the index's, and where the first record is damaged or of
+    another kind.
     """
-    lengths = heads.view("<u8")[:, 0].astype(np.int64)
-    wrong_numbers = np.flatnonzero(lengths + AROUND_MESSAGE != records.places[:, SIZE_COLUMN])
+    (message_bytes,) = heads.view(LENGTH).astype(np.int64).T
+    _require_lengths_of_index(records, message_bytes)
+    _require_images(records)
+    names = [str(number) for number in range(len(records))]
+    return Contents(names=names, sizes=message_bytes, labels=None, is_exact=False)
+
+
+def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:
+    """Raise ValueError for the first record that by its own length ends elsewhere than by the index."""
+    bytes_by_index = records.places[:, SIZE_COLUMN]
+    wrong_numbers = np.flatnonzero(message_bytes + AROUND_MESSAGE != bytes_by_index)
     if len(wrong_numbers):
         number = int(wrong_numbers[0])
         raise ValueError(f"{records.name(number)}: its length is not the index's: restore the file, or make the index")
+
+
+def _require_images(records: Records) -> None:
+    """Raise ValueError if the first record is damaged or holds no image with a class; the others are not looked at."""
     try:
         parse(records.content(0))
     except ValueError as error:
         raise ValueError(f"{records.name(0)}: {error}: pack the images as TensorFlow's own scripts do") from error
-    names = [str(number) for number in range(len(records))]
-    return Contents(names=names, sizes=lengths, labels=None, is_exact=False)
 
 
 FORM = Form(name="tfrecord", first_label=1, head_bytes=LENGTH_BYTES, parse=parse, contents=contents)

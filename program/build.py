@@ -6,7 +6,6 @@ wait for NCCL are taken out and gloo carries the same all-reduce operators.
 """
 
 import contextlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +16,8 @@ from paddle import static
 from paddle.base import executor as base_executor
 from paddle.base.framework import Block
 from paddle.distributed import fleet
-from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
-from program import capture, in_temporary_folder, replaced
+from program import by_fleet, capture, replaced
 from program import precision as precisions
 from program.arrays import Array
 from program.count import counts_of
@@ -28,12 +26,17 @@ from program.optimizers import KINDS, OptimizerConfig, Schedule
 from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
+from program.proof.gradients import check_gradients
 from program.proof.knobs import check_knobs
 from program.strategy import Strategy, resolve
 from runlog.digits import six_digits
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
+
+
+# Programs whose runs, in this order, make one update. The last one holds the optimizer.
+Update = tuple[static.Program, ...]
 
 
 class StepSchedule(paddle.optimizer.lr.LRScheduler):  # type: ignore[misc]  # Paddle has no types
@@ -85,6 +88,14 @@ class Plan:
         return self.loss_scale
 
     @property
+    def start_of_gradients(self) -> float:
+        """The value at which the gradient of the loss must start: the fixed loss scale, or 1 without one.
+
+        It is 1 with a dynamic scale too, because Paddle's AMP multiplies the loss itself by that scale.
+        """
+        return 1.0 if self.has_dynamic_scale else self.fixed_scale
+
+    @property
     def has_dynamic_scale(self) -> bool:
         """Whether Paddle's AMP scales the loss by a factor that changes from step to step."""
         return self.fixed_scale == 0.0
@@ -108,7 +119,7 @@ class TrainingProgram:
     """A program that was built, proved and fitted to its transport."""
 
     startup: static.Program
-    update: tuple[static.Program, ...]  # their runs, in this order, make one update: `main`, or micro-steps and `main`
+    update: Update  # `main` alone, or micro-steps and `main`
     verified: tuple[str, ...]  # what was proved, or what Paddle's automatic mode made of it
     schedule: StepSchedule  # `.send()` gives the program the learning rate, `.step()` moves it to the next step
 
@@ -126,42 +137,43 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     """
     main = loss.block.program
     startup = static.default_startup_program()
-    knobs = plan.knobs
     loss = loss.block._rename_var(loss.name, LOSS_VALUE)  # the name by which the training loop finds it
     loss.persistable = True  # so that it can be read after a step
 
-    # ---- build: up to the proof, the same for GPUs and CPUs
-    if knobs.resnet_unit:
-        resnet_unit.fuse(main, startup)  # before fleet adds the gradients: Paddle knows the gradient of the operator
-    _minimize_by_fleet(loss, startup, _paddle_optimizer(optimizer, schedule, main, plan), plan)
-    micro_step = _apply_passes(main, startup, plan)  # the program of every micro-batch except the last; or None
-    update = _runs_of_update(main, micro_step, knobs.gradient_merge)  # the programs of one update, with repeats
-    programs = list(dict.fromkeys(update))  # each program once
+    # Built and proved as for a GPU.
+    if plan.knobs.resnet_unit:
+        # Before fleet adds the gradients: Paddle knows the gradient of the operator.
+        unit_variables = resnet_unit.fuse(main)
+        resnet_unit.initialize(startup, unit_variables)
+    paddle_optimizer = _paddle_optimizer(optimizer, schedule, main, plan)
+    # NCCL's set-up needs the other ranks. CPU ranks have no NCCL and never listen.
+    wait_for_ranks = plan.device == "gpu" and plan.ranks_listen
+    by_fleet.minimize(loss, startup, paddle_optimizer, plan.knobs, wait_for_ranks=wait_for_ranks)
     paddle_schedule = main.lr_scheduler
-    for program in programs:
-        # With this attribute Paddle's executor would copy the rate to the device at each run. We send it ourselves.
-        vars(program).pop("lr_scheduler", None)
-
-    # ---- prove, and fit to the device
+    update = _apply_passes(main, startup, plan)
+    _leave_sending_the_rate_to_us(update)
     verified = _verify(update, startup, optimizer, plan)
+
+    # Fitted to the device.
     if plan.device == "cpu":
-        _fit_to_cpu(programs, startup)
-    for program in programs:
+        _fit_to_cpu(update, startup)
+    for program in _each_once(update):
         kernels.check(program, plan.device)
     return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=paddle_schedule)
 
 
-def _runs_of_update(
-    main: static.Program, micro_step: static.Program | None, micro_steps: int
-) -> tuple[static.Program, ...]:
-    """Return the programs whose runs, in this order, make one update.
+def _each_once(update: Update) -> list[static.Program]:
+    """Return the different programs of an update, in order. The program of micro-steps may be run several times."""
+    return list(dict.fromkeys(update))
 
-    Without gradient accumulation `micro_step` is None, and `main` is the only one.
+
+def _leave_sending_the_rate_to_us(update: Update) -> None:
+    """Remove from programs the attribute by which Paddle's executor would copy the learning rate at each run.
+
+    The training loop copies it (`StepSchedule.send`).
     """
-    if micro_step is None:
-        return (main,)
-    before_last = [micro_step] * (micro_steps - 1)
-    return (*before_last, main)
+    for program in _each_once(update):
+        vars(program).pop("lr_scheduler", None)
 
 
 def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.Program, plan: Plan) -> Any:
@@ -173,96 +185,76 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
     return precisions.decorate(optimizer, plan.precision, dynamic=plan.has_dynamic_scale)
 
 
-def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer: Any, plan: Plan) -> None:
-    """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
-
-    Fleet applies only the fusions of the plan's knobs, or what it chooses if `knobs.auto`. Sets flags of Paddle for the
-    rest of the process.
-    """
-    knobs = plan.knobs
-    _set_flags(knobs)
-    strategy = _fleet_strategy(auto=knobs.auto)
-    # NCCL's set-up waits until the other ranks listen on their ports. CPU ranks have no NCCL and never listen. If
-    # `ranks_listen` is False, there are no other ranks.
-    can_wait_for_ranks = plan.device == "gpu" and plan.ranks_listen
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(precisions.fp32_statistics())
-        stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # fleet would print to the user's screen
-        stack.enter_context(in_temporary_folder())  # fleet's sharding writes files into the working directory
-        # Else Paddle compares the whole program with that of C++ at each inserted operator, which takes squared time.
-        stack.enter_context(replaced(Block, "_insert_op", Block._insert_op_without_sync))
-        if not can_wait_for_ranks:
-            stack.enter_context(replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None))
-        if not knobs.auto:
-            stack.enter_context(of_paddle.applying_only_fusions_of(knobs))
-        fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
-        fleet.distributed_optimizer(optimizer).minimize(loss, startup)
-
-
-def _set_flags(knobs: Strategy) -> None:
-    """Set the flags of Paddle that the knobs need, for the rest of the process; before fleet's `minimize`."""
-    # A variable has as many gradients as readers. Up to this number of them, Paddle adds two at a time, which
-    # `enable_addto` needs. A larger number is added by one `sum`. Our networks have fewer than 8 gradients for each
-    # variable.
-    most_added_in_pairs = 8 if knobs.enable_addto else 0
-    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
-
-
-def _fleet_strategy(*, auto: bool) -> Any:
-    """Return fleet's own strategy: Paddle's automatic mode if `auto`, else no optimization by fleet."""
-    strategy = fleet.DistributedStrategy()
-    if auto:
-        strategy.auto = True
-    else:
-        strategy.without_graph_optimization = True  # the program after `minimize` is the program that runs
-        strategy.fuse_all_reduce_ops = False  # our own pass makes the buckets
-    return strategy
-
-
-def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> static.Program | None:
+def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
-    With `gradient_merge` an update is several micro-steps. `main` becomes the program of the last micro-step, which
-    updates the weights. Returns the program of the earlier ones; None without `gradient_merge`.
-
-    The order matters: scale the loss before updates are merged; simplify sums and merge gradients before gradients are
-    put into buckets; share buffers last.
+    Returns the programs whose runs, in this order, make one update. Without gradient accumulation (`gradient_merge`)
+    `main` is the only one. With it `main` becomes the last micro-step, which updates the weights, and the program of
+    the earlier ones is in the result as often as it is run.
     """
-    knobs = plan.knobs
-    precisions.feed_half(main, plan.precision)
-    if knobs.perturb_input:
-        precisions.perturb_input(main)  # after `feed_half`: it moves the input in the type that is fed
-    if knobs.fuse_elewise_add_act_ops:
-        gradients.simplify_sums(main)  # needed because Paddle's fused add + relu writes one gradient twice
-    gradients.spread_mean_gradients(main)  # cheaper gradients of global average poolings
-    if not plan.has_dynamic_scale and plan.fixed_scale != 1.0:
-        updates.scale_loss(main, plan.fixed_scale)  # before updates are merged
-    if knobs.merged_lars:
-        updates.merge_lars(main)
-
-    micro_step = None
-    if knobs.gradient_merge > 1:
-        # before buckets
-        micro_step = updates.merge_gradients(main, startup, steps=knobs.gradient_merge)
-    if fleet.worker_num() > 1 and not knobs.auto:  # with `auto`, the sums over the ranks stay as fleet made them
-        buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
-    if knobs.cuda_graph:
+    _change_inputs(main, plan)
+    _simplify_gradients(main, plan.knobs)
+    _change_updates(main, plan)
+    micro_steps = _split_into_micro_steps(main, startup, plan.knobs.gradient_merge)
+    _change_communication(main, plan.knobs)  # after the split: only the last micro-step communicates
+    if plan.knobs.cuda_graph:
         capture.prepare(main, rate_name=main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
-    if knobs.enable_inplace:  # last, because it decides by the last reader of each variable
-        if micro_step is not None:
-            of_paddle.share_buffers(micro_step)
-        of_paddle.share_buffers(main)
-    return micro_step
+    update = (*micro_steps, main)
+    if plan.knobs.enable_inplace:
+        for program in _each_once(update):
+            of_paddle.share_buffers(program)  # last, because it decides by the last reader of each variable
+    return update
 
 
-def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None:
+def _change_inputs(main: static.Program, plan: Plan) -> None:
+    """Have a program take images in the plan's precision and, with `perturb_input`, move them by a rounding error."""
+    precisions.feed_half(main, plan.precision)
+    if plan.knobs.perturb_input:
+        precisions.perturb_input(main)  # after `feed_half`: it moves the input in the type that is fed
+
+
+def _simplify_gradients(main: static.Program, knobs: Strategy) -> None:
+    """Replace gradient operators by fewer or cheaper ones."""
+    if knobs.fuse_elewise_add_act_ops:
+        gradients.simplify_sums(main)  # needed because Paddle's fused add + relu writes one gradient twice
+    gradients.spread_mean_gradients(main)
+
+
+def _change_updates(main: static.Program, plan: Plan) -> None:
+    """Put the plan's fixed loss scale into a program, and merge LARS updates if the plan asks for it."""
+    if plan.start_of_gradients != 1.0:
+        updates.scale_loss(
+            main, plan.start_of_gradients
+        )  # before updates are merged: it changes those of one parameter
+    if plan.knobs.merged_lars:
+        updates.merge_lars(main)
+
+
+def _split_into_micro_steps(main: static.Program, startup: static.Program, count: int) -> Update:
+    """Make `main` the last of `count` micro-steps of an update, and return the programs of the steps before it.
+
+    They are one program, as often as it is run. With a `count` of 1 nothing changes, and there is no program.
+    """
+    if count == 1:
+        return ()
+    micro_step = updates.merge_gradients(main, startup, steps=count)
+    return (micro_step,) * (count - 1)
+
+
+def _change_communication(main: static.Program, knobs: Strategy) -> None:
+    """Have gradients summed over the ranks in buckets; with one rank or fleet's automatic mode nothing changes."""
+    if fleet.worker_num() > 1 and not knobs.auto:
+        buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
+
+
+def _fit_to_cpu(update: Update, startup: static.Program) -> None:
     """Replace operators that have no CPU kernel or a slow one, and remove those that only NCCL needs."""
-    for program in programs:
+    for program in _each_once(update):
         gradients.convolve_gradients(program)
         sync_bn.replace_on_cpu(program, fleet.worker_num())
         buckets.remove_redundant_depends(program)
-    for program in (*programs, startup):
+    for program in (*_each_once(update), startup):
         edit.remove(program, lambda op: op.type in NCCL_ONLY)
 
 
@@ -276,16 +268,13 @@ def keep_communicators(startup: static.Program) -> None:
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
 
-def _verify(
-    update: tuple[static.Program, ...], startup: static.Program, optimizer: OptimizerConfig, plan: Plan
-) -> list[str]:
+def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that the built program is data-parallel training by the optimizer, precision and knobs asked for.
 
-    `update` has the programs that are run one after the other for one update. The last one holds the optimizer. Returns
-    a phrase for each proof. Raises ValueError at the first proof that fails. A program of Paddle's automatic mode is
-    described and never refused.
+    Returns a phrase for each proof. Raises ValueError at the first proof that fails. A program of Paddle's automatic
+    mode is described and never refused.
     """
-    main = update[-1]
+    main = update[-1]  # the program with the optimizer
     knobs = plan.knobs
     ranks = fleet.worker_num()
     if knobs.auto:
@@ -294,32 +283,37 @@ def _verify(
     proved = _verify_training(update, optimizer, plan)
     if ranks > 1:
         verify.check_communicator(startup, ranks=ranks)
-        # The check refuses a flag of this process with which `sync_batch_norm` on GPUs skips its sums. CPUs get other
-        # operators. If `ranks_listen` is False (a dry build without other processes), the program is never run.
-        if plan.device == "gpu" and plan.ranks_listen:
-            count = sync_bn.check_on_gpu(main)
-            if count:
-                proved.append(f"{count} normalizations summed over {ranks} ranks, forward and backward")
+        proved += _verify_normalizations(main, plan)
     if knobs.cuda_graph:
         proved.append(capture.check(main))
     return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
-def _verify_training(update: tuple[static.Program, ...], optimizer: OptimizerConfig, plan: Plan) -> list[str]:
-    """Prove that gradients, optimizer and arithmetic types are those of the job, and return a phrase for each proof.
+def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
+    """Prove that normalizations over the ranks sum over them, and say in a phrase how many there are, if any.
 
-    `update` has the programs that are run one after the other for one update. The last one holds the optimizer.
+    Only a GPU's program that is going to be run is looked at. CPUs get other operators for these normalizations, and
+    without `plan.ranks_listen` the program is never run. Raises ValueError if a flag would make Paddle skip the sums.
+    """
+    if plan.device == "cpu" or not plan.ranks_listen:
+        return []
+    count = sync_bn.check_on_gpu(main)
+    if count == 0:
+        return []
+    return [f"{count} normalizations summed over {fleet.worker_num()} ranks, forward and backward"]
+
+
+def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
+    """Prove that gradients, optimizer and arithmetic types are those of the job, and return a phrase for each proof.
 
     A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises ValueError at the
     first proof that fails.
     """
     main = update[-1]  # the program with the optimizer
     ranks = fleet.worker_num()
-    micro_steps = plan.knobs.gradient_merge
-    scale = plan.fixed_scale  # the value at which the loss's gradient must start
-    if plan.has_dynamic_scale:
-        scale = 1.0  # AMP multiplies the loss itself, so the loss's gradient starts at 1
-    gradient_count = len(verify.check_gradients(update, ranks=ranks, scale=scale))
+    micro_steps = len(update)
+    scale = plan.start_of_gradients
+    gradient_count = len(check_gradients(update, ranks=ranks, scale=scale))
     parameter_counts = verify.check_optimizer(main, optimizer)
     verify.check_compute_types(main, plan.precision.dtype)
 
@@ -349,7 +343,7 @@ def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: i
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
     sentences = [f"STRATEGY=auto chose {', '.join(chosen)}"]
     try:
-        verify.check_gradients([main], ranks=ranks)
+        check_gradients([main], ranks=ranks)
     except Refused as reason:
         sentences.append(f"STRATEGY=auto is not the job asked for: {reason}")
     try:
@@ -370,19 +364,19 @@ def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan:
     """Build the evaluation program that goes with a training program, in the plan's precision.
 
     `append_step` appends one evaluation step to Paddle's default program. Variables share the training's values by
-    name.
+    name, so nothing is initialized.
 
     Raises ValueError if a shared variable differs in shape or type, or if Paddle has no kernel of an operator.
     """
     main = static.Program()
-    knobs = plan.knobs
-    with static.program_guard(main, static.Program()), _without_initializers():
+    unused_startup = static.Program()
+    with static.program_guard(main, unused_startup), _without_initializers():
         append_step()
-        if knobs.resnet_unit:
-            resnet_unit.fuse(main)
+        if plan.knobs.resnet_unit:
+            resnet_unit.fuse(main)  # before the cast: AMP decides by the operators that it finds
         precisions.cast_evaluation(main, plan.precision)
-    if knobs.enable_inplace:
-        of_paddle.share_buffers(main)
+    if plan.knobs.enable_inplace:
+        of_paddle.share_buffers(main)  # last, because it decides by the last reader of each variable
     kernels.check_evaluation(main, training.main, plan.device)
     return main
 

@@ -13,7 +13,7 @@ from paddle import static
 from paddle.base.framework import Operator
 
 from program.ops import OPTIMIZE, Refused
-from program.passes.edit import insert
+from program.passes.edit import Step, insert_all
 
 RATES, STEP = "captured.rates", "captured.step"  # a table of learning rates, and the index of the next one
 RATES_AT_ONCE = 4096  # steps
@@ -36,24 +36,30 @@ SAFE |= {"sin"}  # of perturb_input
 
 
 def prepare(main: static.Program, rate_name: str) -> None:
-    """Change a training program so that replays of its captured step find their inputs and learning rate on the device.
+    """Change a training program so that its step can be captured once and replayed.
 
-    - The program's inputs become persistable, so that they stay at one address.
-    - Two operators at the program's start look up the learning rate. They set the variable `rate_name` to RATES[STEP]
-      and increase STEP by 1.
+    A replay reads each value at the address that it had at the capture. So the inputs stay at one address, and the
+    program looks up the learning rate, in the variable `rate_name`, by itself (`_look_up_rate`).
+    """
+    for variable in main.list_vars():
+        if variable.is_data:
+            variable.persistable = True  # so that it stays at one address
+    _look_up_rate(main, rate_name)
+
+
+def _look_up_rate(main: static.Program, rate_name: str) -> None:
+    """Insert at the start of a program: rate = RATES[STEP], then STEP += 1.
 
     The caller fills RATES with the rates of the next RATES_AT_ONCE steps and sets STEP to 0, before the first step and
     again after every RATES_AT_ONCE steps (`harness/loop.py`).
     """
     block = main.global_block()
-    for variable in main.list_vars():
-        if variable.is_data:
-            variable.persistable = True  # so that it stays at one address
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
     # The shape [] of the index gives the rate the shape that it has in a checkpoint.
     block.create_var(name=STEP, shape=[], dtype="int64", persistable=True, stop_gradient=True)
-    insert(block, 0, "gather", {"X": [RATES], "Index": [STEP]}, {"Out": [rate_name]}, axis=0, op_role=OPTIMIZE)
-    insert(block, 1, "increment", {"X": [STEP]}, {"Out": [STEP]}, step=1.0, op_role=OPTIMIZE)
+    look_up = Step("gather", {"X": [RATES], "Index": [STEP]}, {"Out": [rate_name]}, {"axis": 0})
+    count = Step("increment", {"X": [STEP]}, {"Out": [STEP]}, {"step": 1.0})
+    insert_all(block, 0, [look_up, count], op_role=OPTIMIZE)
     block._sync_with_cpp()
 
 

@@ -75,6 +75,7 @@ class Work:
         self._op = op
         self._sizes = sizes
         self._forward = op.type.removesuffix("_grad")
+        self._is_gradient = op.type != self._forward
         only_names_a_buffer = op.type == "coalesce_tensor" and not op.attr("copy_data")
         self.is_kernel = op.type not in NO_DATA and not only_names_a_buffer
         product = self._product()
@@ -88,6 +89,7 @@ class Work:
         # Bytes of each input that is read twice if the chip's cache cannot hold it.
         self.twice_read_sizes = self._sizes_of_twice_read_inputs()
         self.reread_bytes = self._reread_bytes()
+        self.added_to_bytes = self._added_to_bytes()
 
     @property
     def kernel_class(self) -> str:
@@ -100,11 +102,10 @@ class Work:
         """
         if self.role & ops.OPTIMIZE:
             return "optimizer"
-        is_gradient = self.kind != self._forward
         for name, kinds in CLASSES.items():
             if self._forward in kinds:
                 has_gradient_class = name in ("convolution", "batch norm")
-                return f"{name} gradient" if is_gradient and has_gradient_class else name
+                return f"{name} gradient" if self._is_gradient and has_gradient_class else name
         return "elementwise and others"
 
     def traffic_bytes(self, on_chip_bytes: int) -> int:
@@ -115,7 +116,7 @@ class Work:
         """
         has_two_kernels = self._forward == "sync_batch_norm"  # one for the statistics, one for the output
         second_reading_bytes = sum(size for size in self.twice_read_sizes if has_two_kernels or size > on_chip_bytes)
-        return self.moved_bytes + self.reread_bytes + second_reading_bytes
+        return self.moved_bytes + self.reread_bytes + self.added_to_bytes + second_reading_bytes
 
     def _bytes_in(self, *slots: str) -> list[int]:
         """Return the bytes of each variable in these slots; a slot that the operator does not have holds none."""
@@ -137,30 +138,41 @@ class Work:
         return total
 
     def _bytes_between_kernels(self) -> int:
-        """Return the bytes that kernels inside one `resnet_unit` pass to each other; 0 for any other operator.
+        """Return the bytes that kernels inside one operator pass to each other, as far as `_operand_bytes` lacks them.
 
-        `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)). ConvX and ConvZ are the outputs of two convolutions. Without
-        a shortcut convolution there is no ConvZ.
-
-            operator            tensors passed on                   counted here
-            `resnet_unit`       ConvX, ConvZ                        read
-            `resnet_unit_grad`  gradients of ConvX and ConvZ        written and read
-            `resnet_unit_grad`  gradient of the addend bn(ConvZ)    written and read
-
-        Outputs of the operator are written to memory anyway, which `_operand_bytes` counts. ConvX and ConvZ are such
-        outputs, so only their reading is counted here. If the addend is an image without a convolution, its gradient is
-        such an output too, and nothing of it is counted here.
+        Only a `resnet_unit` and its gradient have such kernels. Any other operator counts 0.
         """
-        x_bytes = sum(self._bytes_in("ConvX"))
-        z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
         if self.kind == "resnet_unit":
-            return x_bytes + z_bytes  # the reading; `_operand_bytes` counts the writing
+            return self._bytes_between_unit_kernels()
         if self.kind == "resnet_unit_grad":
-            convolution_gradient_bytes = x_bytes + z_bytes
-            # The gradient of bn(ConvZ) is as large as ConvZ. The gradient of any other addend is an output.
-            addend_gradient_bytes = z_bytes
-            return 2 * (convolution_gradient_bytes + addend_gradient_bytes)  # written and read
+            return self._bytes_between_unit_gradient_kernels()
         return 0
+
+    def _bytes_between_unit_kernels(self) -> int:
+        """Return the bytes that the second kernel of a `resnet_unit` reads of what the first ones write.
+
+        `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)). Its first kernels are convolutions, which write ConvX and
+        ConvZ. The second one reads both. The writing is not counted here, because ConvX and ConvZ are outputs of the
+        operator. There is no ConvZ without a shortcut convolution.
+        """
+        return sum(self._bytes_in("ConvX", "ConvZ"))
+
+    def _bytes_between_unit_gradient_kernels(self) -> int:
+        """Return the bytes of the tensors that one kernel of a `resnet_unit_grad` writes and another one reads.
+
+        They are the gradients of
+
+        - ConvX, the output of the first convolution.
+        - ConvZ, the output of the shortcut convolution.
+        - bn(ConvZ), which is as large as ConvZ.
+
+        Without a shortcut convolution there is only the first one. The gradient of an image that is added is an output
+        of the operator, and not counted here.
+        """
+        conv_x_bytes = sum(self._bytes_in("ConvX"))
+        conv_z_bytes = sum(self._bytes_in("ConvZ"))
+        bn_of_conv_z_bytes = conv_z_bytes
+        return 2 * (conv_x_bytes + conv_z_bytes + bn_of_conv_z_bytes)  # written and read
 
     def _unread_operand_bytes(self) -> int:
         """Return the bytes of inputs that no kernel of a `resnet_unit_grad` reads; 0 for any other operator.
@@ -177,24 +189,30 @@ class Work:
         return unread_bytes
 
     def _sizes_of_twice_read_inputs(self) -> list[int]:
-        """Return the bytes of each input tensor that a batch normalization reads twice.
+        """Return the bytes of each tensor that a batch normalization reads twice.
 
-        The operator reads the whole tensor for sums over the batch, and then again to compute its output from the sums.
+        The operator reads it for sums over the batch, and then again to compute its output from the sums.
 
+        - `resnet_unit`: none, because its convolutions sum up what they write.
         - `resnet_unit_grad`: the outputs of the convolutions (ConvX, ConvZ) and the incoming gradient.
-        - batch normalization in evaluation, where the statistics are given: none.
-        - batch normalization in training: the input X.
-        - gradient of a batch normalization: the input X and the incoming gradient.
-        - any other operator: none. `resnet_unit` is one, because its convolutions sum up what they write.
+        - batch normalization in evaluation: none, because the statistics are given.
+        - batch normalization in training: the image.
+        - gradient of a batch normalization: the image and the incoming gradient.
+        - any other operator: none.
         """
+        if self.kind == "resnet_unit":
+            return []
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
-        # An evaluation has its statistics given and reads once.
+        if self._forward not in ops.NORMALIZATIONS:
+            return []
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
-        # `resnet_unit` itself reads once too: its convolutions sum up what they write.
-        if self._forward in ops.NORMALIZATIONS and not is_evaluation:
-            return self._bytes_in("X", "Y@GRAD")  # a forward operator has no slot Y@GRAD
-        return []
+        if is_evaluation:
+            return []
+        image, incoming_gradient = "X", "Y@GRAD"
+        if not self._is_gradient:
+            return self._bytes_in(image)
+        return self._bytes_in(image, incoming_gradient)
 
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
@@ -203,18 +221,23 @@ class Work:
         - layout NCHW: 0, because Paddle's kernels compute in NCHW.
         - layout NHWC in FP16: 0, because Paddle has kernels for it.
         - layout NHWC in another type: each image is read and written once more. The kernel transposes it on its way in
-          and out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
+          or out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
             return 0
-        # A forward operator has only the input and the output, a gradient operator also their gradients. `operands`
-        # skips slots that the operator does not have.
-        images = ops.operands(self._op, slots.input, slots.output, f"{slots.input}@GRAD", f"{slots.output}@GRAD")
+        images = self._images(slots)
         if ops.type_in(self._op.block, images[0]) == "float16":
             return 0
-        # transposed on the way in and out (ConvCudnnKernel and BatchNormKernel in Paddle's sources)
-        return 2 * sum(self._sizes[name] for name in images)
+        image_bytes = sum(self._sizes[name] for name in images)
+        return 2 * image_bytes  # read and written
+
+    def _images(self, slots: _ImageSlots) -> list[str]:
+        """Return the images that an operator reads and writes; for a gradient operator also their gradients."""
+        images = ops.operands(self._op, slots.input, slots.output)
+        if self._is_gradient:
+            images += ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.output}@GRAD")
+        return images
 
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
@@ -226,16 +249,12 @@ class Work:
         """
         flops = 0
         dtype = ""
-        # The slots of the operands of each convolution or matrix product. A `resnet_unit` has two, any other one.
-        products = ops.FACTORS.get(self._forward, ())
-        for slots in products:
+        for slots in ops.FACTORS.get(self._forward, ()):  # a `resnet_unit` may have two products, any other one
             weight_names = ops.operands(self._op, slots.weights)
-            if not weight_names:
-                continue  # a `resnet_unit` without a shortcut convolution
-            weights = self._op.block.var(weight_names[0])
-            times_computed = self._times_computed(slots)  # 1 forward, 0 to 2 for gradients
-            flops += self._forward_flops(slots, weights) * times_computed
-            dtype = ops.dtype_of(weights)
+            if weight_names:  # else the `resnet_unit` has no shortcut convolution
+                weights = self._op.block.var(weight_names[0])
+                flops += self._forward_flops(slots, weights) * self._times_computed(slots)
+                dtype = ops.dtype_of(weights)  # one type for both products
         return _Product(flops, dtype)
 
     def _forward_flops(self, slots: ops.Factors, weights: Variable) -> int:
@@ -246,9 +265,9 @@ class Work:
         Each output value takes one multiply-add, which counts as two, for each weight of its channel.
         """
         # A gradient operator may have only the gradient of the output, which has the output's shape.
-        output_name = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")[0]
-        output_elements = math.prod(self._op.block.var(output_name).shape)
-        # In the shape of the weights: the last axis for a matrix product, the first for a convolution.
+        (output, *_) = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")
+        output_elements = math.prod(self._op.block.var(output).shape)
+        # A product's weights are [inputs, outputs], a convolution's begin with the outputs.
         output_channel_axis = -1 if self._forward in ops.PRODUCTS else 0
         multiply_adds_per_element = math.prod(weights.shape) // weights.shape[output_channel_axis]
         return int(2 * output_elements * multiply_adds_per_element)
@@ -259,8 +278,7 @@ class Work:
         - forward operator: 1.
         - gradient operator: the number of gradients that it computes, by the input and by the weights: 0, 1 or 2.
         """
-        is_gradient = self.kind != self._forward
-        if not is_gradient:
+        if not self._is_gradient:
             return 1
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
@@ -269,36 +287,32 @@ class Work:
 
         These bytes always count as traffic, whatever the size of the chip's cache.
 
-        - `conv2d_grad`: the incoming gradient, if the operator computes the gradients of the input and of the weights.
-          Each has a kernel of its own, and both kernels read it. Also counted here, although it is read once: the
-          gradient to which the operator adds its result (`enable_addto`).
-        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, the outputs of the convolutions. Two kernels read each.
-        - `sync_batch_norm_grad`: the input and the incoming gradient. A third kernel reads them.
+        - `conv2d_grad` by both input and weights: the incoming gradient. Each of the two has a kernel of its own.
+        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, which are as large as ConvX and ConvZ. Two kernels read
+          each.
+        - `sync_batch_norm_grad`: the image and the incoming gradient. A third kernel reads them.
         - any other operator: 0.
         """
         if self.kind == "conv2d_grad":
-            addto_bytes = sum(self._sizes[name] for name in ops.added_to(self._op))
-            has_both_gradients = len(ops.operands(self._op, "Input@GRAD", "Filter@GRAD")) > 1
-            if has_both_gradients:  # by two kernels, which both read the incoming gradient
-                return addto_bytes + sum(self._bytes_in("Output@GRAD"))
-            return addto_bytes
+            computed = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
+            return sum(self._bytes_in("Output@GRAD")) if len(computed) == 2 else 0
         if self.kind == "resnet_unit_grad":
-            # The gradients are internal to the operator. Each has the size of its ConvX or ConvZ.
             return sum(self._bytes_in("ConvX", "ConvZ"))
         if self.kind == "sync_batch_norm_grad":
-            return sum(self.twice_read_sizes)  # a third kernel reads the input and the incoming gradient
+            return sum(self.twice_read_sizes)
         return 0
 
-
-def _gradients_by_buffer(block: Block) -> dict[str, list[str]]:
-    """Map each buffer that several gradients share, for their all-reduce, to the gradients that lie in it."""
-    return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
+    def _added_to_bytes(self) -> int:
+        """Return the bytes of the gradient that a `conv2d_grad` reads to add its result to it (`enable_addto`)."""
+        if self.kind != "conv2d_grad":
+            return 0
+        return sum(self._sizes[name] for name in ops.added_to(self._op))
 
 
 def _all_sizes(block: Block) -> dict[str, int]:
     """Map each variable that has a shape to its bytes, and each all-reduced buffer to those of its gradients."""
     sizes = {name: ops.size_bytes(variable) for name, variable in block.vars.items() if variable.shape}
-    for buffer, gradients in _gradients_by_buffer(block).items():
+    for buffer, gradients in ops.gradients_by_buffer(block).items():
         sizes[buffer] = sum(sizes[name] for name in gradients)
     return sizes
 
@@ -325,7 +339,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
     - `on_computing_stream`: whether it runs on the stream that computes, so that nothing overlaps with it.
     """
     block = main.global_block()
-    gradients_by_buffer = _gradients_by_buffer(block)
+    gradients_by_buffer = ops.gradients_by_buffer(block)
     sizes = _all_sizes(block)
     backward_kernels = [work for work in works(main) if _is_backward_kernel(work)]
     backward_bytes = _moved_bytes(backward_kernels)

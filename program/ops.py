@@ -53,6 +53,15 @@ def prove(claim: bool, otherwise: str) -> None:
         raise Refused(otherwise)
 
 
+def is_close(value: float, expected: float, least: float = 0.0) -> bool:
+    """Tell whether a value is the expected one up to the rounding of C's float.
+
+    The difference may be 1e-6 times the expected value, or 1e-6 times `least` if that is larger. `least` is for
+    expected values at or near 0.
+    """
+    return abs(value - expected) <= 1e-6 * max(abs(expected), least)
+
+
 def type_name(dtype: object) -> str:
     """Return the name of a Paddle data type, as `float16`."""
     return str(dtype).rpartition(".")[2]
@@ -144,6 +153,11 @@ def added_to(op: Operator) -> list[str]:
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
         return operands(op, "Input@GRAD", "X@GRAD")
     return []
+
+
+def gradients_by_buffer(block: Block) -> dict[str, list[str]]:
+    """Map each buffer that several gradients share, for their all-reduce, to the gradients that lie in it."""
+    return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
 
 
 def loss_gradient_index(block: Block) -> int:

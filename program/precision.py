@@ -60,8 +60,6 @@ def captured_loss_scale(global_batch: int) -> float:
     loss is a mean over the global batch, so the scaled gradients of the logits are 1 to 2 times p - y (probability
     minus label). Baidu's runs of MLPerf v1.1 have p - y, because their loss is a sum.
     """
-    # A power of two rounds nothing. The loss is a mean over the global batch. So the scaled gradients of the logits are
-    # 1 to 2 times p - y (probability minus label), which Baidu's runs of MLPerf v1.1 have, because their loss is a sum.
     return float(1 << (global_batch - 1).bit_length())
 
 
@@ -75,7 +73,6 @@ def fp32_statistics() -> Iterator[None]:
     - `sync_batch_norm`: every slot stays in FP32 except those of the image, input X and output Y.
     - any other operator: Paddle's own function decides.
     """
-    # These two functions decide whether an operator's input or output slot stays in FP32.
     paddles_keep_input = fp16_utils._keep_fp32_input
     paddles_keep_output = fp16_utils._keep_fp32_output
 
@@ -103,24 +100,26 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    `minimize` of the wrapped optimizer also casts the program to float16. At level O2 parameters are float16 too and
-    have FP32 master copies, which is Paddle's default.
+    `minimize` of the wrapped optimizer also casts the program to float16:
+
+    - level O1: the inputs of convolutions and matrix products.
+    - level O2: all that is inside `fp16_guard`, parameters included. These then have FP32 master copies.
 
     With `dynamic`, the wrapper multiplies the loss by a scale that changes from step to step. Else it scales nothing,
     and `updates.scale_loss` may add a fixed scale later.
     """
     if not precision.is_half:
         return optimizer
-    first_loss_scale = FIRST_LOSS_SCALE if dynamic else 1.0  # `updates.scale_loss` may set a fixed scale later
+    first_loss_scale = FIRST_LOSS_SCALE if dynamic else 1.0
     return static.amp.decorate(
         optimizer,
         amp_lists=_operator_lists(precision),
-        level=precision.level,  # O2: parameters are float16 and have FP32 masters
+        level=precision.level,
         dtype=precision.dtype,
         init_loss_scaling=first_loss_scale,
         use_dynamic_loss_scaling=dynamic,
-        use_amp_guard=precision.level == "O2",  # only what is inside `fp16_guard` is cast; Paddle ignores it at O1
-        **HOW_THE_SCALE_MOVES,  # ignored without `dynamic`
+        use_amp_guard=precision.level == "O2",  # Paddle ignores it at O1
+        **HOW_THE_SCALE_MOVES,  # without effect on a scale that is not dynamic
     )
 
 
@@ -131,27 +130,32 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
     """
     if not precision.is_half:
         return
-    parameters = main.all_parameters()  # listed once
-    with (
-        # AMP looks up the operator that writes an input, to decide whether the input needs a cast. Paddle's function
-        # for this raises an error if several operators write the variable. `_last_writer` returns the last of them.
-        # An evaluation at several image sizes has such variables: the running statistics, because each size has
-        # normalizations of its own, which list them as outputs.
-        replaced(fp16_utils, "find_true_prev_op", _last_writer),
-        # Paddle's function would list the parameters anew at each operator, which is slow.
-        replaced(Block, "all_parameters", lambda block: parameters),
-    ):
-        static.amp.cast_model_to_fp16(main, _operator_lists(precision), use_fp16_guard=True, level=precision.level)
+    lists = _operator_lists(precision)
+    with _with_several_writers_of_a_variable(), _with_parameters_listed_once(main):
+        static.amp.cast_model_to_fp16(main, lists, use_fp16_guard=True, level=precision.level)
     feed_half(main, precision)
 
 
-def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
-    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none.
+def _with_several_writers_of_a_variable() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which Paddle's AMP casts programs with variables that several operators write.
 
-    It replaces a function of Paddle's that refuses a variable with several writers. A network that is evaluated at
-    several image sizes has such variables: it normalizes once for each size, and each time the running statistics are
-    listed as outputs.
+    AMP looks up the operator that writes an input, to decide whether the input needs a cast. Paddle's function for this
+    refuses a variable with several writers. `_last_writer` takes its place.
+
+    A network that is evaluated at several image sizes has such variables: it normalizes once for each size, and each
+    time the running statistics are listed as outputs.
     """
+    return replaced(fp16_utils, "find_true_prev_op", _last_writer)
+
+
+def _with_parameters_listed_once(main: static.Program) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which Paddle does not search a program for its parameters again and again, which is slow."""
+    parameters = main.all_parameters()
+    return replaced(Block, "all_parameters", lambda block: parameters)
+
+
+def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
+    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none."""
     writer = None
     for op in ops:
         if op is reader:
@@ -165,7 +169,8 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
     - AMP's casts of `image` to float16 are removed. Their readers read `image` itself.
-    - The operators that read the float32 `image` read `image.fp32`, a new cast of `image` to float32.
+    - Other readers of `image`, which need float32, read `image.fp32`, a new cast of `image` to float32. They are
+      operators that resize the image, for an evaluation at several sizes.
 
     Nothing changes in FP32, or without a variable `image`.
     """
@@ -175,36 +180,28 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     if not precision.is_half or not block.has_var(image):
         return
 
-    half_images = _remove_casts_to_half(main, image)  # the variables that the removed casts wrote
-    # Operators that resize the image, for an evaluation at several sizes, read it in float32.
-    is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
-    # The order matters. First the readers of `image` move to `image.fp32`, which is created below. Then the readers of
-    # the removed float16 casts move to `image`.
-    for op in block.ops:
+    casts = [op for op in block.ops if _casts_to_half(op, image)]
+    half_images = {op.output("Out")[0] for op in casts}
+    readers_of_half = [op for op in block.ops if not half_images.isdisjoint(op.input_arg_names)]
+    readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts]
+
+    for op in readers_of_fp32:
         op.desc._rename_input(image, fp32_image)
-    for op in block.ops:
-        for name in half_images.intersection(op.input_arg_names):
+    for op in readers_of_half:
+        for name in half_images:
             op.desc._rename_input(name, image)
+    remove(main, lambda op: op in casts)
     block.var(image).desc.set_dtype(paddle.float16)
-    if is_read_in_fp32:
+    if readers_of_fp32:
         block.create_var(name=fp32_image, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
         types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
         insert(block, 0, "cast", {"X": [image]}, {"Out": [fp32_image]}, **types, op_role=FORWARD)
     block._sync_with_cpp()
 
 
-def _remove_casts_to_half(main: static.Program, image: str) -> set[str]:
-    """Remove the casts of the variable `image` to float16, and return the names of the variables that they wrote."""
-
-    def casts_image_to_half(op: Operator) -> bool:
-        return op.type == "cast" and op.input("X") == [image] and bool(op.attr("out_dtype") == paddle.float16)
-
-    half_images: set[str] = set()
-    for op in main.global_block().ops:
-        if casts_image_to_half(op):
-            half_images.update(op.output("Out"))
-    remove(main, casts_image_to_half)
-    return half_images
+def _casts_to_half(op: Operator, name: str) -> bool:
+    """Tell whether an operator casts the variable `name` to float16."""
+    return op.type == "cast" and op.input("X") == [name] and bool(op.attr("out_dtype") == paddle.float16)
 
 
 def cast_startup(main: static.Program, startup: static.Program) -> None:
@@ -231,27 +228,35 @@ def perturb_input(main: static.Program) -> None:
     A tuning search compares the losses of this program with those of the plain one. The difference is the noise of
     rounding. A knob whose losses differ by no more than this noise has no effect on them.
 
-    A value x becomes x + r x sin(1000 x), with r the relative rounding error of its type. The sine varies the sign and
-    the size of the change from value to value. A common factor would have no effect, because the first batch norm
-    divides by it. The moved values of an input NAME are in the variable NAME.moved, and all readers of NAME read it.
+    The moved values of an input NAME are in the variable NAME.moved, which all readers of NAME read instead.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
     for variable in inputs:
-        x = variable.name
-        like_x = {"shape": variable.shape, "dtype": variable.dtype}
-        angle = block.create_var(name=f"{x}.angle", **like_x).name
-        change = block.create_var(name=f"{x}.change", **like_x).name
-        moved = block.create_var(name=f"{x}.moved", **like_x).name
-        for op in block.ops:
-            op.desc._rename_input(x, moved)  # all readers of x read the moved values
-        steps = [  # inserted after the renaming, so they read x itself
-            # The sine varies the change from value to value. The first batch norm would divide by a common factor.
-            Step("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
-            Step("sin", {"X": [angle]}, {"Out": [angle]}, {}),
-            Step("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [change]}, {"axis": -1}),
-            Step("scale", {"X": [change]}, {"Out": [change]}, {"scale": ROUNDING[variable.dtype]}),
-            Step("elementwise_add", {"X": [x], "Y": [change]}, {"Out": [moved]}, {"axis": -1}),
-        ]
-        insert_all(block, 0, steps, op_role=FORWARD)
+        readers = [op for op in block.ops if variable.name in op.input_arg_names]
+        moved = block.create_var(name=f"{variable.name}.moved", shape=variable.shape, dtype=variable.dtype).name
+        for op in readers:
+            op.desc._rename_input(variable.name, moved)
+        insert_all(block, 0, _moving_steps(block, variable, to=moved), op_role=FORWARD)
     block._sync_with_cpp()
+
+
+def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[Step]:
+    """Return the operators that move each value x of a variable by about one rounding error, into the variable `to`.
+
+        moved = x + r x sin(1000 x)
+
+    r is the relative rounding error of the variable's type. The sine varies the sign and the size of the change from
+    value to value. A common factor would have no effect, because the first batch norm divides by it.
+    """
+    x = variable.name
+    sine = block.create_var(name=f"{x}.angle", shape=variable.shape, dtype=variable.dtype).name  # first its angle
+    change = block.create_var(name=f"{x}.change", shape=variable.shape, dtype=variable.dtype).name
+    rounding = ROUNDING[variable.dtype]
+    return [
+        Step("scale", {"X": [x]}, {"Out": [sine]}, {"scale": 1000.0}),
+        Step("sin", {"X": [sine]}, {"Out": [sine]}, {}),
+        Step("elementwise_mul", {"X": [x], "Y": [sine]}, {"Out": [change]}, {"axis": -1}),
+        Step("scale", {"X": [change]}, {"Out": [change]}, {"scale": rounding}),
+        Step("elementwise_add", {"X": [x], "Y": [change]}, {"Out": [to]}, {"axis": -1}),
+    ]

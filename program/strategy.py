@@ -1,7 +1,7 @@
 """The distributed strategy: FleetX's knobs by their names, each with what it does in this Paddle.
 
 STRATEGY is empty (our defaults), `auto` (Paddle's own automatic mode), or `knob=value,...`. Paddle 2.6.2 swallows
-many of them without a word; here a knob works, or is refused with the reason. `program.proof.verify` proves on the
+many of them without a word; here a knob works, or is refused with the reason. `program.proof.knobs` proves on the
 built program that it did.
 """
 
@@ -160,22 +160,30 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    `dtype` is that of convolutions, and `layout` that of images. A knob that the user set stays as it is. Raises
-    ValueError if such a knob cannot work here.
+    `dtype` is that of convolutions, and `layout` that of images. Knobs that the user set stay as they are. Undecided
+    ones are turned on
+
+    - with a condition (`_conditions`): if it is met.
+    - `enable_inplace`: on a GPU. The user may turn it on anywhere.
+    - cuDNN's: not at all. They stay None, and Paddle's flags stay as they are.
+
+    Raises ValueError if a knob that the user turned on cannot work here.
     """
     on_gpu = device == "gpu"
+    is_half_nhwc = dtype == "float16" and layout == "NHWC"
     if not on_gpu:
         _refuse_cudnn_flags(strategy)
-
-    is_half_nhwc = dtype == "float16" and layout == "NHWC"
-    decided: dict[str, bool] = {}
-    for condition in _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc):
-        choice = getattr(strategy, condition.knob)
-        if choice and not condition.is_met:
+    conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
+    for condition in conditions:
+        is_turned_on = bool(getattr(strategy, condition.knob))
+        if is_turned_on and not condition.is_met:
             raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
-        if choice is None:  # such a knob has one condition
-            decided[condition.knob] = condition.is_met
-    if strategy.enable_inplace is None:  # has no conditions: the user may turn it on anywhere
+
+    # A knob that may be undecided has one condition.
+    decided = {
+        condition.knob: condition.is_met for condition in conditions if getattr(strategy, condition.knob) is None
+    }
+    if strategy.enable_inplace is None:
         # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
         decided["enable_inplace"] = on_gpu
     return replace(strategy, **decided)

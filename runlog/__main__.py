@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from runlog.schema import json_schema
+from runlog.json_schema import json_schema
 from runlog.writer import close_for_dead
 
 

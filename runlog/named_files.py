@@ -41,7 +41,7 @@ def refuse_unusable(path: Path) -> None:
     - A pipe, a socket or another device: refused, because a command could wait or read there without end.
     - A link that leads back to itself: refused.
     """
-    mode = _mode_unless_accepted(path)
+    mode = _mode_to_judge(path)
     if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file or a folder")
 
@@ -56,7 +56,7 @@ def require_file_if_present(path: Path) -> None:
     - A pipe, a socket or another device: refused, because a command could wait or read there without end.
     - A link that leads back to itself: refused.
     """
-    mode = _mode_unless_accepted(path)
+    mode = _mode_to_judge(path)
     if mode is None or stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
@@ -75,24 +75,23 @@ def is_file(path: Path) -> bool:
 
 def require_folder_if_present(path: Path) -> None:
     """Raise UnusableError if a path leads to something that is not a folder; accept it if nothing is there."""
-    mode = _mode_unless_accepted(path)
+    mode = _mode_to_judge(path)
     if mode is not None and not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
 
 
-def _mode_unless_accepted(path: Path) -> int | None:
-    """Return the `st_mode` of a path, so that the caller can refuse devices, pipes and other kinds that it cannot use.
+def _mode_to_judge(path: Path) -> int | None:
+    """Return the `st_mode` of a path, from which the caller sees whether it can use what is there.
 
-    None if there is no reason to refuse the path:
+    None if there is nothing to judge, and the path is accepted as it is:
 
     - The path is /dev/null or a stream of this process, such as /dev/stdin: every command may open it.
-    - Nothing is at the path, or the path cannot be looked at. If a command opens the path later, this creates the file
-      or fails with a message.
+    - Nothing is at the path, or the path cannot be looked at. A command that opens it creates the file, or fails with a
+      message of its own.
 
     Raises UnusableError for a link that leads back to itself.
     """
-    text = str(path)
-    if text == os.devnull or text.startswith(OWN_STREAMS):
+    if _is_stream_of_process(path):
         return None
     try:
         return path.stat().st_mode
@@ -100,6 +99,12 @@ def _mode_unless_accepted(path: Path) -> int | None:
         if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
         return None
+
+
+def _is_stream_of_process(path: Path) -> bool:
+    """Return whether a path is /dev/null, or a stream of this process such as /dev/stdin."""
+    text = str(path)
+    return text == os.devnull or text.startswith(OWN_STREAMS)
 
 
 def check_options(options: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ comes out as a `Problem`, so that no reader of this stream sees more or less tha
 """
 
 import functools
-import json
 import os
 import re
 import stat
@@ -17,12 +16,13 @@ from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from runlog.json_types import JsonObject
+from runlog.strict_json import DuplicateKeyError, parse_json, scan_value
 
-TOKEN = b":::MLLOG"
-HEADER = b"# {"
+TOKEN = b":::MLLOG"  # begins an event
+_TOKEN_AND_SPACE = ":::MLLOG "  # as the official parser wants it before the JSON
+HEADER = b"# {"  # begins a section of the header
 BLOCK_BYTES = 1 << 20  # read at a time
 MAX_LINE_BYTES = 1 << 20  # a longer line is no event: mlperf-logging writes some hundred bytes
-MAX_NESTING = 50  # well below the recursion limit at which the official parser dies
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
 _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
@@ -75,76 +75,7 @@ Entry = Event | Header | Problem
 T = TypeVar("T")
 
 
-class _DuplicateKeyError(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _DuplicateKeyError(f"the JSON key {max(names, key=names.count)!r} is given twice")
-    return table
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-_scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
-_TOO_DEEP = f"nested more than {MAX_NESTING} deep"
-_SPACES = re.compile(r"[ \t\n\r]*")  # JSON's
 hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
-
-
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice, nesting over MAX_NESTING, and for text after
-    the value.
-    """
-    value, end = _scan_value(text, 0)
-    if text[end:].strip():
-        raise ValueError(f"text after the JSON value, at character {end}")
-    return value
-
-
-def _scan_value(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at index `start` of a text, and the index after its end.
-
-    Any text may follow the value: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
-
-    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
-    """
-    spaces = _SPACES.match(text, start)
-    assert spaces  # the pattern matches an empty text, too
-    try:
-        value, end = _scan(text, spaces.end())
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    has_many_brackets = text.count("{") + text.count("[") > MAX_NESTING  # cheap, and False for nearly every line
-    if has_many_brackets and _is_nested_deeper(value, MAX_NESTING):
-        raise ValueError(_TOO_DEEP)
-    return value, end
-
-
-def _is_nested_deeper(value: Any, limit: int) -> bool:
-    """Return whether a JSON value has an item inside more than `limit` lists and objects.
-
-    The 1 of [[1]] is inside two lists: limit 1 -> True, limit 2 -> False. An empty list or object is an item like a
-    number: [[]] has an item inside one list.
-    """
-    items = [value]
-    # A loop, because a recursion would fail at the very depths that are looked for.
-    for _ in range(limit + 1):
-        inner_items: list[Any] = []
-        for item in items:
-            if isinstance(item, dict):
-                inner_items += item.values()
-            elif isinstance(item, list):
-                inner_items += item
-        items = inner_items
-    return len(items) > 0  # each item that is left is inside limit + 1 lists and objects
 
 
 def dataclass_of(kind: type[T], value: Any) -> T | None:
@@ -229,43 +160,39 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     - Line numbers count line feeds. A carriage return alone, as a progress bar writes it, ends an event's text, too.
     - The first NUL byte of the stream yields a Problem; later ones do not.
     """
-    # Before each block, `offset` is where the cut-off line begins in the stream. len(unfinished) + dropped_bytes is the
-    # length of what was read of this line.
-    unfinished = b""  # the start of the line that the last block cut off; only a part of it if it is too long
-    line = 1  # the line number of `unfinished`
-    offset = 0
-    dropped_bytes = 0  # 0 if nothing of the cut-off line was dropped
+    position = 0  # how many bytes of the stream are behind us
+    line = 1  # the number of the line that begins at `line_start`
+    line_start = 0  # where in the stream it begins
+    unfinished = b""  # what was read of it, if a block cut it off; only a part of that if it is too long
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
-        if not saw_nul and b"\0" in block:  # only the first is a Problem
+        if not saw_nul and b"\0" in block:
             saw_nul = True
-            is_start = offset == 0 and not unfinished
-            yield _nul_problem(block, line, is_start=is_start)
-        data = unfinished + block
-        end_of_lines = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        for whole_line in data[:end_of_lines].splitlines(keepends=True):
-            yield from _entries(whole_line, line, offset)
-            if whole_line.endswith(b"\n"):
+            yield _nul_problem(block, line, is_start=position == 0)
+        for piece in block.splitlines(keepends=True):
+            position += len(piece)
+            whole_or_cut = unfinished + piece
+            if piece.endswith((b"\n", b"\r")):
+                yield from _entries(whole_or_cut, line, line_start)
+                unfinished = b""
+                line_start = position
+            else:  # the last piece of the block
+                unfinished = _shortened(whole_or_cut)
+            if piece.endswith(b"\n"):
                 line += 1
-            offset += len(whole_line) + dropped_bytes
-            dropped_bytes = 0
-        unfinished = data[end_of_lines:]
-        if len(unfinished) > MAX_LINE_BYTES:
-            shortened = _shortened(unfinished)
-            dropped_bytes += len(unfinished) - len(shortened)
-            unfinished = shortened
-    yield from _entries(unfinished, line, offset)  # the last line, which may end without a line feed
+    yield from _entries(unfinished, line, line_start)  # the last line, which may end without a line feed
 
 
 def _shortened(unfinished: bytes) -> bytes:
-    """Return the first MAX_LINE_BYTES of an unfinished line, which is longer, with a short end after them.
+    """Return an unfinished line as it is, or of one that is too long for an event a part that is also too long.
 
-    The end keeps the fact that the line claims to be an event:
+    The part is the first MAX_LINE_BYTES and a short end, which keeps the fact that the line claims to be an event:
 
     - The line has TOKEN: the end is TOKEN.
     - It has none yet: the end is its last bytes, because TOKEN may begin in them and go on in the next block.
     """
-    # Without TOKEN the last bytes stay, because TOKEN may begin in them and go on in the next block.
+    if len(unfinished) <= MAX_LINE_BYTES:
+        return unfinished
     end = TOKEN if TOKEN in unfinished else unfinished[-len(TOKEN) :]
     return unfinished[:MAX_LINE_BYTES] + b" " + end
 
@@ -333,7 +260,7 @@ def _header(raw: bytes, line: int) -> Header | None:
     """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
     `raw` is the line without its line end. Two things may stand before the `#`: the byte-order mark of a file, and a
-    launcher's prefix of less than LONGEST_PREFIX bytes, such as mpirun's `[1,0]<stdout>:`. None is also returned if:
+    launcher's prefix (see `_is_launcher_prefix`). None is also returned if:
 
     - any other text stands before the `#`;
     - the line has more than MAX_LINE_BYTES from the `#` on;
@@ -343,10 +270,10 @@ def _header(raw: bytes, line: int) -> Header | None:
     if start < 0:
         return None
     prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
+    if prefix and not _is_launcher_prefix(prefix):
+        return None
     comment = raw[start:]
-    is_bracketed = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">"))
-    is_launcher_prefix = is_bracketed and len(prefix) < LONGEST_PREFIX
-    if (prefix and not is_launcher_prefix) or len(comment) > MAX_LINE_BYTES:
+    if len(comment) > MAX_LINE_BYTES:
         return None
     try:
         sections = parse_json(comment.removeprefix(b"# ").decode())
@@ -358,48 +285,106 @@ def _header(raw: bytes, line: int) -> Header | None:
     return Header(section, value, line)
 
 
-def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
-    """Return a Problem for each thing that is wrong with the event in `raw`, then the Event, if one can be read.
+def _is_launcher_prefix(prefix: bytes) -> bool:
+    """Return whether a text before a line can be what a launcher puts there, such as mpirun's `[1,0]<stdout>:`.
 
-    `raw` begins with TOKEN, and ends at the next TOKEN or with the line. `rank` comes from the launcher's prefix.
+    It begins with `[`, ends with `:`, `]` or `>`, and has less than LONGEST_PREFIX bytes.
     """
-    entries: list[Entry] = []
+    return prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < LONGEST_PREFIX
+
+
+class _RawEvent(NamedTuple):
+    """The text of an event from its TOKEN on, up to the next TOKEN or the end of the line, and where it stands."""
+
+    text: str
+    line: int
+    offset: int
+    rank: int | None  # from the launcher's prefix
+
+    def problem(self, kind: str, message: str) -> Problem:
+        """Return a Problem of this text."""
+        return Problem(kind, message, self.line, self.text[:200])
+
+
+def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Entry]:
+    """Yield a Problem for each thing that is wrong with the event in `raw`, then the Event, if one can be read.
+
+    `raw` begins with TOKEN, and ends at the next TOKEN or with the line. `rank` comes from the launcher's prefix. Bytes
+    that are not UTF-8 are a Problem, but are read as replacement characters.
+    """
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        entries.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw)))
+        yield Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw))
         text = raw.decode("utf-8", "replace")
+    yield from _event_of_text(_RawEvent(text, line, offset, rank))
 
-    def add_problem(kind: str, message: str) -> list[Entry]:
-        """Add a Problem to `entries`, and return all of them, for a fault that leaves no Event."""
-        entries.append(Problem(kind, message, line, text[:200]))
-        return entries
 
-    if not text.startswith(":::MLLOG "):
-        return add_problem("json", "no space after :::MLLOG: the official parser overlooks it")
+def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
+    """Yield the Problems of the text of an event, then the Event, if one can be read.
+
+    - TOKEN without a space behind it, a JSON key given twice, or other invalid JSON: a Problem, and nothing more.
+    - Text behind the JSON value: a Problem, and then what the JSON value yields.
+    - Nothing of these: what the JSON value yields (see `_event_of_json`).
+    """
+    if not raw.text.startswith(_TOKEN_AND_SPACE):
+        yield raw.problem("json", "no space after :::MLLOG: the official parser overlooks it")
+        return
     try:
-        fields, end = _scan_value(text, len(":::MLLOG "))
-    except _DuplicateKeyError as error:
-        return add_problem("duplicate-key", str(error))
+        value, end = scan_value(raw.text, len(_TOKEN_AND_SPACE))
+    except DuplicateKeyError as error:
+        yield raw.problem("duplicate-key", str(error))
+        return
     except ValueError as error:
-        return add_problem("json", f"no JSON object: {error}")
-    trailing = _kind_of_trailing_text(text[end:])
+        yield raw.problem("json", f"no JSON object: {error}")
+        return
+
+    trailing = _kind_of_trailing_text(raw.text[end:])
     if trailing:
-        add_problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
-    if type(fields) is not dict:
-        return add_problem("fields", "not a JSON object")
-    for name in ("key", "value", "metadata", "time_ms"):
-        if name not in fields:
-            return add_problem("fields", f"the field {name!r} is missing")
+        yield raw.problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
+    yield from _event_of_json(raw, value)
+
+
+def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
+    """Yield the Problems of an event's JSON value, then the Event, if one can be read.
+
+    - The value is not an object, or lacks a field: a Problem, and nothing more.
+    - The event's type is none of EVENT_TYPES: a Problem. The type of the Event is then empty.
+    - The value of another field is of the wrong type: a Problem, and nothing more.
+    """
+    fault = _fault_of_form(fields)
+    if fault:
+        yield raw.problem("fields", fault)
+        return
+
     event_type = fields.get("event_type")
     if type(event_type) is not str or event_type not in EVENT_TYPES:
-        add_problem("event-type", _NO_TYPE)
+        yield raw.problem("event-type", _NO_TYPE)
         event_type = ""
     fault = _fault_of_values(fields)
     if fault:
-        return add_problem("fields", fault)
-    event = Event(fields["key"], fields["value"], fields["metadata"], fields["time_ms"], event_type, line, offset, rank)
-    return [*entries, event]
+        yield raw.problem("fields", fault)
+        return
+    yield Event(
+        key=fields["key"],
+        value=fields["value"],
+        metadata=fields["metadata"],
+        time_ms=fields["time_ms"],
+        event_type=event_type,
+        line=raw.line,
+        offset=raw.offset,
+        rank=raw.rank,
+    )
+
+
+def _fault_of_form(fields: Any) -> str:
+    """Return what is wrong with an event's JSON value: no object, or a field is missing. Empty if nothing is."""
+    if type(fields) is not dict:
+        return "not a JSON object"
+    for name in ("key", "value", "metadata", "time_ms"):
+        if name not in fields:
+            return f"the field {name!r} is missing"
+    return ""
 
 
 def _kind_of_trailing_text(rest: str) -> str:

@@ -1,7 +1,7 @@
 """The contents of a log of ours, each event and header section once: key, type, unit and meaning.
 
 A log opens with lines `# {"<section>": ...}` of JSON, goes on with MLLOG lines of rank 0 (ruleset 4.0.0) and holds
-lines for people between them. `python -m runlog schema` prints this file as JSON Schema.
+lines for people between them. `python -m runlog schema` prints this file as JSON Schema (`json_schema.py`).
 
 What a table holds is said by its section or its event, further down. A field is `Annotated[type, unit, meaning]`; its
 name is the key in the log. A field that is None is written as null: it was not measured. A field with a default is
@@ -9,8 +9,6 @@ left out where it is None. `images` count those of all ranks. Durations are by t
 """
 
 import dataclasses
-import types
-import typing
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -346,88 +344,8 @@ _ALL = [value for value in globals().values() if isinstance(value, Point | Mark)
 _ALL += [*WARMUP_EPOCHS.values(), *OPTIMIZER["sgd"].values(), *OPTIMIZER["lars"].values()]
 EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 
-# ---- as JSON Schema, and values as JSON
 
-
-def json_schema() -> Table:
-    """Return the JSON Schema of one line of a log without its token (`:::MLLOG ` or `# `)."""
-    lines = {f"event {key}": _event(event) for key, event in EVENTS.items()}
-    for name, section in SECTIONS.items():
-        lines[f"section {name}"] = _object({name: _type(section.value)}, [name]) | {"description": section.meaning}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"A line of a {Format().format}, version {Format().version}",
-        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in lines],
-        "$defs": lines,
-    }
-
-
-def _event(event: Point[Any] | Mark) -> Table:
-    """Return the JSON Schema of an event's line. mllog itself adds the metadata `file` and `lineno`."""
-    metadata: Table = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
-    required_metadata = list(metadata)
-    if event.metadata:
-        own_metadata = _type(event.metadata)
-        metadata |= own_metadata["properties"]
-        required_metadata += own_metadata["required"]
-    value: Table = {"type": "null"}  # of a Mark
-    if isinstance(event, Point):
-        value = _type(event.value)
-        if event.unit:
-            value["unit"] = event.unit
-        if event.least is not None:
-            value["minimum"] = event.least
-    fields = {
-        "namespace": {"const": ""},
-        "time_ms": {"type": "integer", "unit": "ms", "description": "Unix time"},
-        "event_type": {"const": event.event_type},
-        "key": {"const": event.key},
-        "value": value,
-        "metadata": _object(metadata, required_metadata),
-    }
-    return _object(fields, list(fields)) | {"description": event.meaning}
-
-
-def _object(properties: Table, required: list[str]) -> Table:
-    """Return the JSON Schema of an object with these properties and no others."""
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-_PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-
-
-def _type(kind: Any) -> Table:
-    """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
-
-    The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
-    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
-    """
-    if kind is Any:
-        return {}
-    if kind in _PLAIN:
-        return {"type": _PLAIN[kind]}
-    origin = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
-    if origin is Annotated:
-        unit, meaning = kind.__metadata__
-        schema = _type(arguments[0])
-        if unit:
-            schema["unit"] = unit
-        return schema | {"description": meaning}
-    if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_type(member) for member in arguments]}
-    if origin is list:
-        return {"type": "array", "items": _type(arguments[0])}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": _type(arguments[1])}
-    hints = typing.get_type_hints(kind, include_extras=True)  # any other type is a dataclass
-    properties = {}
-    required = []
-    for field in dataclasses.fields(kind):
-        properties[field.name] = _type(hints[field.name])
-        if field.default is not None:
-            required.append(field.name)
-    return _object(properties, required)
+# ---- values as JSON
 
 
 def as_json(value: Any) -> Any:

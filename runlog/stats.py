@@ -2,10 +2,11 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 CONFIDENCE = 0.95
+MOST_PAIRS = 999  # of coefficients of a continued fraction; `t_cdf` needs about 100 at most
 _Run = TypeVar("_Run")
 
 
@@ -72,27 +73,57 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b), for 0 <= x < 1.
+    """Return the regularized incomplete beta function I_x(a, b), for 0 <= x < 1, by its continued fraction:
 
-    It is evaluated as a continued fraction by Lentz's method, until a term changes it by less than 1e-15 (Numerical
-    Recipes, 6.4). The fraction converges fast only below x = (a + 1) / (a + b + 2). There is no reflection for larger
-    x: `t_cdf` does not ask for them.
+        I_x(a, b) = x^a (1 - x)^b / (a B(a, b)) * 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
+        B(a, b) = gamma(a) gamma(b) / gamma(a + b)
+
+    (Numerical Recipes, 6.4.) The fraction converges fast only below x = (a + 1) / (a + b + 2). There is no reflection
+    for larger x: `t_cdf` does not ask for them.
     """
     if x == 0:
         return 0.0
-    front = math.exp(
+    factor = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
-    c = 1.0  # Lentz's ratio of successive numerators
-    d = 1 / (1 - (a + b) * x / (a + 1))  # Lentz's ratio of successive denominators, inverted
-    fraction = d
-    for m in range(1, 1000):
+    first_coefficient = -((a + b) * x / (a + 1))  # d_1
+    return factor * _continued_fraction(first_coefficient, _further_coefficients(a, b, x))
+
+
+def _further_coefficients(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
+    """Yield the coefficients of the continued fraction of I_x(a, b) from the second on, in pairs, for m = 1, 2, ...:
+
+        d_2m     = m (b - m) x / ((a + 2m - 1) (a + 2m))
+        d_(2m+1) = -(a + m) (a + b + m) x / ((a + 2m) (a + 2m + 1))
+
+    There are MOST_PAIRS pairs.
+    """
+    for m in range(1, MOST_PAIRS + 1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for coefficient in (even, odd):
+        yield even, odd
+
+
+def _continued_fraction(first: float, further: Iterable[tuple[float, float]]) -> float:
+    """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
+
+    `first` is d_1, and `further` has (d_2, d_3), (d_4, d_5), ... The value after n coefficients is a quotient of two
+    numbers. With the next coefficient it is multiplied by c x d:
+
+        c = the new numerator / the last one = 1 + coefficient / last c
+        d = the last denominator / the new one = 1 / (1 + coefficient x last d)
+
+    It ends with the pair whose second coefficient changes the value by a share of less than 1e-15, or with the last
+    pair.
+    """
+    c = 1.0
+    d = 1 / (1 + first)
+    fraction = d
+    for pair in further:
+        for coefficient in pair:
             d = 1 / (1 + coefficient * d)
             c = 1 + coefficient / c
             fraction *= c * d
         if abs(c * d - 1) < 1e-15:
             break
-    return front * fraction
+    return fraction

@@ -5,10 +5,8 @@ import importlib
 import io
 import sys
 
-from runlog import named_files
-from runlog.completion import complete
+from runlog import completion, named_files, text
 from runlog.errors import drop_output
-from runlog.text import MOST_OF_A_LINE, called, visible
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
 
@@ -19,36 +17,40 @@ def main(argv: list[str] | None = None) -> int:
     - The command ends: the status that it returns.
     - The reader of the output has closed the pipe, as `| head` does: 0.
     - There are too few runs for a score: 1, and one line on stderr.
-    - A wrong argument, or a file that cannot be read or written: 2, and one line on stderr.
+    - An argument that the command cannot use, or a file that cannot be read or written: 2, and one line on stderr.
 
-    `argv` are the words after the program's name; None means those of this process. If a shell asks for completions,
-    it is answered, and the process ends.
+    `argv` are the words after the program's name; None means those of this process. The process ends here in two cases:
+    a shell asks for completions, which are printed, or the words are no command line, which argparse reports.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    name = argv[0] if argv else None  # a command's name, if it is one; the parser rejects anything else
+    name = words[0] if words else None  # a command's name, if it is one; the parser rejects anything else
     parser = _parser(name)
-    complete(parser)  # if a shell asks for completions, this answers it and ends the process
-    args = parser.parse_args(argv)
+    completion.complete(parser)  # ends the process if a shell asks for completions
+    options = parser.parse_args(words)
     try:
-        named_files.check_options(args)
-        status: int = args.main(args)
+        named_files.check_options(options)
+        status: int = options.main(options)
         return status
-    except BrokenPipeError:  # the reader of the output has enough, as in `| head`
+    except BrokenPipeError:
         drop_output()
         return 0
     except TooFewRunsError as error:
-        text = str(error)
-        status = 1
+        _print_error(name, str(error))
+        return 1
     except (InputError, named_files.UnusableError) as error:
-        text = str(error)
-        status = 2
+        _print_error(name, str(error))
+        return 2
     except OSError as error:
-        text = named_files.explain(error)
-        status = 2
-    print(f"{called('scoring')} {name}: {visible(text, MOST_OF_A_LINE)}", file=sys.stderr)  # a path may hold anything
-    return status
+        _print_error(name, named_files.explain(error))
+        return 2
+
+
+def _print_error(command: str | None, error: str) -> None:
+    """Print an error of a command as one line on stderr, made safe to print: a path in it may hold anything."""
+    program = text.called("scoring")  # as the user called it
+    print(f"{program} {command}: {text.visible(error, text.MOST_OF_A_LINE)}", file=sys.stderr)
 
 
 def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
@@ -57,10 +59,10 @@ def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
     Only that command's module is imported, because some take long to import. None, or a word that is not a command,
     chooses no command.
     """
-    parser = argparse.ArgumentParser(prog=called("scoring"), description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=text.called("scoring"), description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module_name, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    for name, (module_name, help_text) in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         if name == chosen_name:
             module = importlib.import_module(module_name)
             module.add_arguments(command)

@@ -5,7 +5,10 @@
 COMMANDS = {
     "score": ("scoring.figure.score_command", "the figure of one system's runs under a protocol"),
     "import": ("scoring.importers", "what a log says, as a record"),
-    "compare": ("scoring.figure.compare", "two or more systems: ratio, speedup, and whether they really differ"),
+    "compare": (
+        "scoring.figure.compare_command",
+        "two or more systems: ratio, speedup, and whether they really differ",
+    ),
     "report": ("scoring.report", "one self-contained page from runs"),
     "reproduce": ("scoring.published.reproduce", "recompute published figures from published logs"),
     "history": ("scoring.figure.history", "runs kept in a file: their trend, and whether a new result is lower"),

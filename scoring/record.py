@@ -1,5 +1,6 @@
 """The record that an importer makes of any log. What the log does not state is None, never a default."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -169,31 +170,32 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. This part then lacks the run's start, and `earlier` lacks its end,
-        as far as their format shows these.
+        A log may be rotated while its run goes on. These conditions then hold, as far as the format shows them:
+
+        - The first row of this log follows the last row of `earlier` in their run.
+        - This log begins in the middle of its run, so it is not another run of the same kind.
+        - `earlier` has no end of a run. Only MLLOG files print one.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
-        if not self._lacks_start or earlier._has_end:
+        has_end = earlier.run_stop_s is not None
+        if has_end or not self._begins_in_middle(earlier.windows[-1]):
             return False
-        return _is_next_row(earlier.windows[-1], self.windows[0])
+        return _follows(self.windows[0], earlier.windows, self.first_step)
 
-    @property
-    def _lacks_start(self) -> bool:
-        """Whether the log begins in the middle of its run, as far as its format shows.
+    def _begins_in_middle(self, last_before: Window) -> bool:
+        """Return whether this log begins in the middle of a run, if `last_before` is the row before its first row.
 
-        An MLLOG file then lacks the event of the run's start. In other formats the first row then does not know its
-        number of steps, because the row from which they are counted is missing.
+        - An MLLOG file: whether it lacks the event of the run's start.
+        - Another format, and the first row is of a later epoch than the row before: True, because the runs of a program
+          all begin with the same epoch.
+        - Another format, and the two rows are of one epoch: whether the first row does not know its number of steps. It
+          does not if the row from which they are counted is missing.
         """
         if self.format == "mllog":
             return self.run_start_s is None
-        # Without the row from which its steps are counted, a first row does not know their number.
-        return bool(self.windows) and self.windows[0].steps is None
-
-    @property
-    def _has_end(self) -> bool:
-        """Whether the log has the event of its run's end. Only MLLOG files have one."""
-        return self.format == "mllog" and self.run_stop_s is not None
+        first = self.windows[0]
+        return first.steps is None or _epochs_between(last_before, first) > 0
 
     @property
     def run_span(self) -> Span | None:
@@ -254,18 +256,34 @@ class Record:
         return kinds
 
 
-def _is_next_row(last: Window, row: Window) -> bool:
-    """Return whether `row` follows `last` in its run: in the same epoch, at most the steps of one row later.
+def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
+    """Return whether `row` is the next row of the run that printed `rows_before`.
 
-    Rows without a step are epochs: the epoch of `row` is then that of `last` or the next.
+    - Rows without a step, which are epochs: it is of the epoch of the last row or of the next.
+    - Another row of the last row's epoch: it is at most the steps of one row later.
+    - A row of the next epoch, in a format whose step counter runs through the whole run: likewise.
+    - A row of the next epoch, in a format whose step counter starts anew in each epoch, at `first_step`: it covers at
+      most the steps of one row from there on.
+    - Any other row: it is not.
     """
+    last = rows_before[-1]
+    epochs_later = _epochs_between(last, row)
     if row.step is None:
-        epochs_between = (row.epoch or 0) - (last.epoch or 0)
-        return 0 <= epochs_between <= 1
-    if last.step is None or row.epoch != last.epoch:
+        return 0 <= epochs_later <= 1
+    if last.step is None or epochs_later < 0 or epochs_later > 1:
         return False
-    steps_per_row = last.steps or 0
-    return 0 < row.step - last.step <= steps_per_row
+
+    steps_per_row = max(before.steps or 0 for before in rows_before)  # the last row of an epoch may have fewer
+    if epochs_later == 0:
+        return 0 < row.step - last.step <= steps_per_row
+    is_counted_anew = row.step <= last.step
+    step_before = first_step - 1 if is_counted_anew else last.step
+    return row.step - step_before <= steps_per_row
+
+
+def _epochs_between(before: Window, row: Window) -> int:
+    """Return by how many epochs a row is later than the row before. Rows that print no epoch are of epoch 0."""
+    return (row.epoch or 0) - (before.epoch or 0)
 
 
 def config_of(record: Record) -> dict[str, JsonObject]:

@@ -125,21 +125,7 @@ class _AppliedFile:
         Failures of single events and wrong numbers of events are in `result_by_key`, because they are reported only if
         no later file has a rule for the key.
         """
-        for initialise in self._file.begin:
-            no_event = None  # the code runs before the first event
-            initialise(no_event, self.state)
-        first_crash = None  # the finding on the event at which the official checker ends with a traceback
-        if self._file.joining_field is not None:
-            joined = join_metrics(events, self._file.joining_field)
-            events = [*events, *joined.events]
-            if joined.first_unusable is not None:
-                first_crash = self._finding_on_unusable_metric(joined.first_unusable, self._file.joining_field)
-        for event in events:
-            if event.key in self.result_by_key:
-                crash = self._apply_rule(event)
-                if first_crash is None:
-                    first_crash = crash
-
+        first_crash = self._apply_to_events(events)
         findings: list[Finding | None] = []
         for key_result in self.result_by_key.values():
             findings.append(self._finding_if_alternative_is_missing(key_result))
@@ -148,6 +134,29 @@ class _AppliedFile:
         for wanted_names in self._file.wanted_names:
             findings.append(self._finding_if_names_differ(wanted_names))
         return [finding for finding in findings if finding is not None]
+
+    def _apply_to_events(self, events: Sequence[Event]) -> Finding | None:
+        """Apply the rules to one event after the other. What they find is kept in `result_by_key`.
+
+        Return the finding on the first event at which the official checker ends with a traceback; None if it ends at
+        none. The rules are applied to the later events all the same.
+        """
+        for initialise in self._file.begin:
+            no_event = None  # the code runs before the first event
+            initialise(no_event, self.state)
+        first_crash = None
+        if self._file.joining_field is not None:
+            joined = join_metrics(events, self._file.joining_field)
+            events = [*events, *joined.events]
+            if joined.first_unusable is not None:
+                # The official checker joins the metrics before it applies a rule, so this is its first traceback.
+                first_crash = self._finding_on_unusable_metric(joined.first_unusable, self._file.joining_field)
+        for event in events:
+            if event.key in self.result_by_key:
+                crash = self._apply_rule(event)
+                if first_crash is None:
+                    first_crash = crash
+        return first_crash
 
     def _finding_on_unusable_metric(self, event: Event, count_field: str) -> Finding:
         """Return the finding on an event whose metric cannot be joined with the others of its evaluation."""

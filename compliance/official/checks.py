@@ -56,7 +56,7 @@ class Check:
             return self.order.in_words
         return in_words(self.node)
 
-    @property
+    @functools.cached_property
     def is_smallest_best(self) -> bool:
         """Whether the smallest value is nearest to what the check asks for: it asks for at most N, not for at least N.
 
@@ -157,8 +157,8 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
     form = re.fullmatch(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((?P<names>\[.*\])\)", normal_text)
     if form is None or form["state_name"] not in key_by_state_name:
         raise SyntaxError
-    return WantedNames(
-        key=key_by_state_name[form["state_name"]],
-        state_name=form["state_name"],
-        names=ast.literal_eval(form["names"]),
-    )
+    try:
+        names = ast.literal_eval(form["names"])
+    except ValueError:  # the list has something other than texts
+        raise SyntaxError from None
+    return WantedNames(key=key_by_state_name[form["state_name"]], state_name=form["state_name"], names=names)

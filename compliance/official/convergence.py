@@ -118,12 +118,12 @@ def unit_of(benchmark: str, ruleset: str) -> str:
 
 
 def against_reference(
-    values: Sequence[float], batch: int, reference: ReferenceSet, points: Sequence[ReferencePoint] | None = None
+    values: Sequence[float], batch: int, reference: ReferenceSet, points: Sequence[ReferencePoint]
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
     `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`;
-    NOT_CONVERGED for a run that did not. `points` replaces `reference.points`.
+    NOT_CONVERGED for a run that did not. `points` are those of `reference` that the runs may be compared with.
 
     The test fails without a mean if
 
@@ -142,7 +142,7 @@ def against_reference(
     if not kept:
         least_runs = 2 * dropped + 1
         return Convergence(passed=False, reason=f"{len(values)} runs: no olympic mean of fewer than {least_runs}")
-    chosen = point_at(batch, reference.points if points is None else points, reference)
+    chosen = point_at(batch, points, reference)
     if chosen is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
     return _judge_mean(_numpy_mean(kept), chosen)

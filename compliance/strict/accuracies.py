@@ -2,8 +2,9 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 
-from compliance.logged_run import COUNT, EVENTS_KEPT, Evaluation, LoggedRun, has_type
+from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_count
 from compliance.rules import Benchmark, FindingCollector
 from compliance.strict.run_order import RunOrder
 from runlog import schema
@@ -22,36 +23,54 @@ _MOST_CHANCE = 1e-3  # that some number of samples fits all accuracies by accide
 # --- the data set ---
 
 
-def states_benchmark_data(run: LoggedRun, benchmark: Benchmark) -> bool:
-    """Return whether a run states the numbers of samples of the benchmark's data set.
+class StatedData(Enum):
+    """Whether a run is on the benchmark's data set, by the numbers of samples that it states."""
 
-    eval_samples may be larger by less than a global batch, because some runs count the padding of the last batch.
+    BENCHMARK = auto()  # it states the numbers of the benchmark's data set
+    WRONG_EVAL_SAMPLES = auto()  # it is on that data set, as its accuracies show, but states a wrong eval_samples
+    OTHER = auto()  # it states other numbers, or none
+
+
+def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
+    """Return whether a run is on the benchmark's data set, by the numbers of samples that it states.
+
+    Any benchmark has the answers BENCHMARK and OTHER. ResNet alone has WRONG_EVAL_SAMPLES, too, because its accuracies
+    are shares of the samples.
     """
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value
-    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(eval_samples, COUNT):
-        return False
-    excess: int = eval_samples - benchmark.eval_samples
-    padding_limit: int = max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)  # 1, no padding, if the log has no batch
-    return 0 <= excess < padding_limit
+    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(eval_samples):
+        return StatedData.OTHER
+    if _can_be_eval_samples(eval_samples, benchmark, run.global_batch):
+        return StatedData.BENCHMARK
+    if benchmark.name == "resnet" and _show_wrong_eval_samples(run.evaluations, eval_samples, benchmark.eval_samples):
+        return StatedData.WRONG_EVAL_SAMPLES
+    return StatedData.OTHER
 
 
-def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
-    """Return whether a run's accuracies show that it used the benchmark's data set, but states a wrong eval_samples.
+def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None) -> bool:
+    """Return whether a run may state this eval_samples if it evaluates the benchmark's data set.
 
-    For instance, it states the number of batches. An accuracy fits a number of samples if accuracy * number is whole.
-    All accuracies must fit the benchmark's number, and not all of them the stated one. The answer is also False if
-
-    - train_samples is not the benchmark's, or eval_samples is not a whole number above 0, or
-    - there are fewer than three different accuracies, because these may fit by chance.
+    It may be larger by less than a global `batch`, because some runs count the padding of the last batch. If the log
+    states no batch (None), it must be the benchmark's number.
     """
-    stated_samples = run.first_event(schema.EVAL_SAMPLES).value
-    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(stated_samples, COUNT):
-        return False
-    values = {evaluation.value for evaluation in run.evaluations}
+    excess = stated - benchmark.eval_samples
+    if batch is None:
+        return excess == 0
+    return 0 <= excess < batch
+
+
+def _show_wrong_eval_samples(evaluations: Sequence[Evaluation], stated_samples: float, samples: int) -> bool:
+    """Return whether accuracies were counted on `samples` samples, and not on the `stated_samples`.
+
+    An accuracy is the number of right samples over all samples, so accuracy * `samples` must be whole for each, and
+    accuracy * `stated_samples` must not be whole for some. A run may have stated its number of batches, for instance.
+    Fewer than _LEAST_VALUES different accuracies show nothing: they may be whole by chance.
+    """
+    values = {evaluation.value for evaluation in evaluations}
     if len(values) < _LEAST_VALUES:
         return False
-    fits_benchmark = are_shares_of_samples(values, benchmark.eval_samples)
-    return fits_benchmark and not are_shares_of_samples(values, stated_samples)
+    fits_stated = are_shares_of_samples(values, stated_samples)
+    return are_shares_of_samples(values, samples) and not fits_stated
 
 
 # --- the schedule ---
@@ -60,30 +79,19 @@ def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    There are two ways to count. The epochs that started from each evaluation to the next are counted first. If there
-    were always 4, the run is on schedule, whatever epochs its evaluations state. Some such runs state epochs 3, 6 and
-    10 for the evaluations after 4, 8 and 12 epochs.
+    If the epochs that were started before each evaluation are on schedule, the run is, whatever epochs its evaluations
+    state: some runs state epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs. Otherwise the stated epochs
+    must be on schedule.
 
-    Otherwise the stated epochs are checked. Nothing is reported if there are no evaluations. A breach is
-
-    - a first evaluation after epoch 4,
-    - more than 4 epochs from one evaluation to the next; if `exact` is true, also fewer than 4,
-    - more than EVENTS_KEPT evaluations, because the others were not kept and cannot be checked, and
-    - 4 or more epochs after the last evaluation.
+    `exact`: more frequent evaluations are a breach, too. An evaluation of epoch 0, of the initial weights, is left out.
     """
-    period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])
-    evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: of the initial weights
-    # The started epochs come first: some runs state epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs.
-    if not evaluations or _is_on_schedule_by_started_epochs(run, order, period):
+    period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
+    if _is_on_schedule_by_started_epochs(run, order, period):
         return
-    first = evaluations[0]
-    if first.epoch > period:
-        collector.add_breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
-    for before, after in itertools.pairwise(evaluations):
-        gap = after.epoch - before.epoch
-        if gap > period or (exact and gap != period):
-            actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
-            collector.add_breach(SCHEDULE, after.line, actual)
+    evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
+    if not evaluations:
+        return
+    _check_gaps_of_stated_epochs(evaluations, period, exact=exact, collector=collector)
     count = run.number_of_events(schema.EVAL_ACCURACY)
     if count > EVENTS_KEPT:  # the others were not kept and cannot be checked
         collector.add_breach(SCHEDULE, None, f"{count} evaluations")
@@ -93,27 +101,46 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
         collector.add_breach(SCHEDULE, last.line, actual)
 
 
-def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether a run is on schedule by the number of epochs that it started before each evaluation.
+def _check_gaps_of_stated_epochs(
+    evaluations: Sequence[Evaluation], period: int, *, exact: bool, collector: FindingCollector
+) -> None:
+    """Report evaluations that come too late, by the epochs that they state. There must be one evaluation at least.
 
-    The first three conditions leave out evaluations before the first epoch:
-
-    - At least two evaluations are left, and exactly `period` epochs were started from one to the next.
-    - At most `period` epochs were started before the first evaluation.
-    - Fewer than `period` epochs were started after the last evaluation.
-    - The stated epoch numbers of all evaluations grow by at most `period` from one evaluation to the next.
+    - The first one must be of epoch `period` or earlier.
+    - From each one to the next there must be at most `period` epochs; if `exact`, neither more nor fewer.
     """
-    started_before = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started > 0]
-    if len(started_before) < 2:
-        return False
-    started_between = [after - before for before, after in itertools.pairwise(started_before)]
-    started_after_last = order.epochs_counted - started_before[-1]
-    stated_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
+    first = evaluations[0]
+    if first.epoch > period:
+        collector.add_breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
+    for before, after in itertools.pairwise(evaluations):
+        gap = after.epoch - before.epoch
+        is_too_early = exact and gap < period
+        if gap > period or is_too_early:
+            actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
+            collector.add_breach(SCHEDULE, after.line, actual)
 
-    is_regular = all(started == period for started in started_between)
-    is_start_right = started_before[0] <= period
-    is_end_right = started_after_last < period
-    return is_regular and is_start_right and is_end_right and max(stated_gaps) <= period
+
+def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
+    """Return whether a run is on schedule by the epochs that it started. All of these must hold:
+
+    - The epochs that its evaluations state never grow by more than `period` from one to the next.
+    - At least two evaluations came after the start of the first epoch. The next conditions are about these.
+    - At most `period` epochs were started before the first of them.
+    - Exactly `period` epochs were started from each one to the next.
+    - Fewer than `period` epochs were started after the last one.
+    """
+    for before, after in itertools.pairwise(run.evaluations):
+        if after.epoch - before.epoch > period:
+            return False
+    # Of each evaluation after the first start of an epoch: how many epochs were started before it.
+    started = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started > 0]
+    if len(started) < 2 or started[0] > period:
+        return False
+    for started_before, started_after in itertools.pairwise(started):
+        if started_after - started_before != period:
+            return False
+    started_after_last = order.epochs_counted - started[-1]
+    return started_after_last < period
 
 
 # --- whole numbers of samples ---
@@ -147,30 +174,35 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the least number near `samples` that makes accuracy * number whole for all accuracies of a run.
 
-    The candidates are the numbers from `samples` - batch up to, but not including, `samples` + batch. A run that drops
-    its last, incomplete batch counts up to a batch less, and a run that pads this batch counts up to a batch more.
-    Return None if
+    Near is less than a global batch more, or up to a batch less. A run that pads its last, incomplete batch counts up
+    to a batch more, and one that drops this batch counts up to a batch less. Return None if
 
     - the log states no global batch, or one larger than `samples`,
-    - the accuracies are so few that a candidate may fit them by accident, or
-    - no candidate fits them.
+    - the accuracies are so few that some number near `samples` may fit them by accident, or
+    - no such number fits them.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
         return None
-    # A run that drops its last, incomplete batch counts up to a batch less. One that pads it counts up to a batch more.
     candidates = range(max(samples - batch, 1), samples + batch)
-
     values = {evaluation.value for evaluation in run.evaluations}
-    chance_of_one = _CHANCE_OF_WHOLE ** len(values)  # that one wrong candidate fits all accuracies
-    chance_of_any = len(candidates) * chance_of_one  # at most
-    if chance_of_any >= _MOST_CHANCE:
+    if _chance_of_accidental_fit(len(candidates), len(values)) >= _MOST_CHANCE:
         return None
-
     for candidate in candidates:
         if all(_is_whole(value * candidate, _MOST_COUNT_ERROR) for value in values):
             return candidate
     return None
+
+
+def _chance_of_accidental_fit(candidates: int, values: int) -> float:
+    """Return a bound on the chance that a wrong one of some candidates makes value * candidate whole for all values.
+
+    One candidate makes one value whole by accident with the chance _CHANCE_OF_WHOLE, and `values` different ones with
+    _CHANCE_OF_WHOLE ** `values`. The chance that any of the `candidates` does so is at most their number times as large
+    (union bound).
+    """
+    chance_of_one_candidate = _CHANCE_OF_WHOLE**values
+    return candidates * chance_of_one_candidate
 
 
 def are_shares_of_samples(accuracies: Iterable[float], samples: float) -> bool:
@@ -194,9 +226,9 @@ def _is_whole(count: float, tolerance: float) -> bool:
 def check_curve(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
     """Report accuracies that no training of ResNet-50 gives, by the bounds of the rule `accuracy-curve`.
 
-    - The best accuracy is always checked.
-    - The evaluations up to the first one at `target` are checked if there are at least `bounds["evaluations"]` of them.
-      They are not checked if no evaluation reached the target.
+    - The best accuracy must not be too high.
+    - If an evaluation reached the target, the evaluations up to it must rise as in a training. They are not checked if
+      there are fewer than the bound `evaluations`, which is above 2.
     """
     bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
@@ -205,26 +237,35 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
         collector.add_breach(CURVE, best.line, actual)
 
     index = index_of_target(evaluations, target)
-    if index is not None and index + 1 >= bounds["evaluations"]:
-        _check_way_to_target(evaluations[: index + 1], target, collector)
+    if index is None:
+        return
+    way_to_target = evaluations[: index + 1]
+    if len(way_to_target) >= bounds["evaluations"]:
+        _check_way_to_target(way_to_target, target, collector)
 
 
-def _check_way_to_target(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
-    """Report a leap to the target, or too few rises on the way. The last of the `evaluations` reached the target."""
+def _check_way_to_target(way: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
+    """Report the first of these in the evaluations up to the one that reached the target, at least two:
+
+    - The last one leaps to the target: the one before is below it by more than the bound `last_rise`.
+    - Too few evaluations are better than the one before: a share below the bound `share_of_rises`.
+    """
     bounds = collector.strict_rules[CURVE].bounds
-    values = [evaluation.value for evaluation in evaluations]
-    line = evaluations[-1].line
-    value_before_last = values[-2]
-    pairs = list(itertools.pairwise(values))
-    rises = [after for before, after in pairs if after > before]
-    share_of_rises = len(rises) / len(pairs)
-    leaps_to_target = value_before_last < target - bounds["last_rise"]
-    if leaps_to_target:
-        actual = f"{six_digits(value_before_last)} at one evaluation, {six_digits(values[-1])} at the next"
-        collector.add_breach(CURVE, line, actual)
+    last_but_one = way[-2]
+    last = way[-1]
+    share_of_rises = _share_of_rises([evaluation.value for evaluation in way])
+    if last_but_one.value < target - bounds["last_rise"]:
+        actual = f"{six_digits(last_but_one.value)} at one evaluation, {six_digits(last.value)} at the next"
+        collector.add_breach(CURVE, last.line, actual)
     elif share_of_rises < bounds["share_of_rises"]:
         actual = f"{percent(share_of_rises, decimals=0)} of its evaluations are better than the one before"
-        collector.add_breach(CURVE, line, actual)
+        collector.add_breach(CURVE, last.line, actual)
+
+
+def _share_of_rises(values: Sequence[float]) -> float:
+    """Return the share of the values, without the first one, that are greater than the one before; at least two."""
+    rises = sum(after > before for before, after in itertools.pairwise(values))
+    return rises / (len(values) - 1)
 
 
 def index_of_target(evaluations: Sequence[Evaluation], target: float) -> int | None:

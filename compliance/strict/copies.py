@@ -59,24 +59,28 @@ def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str
     - start, end and accuracies together
     - times and accuracies together
     - the start alone
-    - times or accuracies alone
+    - the times alone
+    - the accuracies alone
 
-    The last two count only if the benchmark is one of this project's (`ours`). Logs of other benchmarks may hold few
+    The last three count only if the benchmark is one of this project's (`ours`). Logs of other benchmarks may hold few
     accuracies and coarse times, which are equal more easily.
     """
     marks_of_other = marks(other)
     equal_marks = {mark.what for mark in marks(run) if mark in marks_of_other}
-    if "run" in equal_marks:  # the mark of start, end and accuracies together
+    are_times_equal = "times" in equal_marks
+    are_accuracies_equal = "accuracies" in equal_marks
+    if "run" in equal_marks:
         return "its start, end and accuracies are"
-    if equal_marks == {"times", "accuracies"}:
+    if are_times_equal and are_accuracies_equal:
         return "its times and accuracies are"
-    if not ours:  # such logs may hold few accuracies and coarse times, which are equal more easily
+    if not ours:
         return ""
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is"
-    if equal_marks:
-        [equal_mark] = equal_marks  # `times` or `accuracies`: both together are handled above
-        return f"its {equal_mark} are"
+    if are_times_equal:
+        return "its times are"
+    if are_accuracies_equal:
+        return "its accuracies are"
     return ""
 
 
@@ -102,17 +106,15 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) 
 
 
 def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Describe suspiciously equal evaluations of two ResNet runs, by their numbers of correctly classified images.
+    """Describe suspiciously equal evaluations of two ResNet runs, by their counts of correctly classified images.
 
-    These numbers are compared first, then their rises from one evaluation to the next. Equal rises show a copied curve
+    The counts are compared first, then their rises from one evaluation to the next: equal rises show a copied curve
     that was moved up or down. The text begins a sentence that the caller ends: "5 of 9 counts of right images are" +
     "those of result_1.txt". It is "" if
 
-    - chance explains the equal numbers and the equal rises,
-    - the log does not state eval_samples, or
-    - the benchmark is another one.
-
-    A value that is equal in several places counts once, because a run that diverged finds the same images each time.
+    - the benchmark is another one, or the log does not state eval_samples,
+    - there is no estimate of how easily counts are equal by chance, or
+    - chance explains the equal counts, and the equal rises, too.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -120,49 +122,52 @@ def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     evaluations = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:evaluations]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:evaluations]]
-    # A bound on the chance that the two runs agree in one evaluation.
     chance_of_one = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
-    if chance_of_one is None:  # there is no bound on the chance for such accuracies
+    if chance_of_one is None:
         return ""
 
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
-    for what, series, other_series in (
-        ("counts", counts, other_counts),
-        ("rises", _rises(counts), _rises(other_counts)),  # they vary more than counts, so the bound holds
-    ):
-        # A value counts once, because a run that diverged finds the same images each time.
-        equal = len(_values_at_same_place(series, other_series))
-        if equal >= _least_beyond_chance(len(series), chance_of_one):
-            return f"{equal} of {len(series)} {what} of right images are"
+    equal_counts = _number_of_equal_values(counts, other_counts)
+    if _is_beyond_chance(equal_counts, len(counts), chance_of_one):
+        return f"{equal_counts} of {len(counts)} counts of right images are"
+    rises = _rises(counts)
+    equal_rises = _number_of_equal_values(rises, _rises(other_counts))
+    # Rises vary more than counts, so they are equal by chance more rarely than `chance_of_one`.
+    if _is_beyond_chance(equal_rises, len(rises), chance_of_one):
+        return f"{equal_rises} of {len(rises)} rises of right images are"
     return ""
 
 
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
-    """Return an upper bound on the chance that two runs count equally many right images in one evaluation.
+    """Estimate, rather too high, the chance that two runs count equally many right images in one evaluation.
 
-        bound = 1 / sqrt(pi N a (1 - a))
+        chance = 1 / sqrt(2 pi v), where v = N a (1 - a) / 2
 
-    N is `samples`, and a is the mean of `accuracies`. None if the formula gives no chance below 1, if there are no
-    accuracies, or if one is not between 0 and 1.
+    N is `samples`, and a is the mean of `accuracies`. The difference of the two counts is taken as normal, with mean 0
+    and variance v; the formula is its density at 0. If the errors of the runs were independent, the variance would be
+    2 N a (1 - a). Two runs err on many of the same images, so it is smaller: v is a quarter of that. For N = 50,000 and
+    a = 0.76 the chance is 0.006. In published submissions, 16 of 13,332 counts are equal: 0.0012.
+
+    None if the formula gives no chance below 1, if there are no accuracies, or if one is not between 0 and 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
-    # If the errors of two runs are independent, the difference of their counts has the variance 2 N a (1 - a). Two runs
-    # err on many of the same images, so the difference varies less. We take a quarter: v = N a (1 - a) / 2.
-    # A normal difference is 0 with the chance 1 / sqrt(2 pi v), and 2 pi v = pi N a (1 - a).
-    # For N = 50,000 and a = 0.76 the bound is 0.006. In published submissions, 16 of 13,332 counts are equal: 0.0012.
-    square_of_inverse_chance = math.pi * samples * mean * (1 - mean)
+    variance = samples * mean * (1 - mean) / 2
+    square_of_inverse_chance = 2 * math.pi * variance
     if square_of_inverse_chance <= 1:
         return None
     chance: float = square_of_inverse_chance**-0.5
     return chance
 
 
-def _values_at_same_place(series: Sequence[int], other_series: Sequence[int]) -> set[int]:
-    """Return the distinct values that two series have at the same place: {2} for [1, 2, 2] and [0, 2, 2]."""
-    return {value for value, other in zip(series, other_series, strict=True) if value == other}
+def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) -> int:
+    """Return how many distinct values two series have at the same place: 1 for [1, 2, 2] and [0, 2, 2].
+
+    A value counts once, because a run that diverged finds the same images each time.
+    """
+    return len({value for value, other in zip(series, other_series, strict=True) if value == other})
 
 
 def _rises(counts: Sequence[int]) -> list[int]:
@@ -170,19 +175,27 @@ def _rises(counts: Sequence[int]) -> list[int]:
     return [after - before for before, after in itertools.pairwise(counts)]
 
 
-def _least_beyond_chance(places: int, chance: float) -> int:
-    """Return the least number of equal values of two runs that chance does not explain.
+def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
+    """Return whether two runs have more equal values than chance explains: `equal` ones at `places` places.
 
-    The values of the runs are compared at `places` positions. `chance` is the chance that they are equal at one of
-    them. The number is at least 3. It is so high that in fewer than one submission in 1,000 any pair of runs reaches
-    it by chance. A submission has 5 runs, and so ten pairs. If chance explains equal values at all `places`, the
-    number is `places` + 1, which is never reached.
+    `chance_of_one` is the chance that they are equal at one place. There must be LEAST_EQUAL_VALUES equal ones or more,
+    and the chance that any two runs of a submission have so many must be below _MOST_CHANCE_OF_COUNTS.
     """
-    for count in range(LEAST_EQUAL_VALUES, places + 1):
-        chance_of_two_runs = math.comb(places, count) * chance**count  # an upper bound (union bound)
-        if _PAIRS_OF_RUNS * chance_of_two_runs < _MOST_CHANCE_OF_COUNTS:
-            return count
-    return places + 1
+    if equal < LEAST_EQUAL_VALUES:
+        return False
+    log_of_chance = math.log(_PAIRS_OF_RUNS) + _log_of_chance_of_equal_values(equal, places, chance_of_one)
+    return log_of_chance < math.log(_MOST_CHANCE_OF_COUNTS)
+
+
+def _log_of_chance_of_equal_values(equal: int, places: int, chance_of_one: float) -> float:
+    """Return the natural logarithm of a bound on the chance that two runs are equal at `equal` of `places` places.
+
+        chance <= C(places, equal) * chance_of_one ** equal
+
+    This is the union bound over all choices of `equal` places. The logarithm is taken because the binomial coefficient
+    C may be too large for a float.
+    """
+    return math.log(math.comb(places, equal)) + equal * math.log(chance_of_one)
 
 
 # --- intervals ---
@@ -196,73 +209,82 @@ class _EqualIntervals(NamedTuple):
     chance_of_one: float
 
     @property
-    def log_of_inverse_chance(self) -> float:
-        """Return the natural logarithm of 1 / p. p is the chance that so many intervals or more are equal by accident.
+    def digits_against_chance(self) -> float:
+        """The digits d by which chance is excluded: so many equal intervals have a chance of at most 10 ** -d.
 
-        p is bounded by Chernoff's bound, p <= exp(-n KL(s || c)), with the n compared intervals, the share s of the
-        equal ones, and the chance c of one. KL(s || c) is s log(s / c) + (1 - s) log((1 - s) / (1 - c)).
+        Chernoff's bound: of n compared intervals, each equal with the chance c, a share s or more are equal with a
+        chance of at most exp(-n KL), where KL = s ln(s / c) + (1 - s) ln((1 - s) / (1 - c)). So d = n KL / ln(10).
 
         0 if no more intervals are equal than chance would give.
         """
-        if not self.compared or self.equal <= self.compared * self.chance_of_one:  # as many as chance gives
+        expected = self.compared * self.chance_of_one
+        if self.equal <= expected:
             return 0.0
-        share = self.equal / self.compared
         unequal = self.compared - self.equal
-        log_of_inverse = self.equal * math.log(share / self.chance_of_one)  # n * the first term of KL
-        if unequal:  # else the second term is 0
-            log_of_inverse += unequal * math.log((1 - share) / (1 - self.chance_of_one))
-        return log_of_inverse
+        share = self.equal / self.compared
+        digits_of_equal = self.equal * math.log10(share / self.chance_of_one)
+        if unequal == 0:  # then the second term of KL is 0
+            return digits_of_equal
+        return digits_of_equal + unequal * math.log10((1 - share) / (1 - self.chance_of_one))
 
 
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
     """Describe suspiciously equal durations (intervals) of the epochs, blocks, evaluations and windows of two runs.
 
     The text begins a sentence that the caller ends: "51 of 90 intervals are, to the clock's tick," + "those of
-    result_1.txt". It is "" if fewer than 3 intervals are equal, or if the chance of so many equal intervals is above
-    10 ** -`least_digits`.
+    result_1.txt". It is "" if fewer than LEAST_EQUAL_VALUES intervals are equal, or if the chance of so many equal
+    intervals is above 10 ** -`least_digits`.
 
-    The n-th interval of a kind in one run is compared with the n-th in the other. The chances of the kinds are
-    multiplied: their logarithms are added.
+    The n-th interval of a kind in one run is compared with the n-th of this kind in the other.
     """
-    equal = 0
-    compared = 0
-    log_of_inverse_chance = 0.0  # natural logarithm, of all kinds together
-    for kind in sorted({name for name, _ in run.intervals}):
-        of_kind = _compare_intervals(run.durations(kind), other.durations(kind))
-        equal += of_kind.equal
-        compared += of_kind.compared
-        log_of_inverse_chance += of_kind.log_of_inverse_chance  # the chances of the kinds are multiplied
-    is_beyond_chance = log_of_inverse_chance >= least_digits * math.log(10)
-    if equal >= LEAST_EQUAL_VALUES and is_beyond_chance:
-        return f"{equal} of {compared} intervals are, to the clock's tick,"
-    return ""
+    kinds = sorted({kind for kind, _ in run.intervals})
+    compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
+    equal = sum(of_kind.equal for of_kind in compared_kinds)
+    compared = sum(of_kind.compared for of_kind in compared_kinds)
+    # The chances of the kinds are multiplied, so their digits are added.
+    digits_against_chance = sum(of_kind.digits_against_chance for of_kind in compared_kinds)
+    if equal < LEAST_EQUAL_VALUES or digits_against_chance < least_digits:
+        return ""
+    return f"{equal} of {compared} intervals are, to the clock's tick,"
 
 
 def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
     """Count the equal intervals of two runs, place by place, and estimate the chance of one equality by accident.
 
-    For the chance, each interval of one run is compared with the intervals of the other run up to _NEIGHBOURS places
-    away. These are similarly long, and equal by accident only. The chance is the share of equal pairs among them.
-
-    A place is left out if either run has an interval of 0 there. As a neighbour of another place, it counts as unequal.
+    A place is left out if either run has an interval of 0 there: its clock is too coarse to show the time.
     """
     count = min(len(intervals), len(others))
     places = [place for place in range(count) if intervals[place] > 0 and others[place] > 0]
     equal = sum(intervals[place] == others[place] for place in places)
-    pairs = 0  # of an interval and a neighbour in the other run
+    chance_of_one = _chance_of_equal_neighbours(intervals[:count], others[:count], places)
+    return _EqualIntervals(equal=equal, compared=len(places), chance_of_one=chance_of_one)
+
+
+def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
+    """Return the share of equal pairs of an interval of one run and a neighbour of it in the other run.
+
+    The intervals at `places` are compared with those up to _NEIGHBOURS places away. These are similarly long, and equal
+    by accident only. So the share is the chance that two intervals at the same place are equal by accident. A neighbour
+    of 0 is unequal to any of them.
+
+    One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
+    """
+    pairs = 0
     equal_pairs = 0
     for place in places:
-        first_neighbour = max(0, place - _NEIGHBOURS)
-        last_neighbour = min(count - 1, place + _NEIGHBOURS)
-        for neighbour in range(first_neighbour, last_neighbour + 1):
-            if neighbour != place:
-                # Most pairs are met twice, once from each of their ends. This hardly changes the share.
-                pairs += 2
-                equal_pairs += intervals[place] == others[neighbour]
-                equal_pairs += intervals[neighbour] == others[place]
-    # One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
-    chance_of_one = (equal_pairs + 1) / (pairs + 2)
-    return _EqualIntervals(equal=equal, compared=len(places), chance_of_one=chance_of_one)
+        for neighbour in _places_around(place, len(intervals)):
+            # Most pairs are met from both of their ends, which hardly changes the share.
+            pairs += 2
+            equal_pairs += intervals[place] == others[neighbour]
+            equal_pairs += others[place] == intervals[neighbour]
+    return (equal_pairs + 1) / (pairs + 2)
+
+
+def _places_around(place: int, count: int) -> list[int]:
+    """Return the places up to _NEIGHBOURS away from `place`, without itself, in a series of `count` places."""
+    first = max(0, place - _NEIGHBOURS)
+    last = min(count - 1, place + _NEIGHBOURS)
+    return [*range(first, place), *range(place + 1, last + 1)]
 
 
 # --- losses ---
@@ -285,13 +307,13 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun) -> str:
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return the key of a seed: no two runs may have seeds of an equal key. None: the seed is not compared.
+    """Return what no two runs of a submission may have in common of their seeds. None: the seed may be any.
 
     - The event has no value: None.
-    - The benchmark is one of this project's: the seed's text.
-    - Another benchmark, and the rules of the round ask for different seeds: the seed's text, and the file and the line
+    - The benchmark is one of this project's: the text of the seed.
+    - Another benchmark, in a round whose rules demand different seeds: the text of the seed, and the file and the line
       of code that logged it.
-    - Another benchmark in an older round: None.
+    - Another benchmark, in an older round: None.
 
     The text of a whole number is the same however it is written: `7`, `"+7"` and `7.0` give "7".
     """
@@ -301,10 +323,11 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
         return (text,)
-    must_seeds_differ = ruleset.version >= ruleset.strict["seed-present"].since
-    if must_seeds_differ:
-        return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
-    return None
+    # The rule seed-present rests on the same text of MLPerf as the demand for different seeds.
+    first_ruleset_with_demand = ruleset.strict["seed-present"].since
+    if ruleset.version < first_ruleset_with_demand:
+        return None
+    return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
 
 
 def _text_of_seed(value: object) -> str:

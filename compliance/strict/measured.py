@@ -4,9 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
+from compliance.logged_run import EVENTS_KEPT, LoggedRun
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from compliance.strict.planned_steps import Plan, plan_of_run
+from compliance.strict.possible_values import (
+    are_possible_rank_times,
+    images_per_s_of_foreign,
+    is_positive_throughput,
+    is_possible_window,
+)
 from runlog import schema
 from runlog.digits import significant, six_digits
 from runlog.reader import Event, dataclass_of
@@ -40,12 +46,12 @@ class _StatedTime(NamedTuple):
 
 
 class _ShortThroughput(NamedTuple):
-    """An epoch_throughput that states less time than its epoch took; checkpoints in the epoch may explain it."""
+    """An epoch_throughput that states too little time for its epoch, unless training waited for checkpoints so long."""
 
     line: int
     epoch: int
-    unexplained_ms: float
-    actual: str
+    missing_ms: float  # from the stated time to the least that agrees with the log's clock
+    breach: str  # what to report unless checkpoints explain the missing time
 
 
 @dataclass
@@ -108,14 +114,14 @@ class Measured:
 
     # --- the run and its epochs ---
 
-    def run_starts(self, event: Event) -> None:
-        """Begin the sums and the clock of the windows at run_start."""
-        self._epoch_sums = _WindowSums(since_ms=event.time_ms)
+    def begin_window_sums(self, start: Event) -> None:
+        """Begin the sums and the clock of the windows anew, at a run_start or epoch_start."""
+        self._epoch_sums = _WindowSums(since_ms=start.time_ms)
 
-    def epoch_starts(self, event: Event, number: int | None) -> None:
-        """Begin an epoch at its start event: the sums and the clock of its windows begin anew."""
+    def epoch_starts(self, start: Event, number: int | None) -> None:
+        """Begin the epoch of a number at its epoch_start; None if the event states no number."""
         self._open_epoch = number
-        self._epoch_sums = _WindowSums(since_ms=event.time_ms)
+        self.begin_window_sums(start)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
         """End an epoch. `training_ms` is its time by the log's clock, without evaluations.
@@ -148,19 +154,26 @@ class Measured:
     def judge_short_throughputs(self) -> None:
         """Report each epoch_throughput that states too little time for its epoch. Call it after the last event.
 
-        The stated time may be shorter than the epoch by the time that training waited for checkpoints in that epoch.
-        This can only be judged at the end, because the event of a checkpoint may come after the end of the epoch.
+        `_compare_time` kept the throughputs whose time is too short by the log's clock. Such a one is right if training
+        waited for checkpoints in the epoch for at least as long as is missing. This can only be judged at the end,
+        because the event of a checkpoint may come after the end of its epoch.
         """
         for short in self._short_throughputs:
-            last_step_before_epoch = (short.epoch - 1) * self._plan.epoch_steps
-            last_step_of_epoch = short.epoch * self._plan.epoch_steps
-            waited_ms = 0.0
-            for step, blocked_ms in self._blocked_ms_by_step.items():
-                # The checkpoint of an epoch's last step is written after the epoch.
-                if last_step_before_epoch < step < last_step_of_epoch:
-                    waited_ms += blocked_ms
-            if short.unexplained_ms > waited_ms:
-                self._collector.add_breach(THROUGHPUT_RULE, short.line, short.actual)
+            if short.missing_ms > self._ms_waited_for_checkpoints(short.epoch):
+                self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
+
+    def _ms_waited_for_checkpoints(self, epoch: int) -> float:
+        """Return how long training waited for the checkpoints within an epoch.
+
+        The checkpoint of the epoch's last step is left out: it is written after the epoch.
+        """
+        first_step = (epoch - 1) * self._plan.epoch_steps + 1
+        last_step = epoch * self._plan.epoch_steps
+        waited_ms = 0.0
+        for step, blocked_ms in self._blocked_ms_by_step.items():
+            if first_step <= step < last_step:
+                waited_ms += blocked_ms
+        return waited_ms
 
     # --- step windows ---
 
@@ -185,7 +198,7 @@ class Measured:
         window = dataclass_of(schema.StepWindow, event.value)
         position = dataclass_of(schema.InWindow, event.metadata)
         self._keep_loss_and_time(window)  # of None, too, which leaves a gap
-        if window is None or position is None or not _is_possible(window):
+        if window is None or position is None or not is_possible_window(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
         is_first = self._run.number_of_events(schema.STEP_WINDOW) == 1  # the run has counted this one already
@@ -217,31 +230,36 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Compare the window of `line` with the one that the plan has after `previous_step`, where the last one ended.
+        """Keep a fault if the window of `line` is not as planned after `previous_step`, where the last window ended.
 
-        The first of these that does not hold is kept as a fault:
+        The first of these is kept:
 
-        - It has the planned number of steps, follows the last window, and has a global batch of images in each step.
-        - It is of the planned phase and of the open epoch. A run that only measures throughput calls this epoch 1.
-        - It took some time, and did not wait for data for longer than that.
+        - The window has another number of steps or images than planned, or does not begin after `previous_step`.
+        - It is of another phase than planned, or of another epoch than the open one.
+        - It took no time, or waited for data for longer than it took.
         """
         steps = window.steps
         wait_s = window.data_wait_s
+        # The plan takes the epoch that the window states. Whether that is the open one is a condition of its own.
         planned = self._plan.next_window(previous_step, position.epoch_num)
-        # A run that only measures throughput calls its only epoch 1.
-        planned_epoch = 1 if self._plan.measured_end else self._open_epoch
-
-        has_planned_steps = steps == planned.steps and window.images == steps * self._plan.batch
+        has_planned_size = steps == planned.steps and window.images == steps * self._plan.batch
         follows_last_window = position.step == previous_step + steps
-        has_planned_place = position.phase == planned.phase and position.epoch_num == planned_epoch
-        is_time_possible = window.time_s > 0 and 0 <= wait_s <= window.time_s + _ROUNDING_ERROR_S
-        if not (has_planned_steps and follows_last_window):
+        is_of_planned_phase = position.phase == planned.phase
+        is_of_open_epoch = position.epoch_num == self._epoch_of_windows
+        longest_wait_s = window.time_s + _ROUNDING_ERROR_S
+        if not has_planned_size or not follows_last_window:
             done = f"{steps} steps, {window.images} images"
             self.keep_fault(line, f"a window of {done}, to step {position.step}; {previous_step} was the last")
-        elif not has_planned_place:
+        elif not is_of_planned_phase or not is_of_open_epoch:
             self.keep_fault(line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here")
-        elif not is_time_possible:
+        elif window.time_s <= 0 or wait_s < 0 or wait_s > longest_wait_s:
             self.keep_fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
+
+    @property
+    def _epoch_of_windows(self) -> int | None:
+        """The epoch that a window must state now: the open one, or 1 in a run that only measures throughput."""
+        only_measures_throughput = self._plan.measured_end != 0
+        return 1 if only_measures_throughput else self._open_epoch
 
     def _compare_with_clock(self, event: Event) -> None:
         """Keep a fault if the windows took longer in all than the time that has passed since the epoch's start."""
@@ -263,22 +281,14 @@ class Measured:
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _check_rank_times(self, event: Event) -> None:
-        """Keep a fault if an event rank_times cannot be of this run.
+        """Keep a fault if an event rank_times is not possible in this run.
 
-        - The event must fit the schema, and the log must have a run_summary.
-        - The least, the median and the most time that ranks waited for data must be in this order, from 0 on.
-        - The times that ranks computed must be in this order, too. They may be missing.
-        - The ranks that took most must be ranks of the run.
+        The event must fit the schema. Its ranks must be below the number of devices in run_summary, which the log must
+        have. Its least, median and most time must be in this order.
         """
         times = dataclass_of(schema.RankTimes, event.value)
         summary = self._run.summary
-        is_possible = False
-        if times is not None and summary is not None:
-            waited = [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s]
-            computed = [0.0, times.compute_least_s or 0.0, times.compute_median_s or 0.0, times.compute_most_s or 0.0]
-            do_ranks_exist = max(times.data_wait_rank, times.compute_rank or 0) < summary.devices
-            is_possible = do_ranks_exist and waited == sorted(waited) and computed == sorted(computed)
-        if not is_possible:
+        if times is None or summary is None or not are_possible_rank_times(times, ranks=summary.devices):
             self.keep_fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
     def _take_checkpoint(self, event: Event) -> None:
@@ -304,12 +314,13 @@ class Measured:
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
-        if epoch is None or stated is None or not _is_positive(stated):
+        if epoch is None or stated is None or not is_positive_throughput(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collector.add_breach(THROUGHPUT_RULE, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
         self._compare_rate(stated, line)
         self._compare_with_windows(line, epoch, stated)
+        self._check_last_step(line, epoch)
         self._compare_time_once_epoch_stops(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))
         self._compare_with_data_set(stated, line)
 
@@ -344,23 +355,30 @@ class Measured:
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
-        """Keep a fault for each stated total of an epoch (images, time, waiting) that is not the sum of its windows.
+        """Keep a fault for each total of an epoch (images, time, waiting) that its windows do not add up to.
 
-        The seconds may differ by the rounding of the event and of each window.
-
-        If the number of steps per epoch is known, keep a fault, too, if the epoch's last window ends at another step
-        than epoch * steps per epoch.
+        Each window and the event state seconds that are rounded, so the seconds may differ by these errors.
         """
         sums = self._epoch_sums
-        rounding_s = _ROUNDING_ERROR_S * (sums.windows + 1)  # of each window and of the event
-        for unit, total, sum_of_windows, tolerance in (
-            ("images", stated.images, sums.images, 0.0),
-            ("s", stated.time_s, sums.time_s, rounding_s),
-            ("s of waiting for data", stated.data_wait_s, sums.wait_s, rounding_s),
-        ):
-            if abs(total - sum_of_windows) > tolerance:
-                other_total = f"{significant(sum_of_windows, digits=10)} in its step_windows"
-                self.keep_fault(line, f"{significant(total, digits=10)} {unit} in epoch {epoch}, {other_total}")
+        rounded_times = sums.windows + 1
+        rounding_s = _ROUNDING_ERROR_S * rounded_times
+        self._compare_total(line, f"images in epoch {epoch}", stated.images, sums.images, 0.0)
+        self._compare_total(line, f"s in epoch {epoch}", stated.time_s, sums.time_s, rounding_s)
+        self._compare_total(
+            line, f"s of waiting for data in epoch {epoch}", stated.data_wait_s, sums.wait_s, rounding_s
+        )
+
+    def _compare_total(self, line: int, what: str, total: float, sum_of_windows: float, allowed: float) -> None:
+        """Keep a fault if a total, named `what`, and the sum over the windows differ by more than `allowed`."""
+        if abs(total - sum_of_windows) > allowed:
+            other_total = f"{significant(sum_of_windows, digits=10)} in its step_windows"
+            self.keep_fault(line, f"{significant(total, digits=10)} {what}, {other_total}")
+
+    def _check_last_step(self, line: int, epoch: int) -> None:
+        """Keep a fault if the windows up to now do not end at the last step of an epoch. `line` is to blame.
+
+        Nothing is checked if the number of steps per epoch is not known.
+        """
         planned_last_step = epoch * self._plan.epoch_steps  # 0 if the steps per epoch are not known
         if planned_last_step and self._last_step != planned_last_step:
             self.keep_fault(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
@@ -373,7 +391,8 @@ class Measured:
         - The event is not of the last epoch that ended: a breach.
         - The times agree: nothing.
         - The stated time is longer: a breach.
-        - The stated time is shorter: kept for `judge_short_throughputs`, because checkpoints may explain it.
+        - The stated time is shorter: kept for `judge_short_throughputs`, because checkpoints may explain it. Of these,
+          the first EVENTS_KEPT are kept.
         """
         epoch = stated.epoch
         training_ms = self._last_epoch_training_ms
@@ -381,37 +400,35 @@ class Measured:
             actual = f"a throughput of epoch {epoch}, which is not the last one trained"
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
             return
-        missing_ms = training_ms - stated.time_s * 1000  # below 0: the stated time is longer
+        stated_ms = stated.time_s * 1000
         allowed_ms = self._most_difference_ms(training_ms)
-        if abs(missing_ms) <= allowed_ms:
+        if abs(training_ms - stated_ms) <= allowed_ms:
             return
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {epoch}; {between}"
-        if missing_ms < 0:
+        if stated_ms > training_ms:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
-        elif len(self._short_throughputs) < EVENTS_KEPT:  # judged at the end: checkpoints may explain it
-            unexplained_ms = missing_ms - allowed_ms
-            self._short_throughputs.append(_ShortThroughput(stated.line, epoch, unexplained_ms, actual))
+        elif len(self._short_throughputs) < EVENTS_KEPT:
+            missing_ms = training_ms - stated_ms - allowed_ms
+            self._short_throughputs.append(_ShortThroughput(stated.line, epoch, missing_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
-        """Report a breach if a throughput in another submitter's log does not fit the duration of the epoch before it.
+        """Report a breach if a throughput in another project's log does not fit the last epoch by the log's clock.
 
-        The event's value is taken as images/s: a number, or a table that has it as `throughput` or `imgs_sec`. At that
-        rate the data set must take as long as the last epoch trained by the log's clock. Nothing is checked if
+        At the stated images/s, the training samples would take some time. It must be the time of that epoch. Nothing is
+        checked if
 
-        - the event is within an epoch, or no epoch of a time above 0 has ended,
-        - the value has another form, or
-        - the log does not state train_samples.
+        - the event states no images/s that can be read,
+        - the log does not state train_samples, or
+        - the event is within an epoch, or no epoch of a time above 0 has ended.
         """
-        images_per_s = event.value
-        if isinstance(images_per_s, dict):  # two forms are known
-            images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
+        images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
         epoch_ms = self._last_epoch_training_ms
+        if images_per_s is None or not images:
+            return
         is_within_epoch = self._open_epoch is not None
         if is_within_epoch or epoch_ms is None or epoch_ms <= 0:
-            return
-        if not is_number(images_per_s) or not images:
             return
 
         allowed_ms = self._most_difference_ms(epoch_ms)
@@ -419,17 +436,3 @@ class Measured:
             rate_by_clock = images / epoch_ms * 1000
             actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
             self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)
-
-
-def _is_positive(stated: schema.EpochThroughput) -> bool:
-    """Return whether the images, the seconds and the images/s of a throughput are numbers above 0."""
-    return all(is_number(value) and value > 0 for value in (stated.images, stated.time_s, stated.images_per_s))
-
-
-def _is_possible(window: schema.StepWindow) -> bool:
-    """Return whether a window's counts have 63 bits at most, and its loss is not below 0.
-
-    A loss of None is possible: it was not a number.
-    """
-    is_good_loss = window.loss is None or window.loss >= 0
-    return is_good_loss and max(window.steps, window.images) < 2**63

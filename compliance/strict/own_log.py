@@ -29,20 +29,19 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return the setting of the recipe that each hyperparameter must equal, by the key of its event.
+    """Return which setting of the recipe each logged hyperparameter must equal: event key -> name of the setting.
 
     The hyperparameters are those of the optimizer that the log states; none if that optimizer is not known. For lars:
 
-        {"lars_opt_momentum": "RECIPE.optimizer.momentum",
-         "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs", ...}
+        {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
+         "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
     """
     optimizer = run.stated_text(schema.OPT_NAME)
-    if optimizer not in schema.OPTIMIZER:
+    event_by_hyperparameter = schema.OPTIMIZER.get(optimizer)  # such as momentum -> the event lars_opt_momentum
+    if event_by_hyperparameter is None:
         return {}
     setting_by_key = {}
     for hyperparameter, setting in own_log_rules().setting_by_hyperparameter.items():
-        event = schema.OPTIMIZER[optimizer][hyperparameter]
-        setting_by_key[event.key] = setting
-    # The schema has the warm-up in a table of its own.
+        setting_by_key[event_by_hyperparameter[hyperparameter].key] = setting
     setting_by_key[schema.WARMUP_EPOCHS[optimizer].key] = "RECIPE.warmup_epochs"
     return setting_by_key

@@ -1,6 +1,6 @@
 """The steps that a run must do by its settings: how many each of its windows has, and where its epochs end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from compliance.logged_run import LoggedRun
@@ -51,28 +51,23 @@ class Plan:
 def plan_of_run(run: LoggedRun) -> Plan:
     """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
 
-    If one of these events is missing or not above 0, the batch and the steps of an epoch are 0. The two phases end at 0
-    unless the setting MODE is "throughput".
+    - The global batch and the steps of an epoch are planned if the log has both events, with counts above 0.
+    - The most steps of a window are the setting PRINT_STEPS.
+    - The ends of the phases "warmup" and "measured" are planned if the setting MODE is "throughput". They follow from
+      WARMUP_STEPS and MEASURED_STEPS.
+
+    A size that is not planned is 0. A setting that is missing or no whole number counts as 0.
     """
-    samples = int(run.stated_count(schema.TRAIN_SAMPLES))
-    batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))
-    epoch_steps = 0
+    plan = Plan(most_window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")))
+    samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated
+    batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))  # 0 if it is not stated
     if samples > 0 and batch > 0:
-        epoch_steps = samples // batch
-    else:
-        batch = 0
-    warmup_end = 0
-    measured_end = 0
+        plan = replace(plan, batch=batch, epoch_steps=samples // batch)
     if run.settings.get("MODE") == "throughput":
         warmup_end = _whole_number_or_0(run.settings.get("WARMUP_STEPS"))
         measured_end = warmup_end + _whole_number_or_0(run.settings.get("MEASURED_STEPS"))
-    return Plan(
-        batch=batch,
-        epoch_steps=epoch_steps,
-        most_window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")),
-        warmup_end=warmup_end,
-        measured_end=measured_end,
-    )
+        plan = replace(plan, warmup_end=warmup_end, measured_end=measured_end)
+    return plan
 
 
 def _whole_number_or_0(setting: Any) -> int:

@@ -1,19 +1,20 @@
 """The rules of a whole run, once its log has ended."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compliance import passports
-from compliance.logged_run import COUNT, Evaluation, LoggedRun, has_type, is_number, own_metadata
+from compliance.logged_run import Evaluation, LoggedRun, is_number, own_metadata
 from compliance.official.checks import read_check
 from compliance.official.language import State, holds
 from compliance.rules import Benchmark, Finding, FindingCollector, Ruleset, WrittenRule
 from compliance.strict.accuracies import (
+    StatedData,
     check_curve,
     check_samples,
     check_schedule,
     index_of_target,
-    states_benchmark_data,
-    states_wrong_eval_samples,
+    stated_data,
 )
 from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
@@ -48,18 +49,20 @@ class Policy:
     collector: FindingCollector
 
     def check(self, benchmark_asked: str | None) -> None:
-        """Report the breaches of the rules about the run as a whole. Call it after all events were checked.
+        """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. Each of these steps needs the
+        findings of the steps before it:
 
-        Rules may hold for some benchmarks or one division only. At the end, the findings of rules that do not hold for
-        this run are dropped, also those of single events, and a note names each such rule. If the ruleset does not
-        define the run's benchmark, no rule for some benchmarks holds.
+        1. Check the run by the rules for any benchmark, and by those for its own if the ruleset has this benchmark.
+        2. Check a log of this project as such. Its breaches of form so far become errors.
+        3. Drop the findings of rules that do not apply to the run, also those of single events, and note these rules.
+        4. For a closed run on other data than the benchmark's, note the rules that were not applied for this reason.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
         division = run.stated_text(schema.SUBMISSION_DIVISION)
-        benchmark = self.ruleset.benchmarks.get(name)  # None: the ruleset does not define it
+        benchmark = self.ruleset.benchmarks.get(name)  # None: the ruleset does not have it
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
         self._check_summary()
@@ -67,14 +70,15 @@ class Policy:
         self._check_seeds()
         if benchmark is not None:
             self._check_benchmark(benchmark, division)
-        if run.is_project_log:
-            # It looks at the breaches of form found so far, so it comes after all other checks, and before some of
-            # their findings are dropped.
-            self._check_project_log(benchmark)
 
-        name_if_in_round = name if benchmark is not None else None  # None: no rule for some benchmarks holds
-        self.collector.drop_inapplicable_rules(name_if_in_round, division)
-        if division == "closed":  # last: it looks at the findings that are left
+        if run.is_project_log:
+            self._check_project_log(benchmark)
+            self._refuse_breaches_of_form()
+
+        benchmark_with_rules = None if benchmark is None else name  # None: only the rules for any benchmark apply
+        self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
+
+        if division == "closed":
             self._note_rules_for_benchmark_data()
 
     def _add_breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
@@ -123,10 +127,9 @@ class Policy:
                 self._add_breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
 
     def _check_caches(self) -> None:
-        """Report each cache_clear event that says that the cache was not cleared, and a clearing that came too late.
+        """Report each cache_clear event that says that its cache was not cleared. Report it, too, if all came too late.
 
-        The earliest clearing may come up to `late_ms`, a bound of the rule, after run_start. The others may be later,
-        because each node may log its clearing by its own clock. A log without any cache_clear breaks another rule.
+        A log without any cache_clear breaks another rule.
         """
         cleared: list[Event] = []
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:
@@ -135,12 +138,19 @@ class Policy:
                 self._add_breach("cache-cleared", event.line, f"not cleared: {reason}")
             else:
                 cleared.append(event)
-        if not cleared or self.run.start_ms is None:
-            return
+        if cleared and self.run.start_ms is not None:
+            self._check_time_of_clearing(cleared, self.run.start_ms)
+
+    def _check_time_of_clearing(self, cleared: Sequence[Event], start_ms: float) -> None:
+        """Report the earliest clearing of a cache if it came after `start_ms`, the time of run_start.
+
+        It may come later by `late_ms`, a bound of the rule. The other clearings may come at any time: each node may log
+        its own by its own clock.
+        """
         earliest = min(cleared, key=lambda event: event.time_ms)
-        late_ms = earliest.time_ms - self.run.start_ms
-        if late_ms > self.collector.strict_rules["cache-cleared"].bounds["late_ms"]:
-            self._add_breach("cache-cleared", earliest.line, f"{late_ms:.0f} ms after run_start")
+        after_start_ms = earliest.time_ms - start_ms
+        if after_start_ms > self.collector.strict_rules["cache-cleared"].bounds["late_ms"]:
+            self._add_breach("cache-cleared", earliest.line, f"{after_start_ms:.0f} ms after run_start")
 
     def _check_seeds(self) -> None:
         """Report a log without a seed, and each seed that the official seed_checker does not take."""
@@ -156,31 +166,33 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Report what is wrong with a run of one of this project's benchmarks.
+        """Report what is wrong with a run of one of this project's benchmarks. Checked are, in this order,
 
-        Any run is checked for its throughputs, its accuracies, its pace and its target. Some runs are checked for more:
-
-        - logs of this project on the benchmark's data: for the bytes of the data set
-        - closed ResNet runs: by the checks of written.yaml, such as those of hyperparameters
-        - closed runs: for their numbers of samples
-        - ResNet runs: for their evaluations
+        - any run: its throughputs, its accuracies, its pace and its target
+        - a log of this project on the benchmark's data: the bytes of the data set
+        - a closed ResNet run: its hyperparameters and other values, by the checks of written.yaml
+        - a closed run: its numbers of samples
+        - a closed ResNet run on the benchmark's data: the schedule and the curve of its evaluations
+        - any other ResNet run of this project: its accuracies
         """
         run = self.run
-        is_closed = division == "closed"
         is_resnet = benchmark.name == "resnet"
+        is_closed = division == "closed"
+        data = stated_data(run, benchmark)
         self.order.measured.judge_short_throughputs()
         self._check_accuracies_are_shares()
         check_pace(run, self.order, benchmark, self.collector)
         self._check_target(benchmark, division)
-
-        if run.is_project_log and states_benchmark_data(run, benchmark):
+        if run.is_project_log and data is StatedData.BENCHMARK:
             self._check_bytes_of_data_set(benchmark)
-        if is_closed and is_resnet:
-            self.collector.findings += self._written_findings()  # by the checks of written.yaml
-        # An open run is not checked for its counts. A closed one is, and the answer is whether it is on its data set.
-        is_closed_on_its_data = is_closed and self._check_counts_of_closed_run(benchmark)
-        if is_resnet:
-            self._check_resnet_evaluations(benchmark, is_closed_on_its_data=is_closed_on_its_data)
+        if is_resnet and is_closed:
+            self.collector.findings += self._breaches_of_written_rules()
+        if is_closed:
+            self._check_counts_of_closed_run(data, benchmark)
+        if is_resnet and is_closed and data is not StatedData.OTHER:
+            self._check_evaluations_of_closed_run(benchmark)
+        elif is_resnet and run.is_project_log:
+            self._check_accuracies_by_stated_samples()
 
     def _check_accuracies_are_shares(self) -> None:
         """Report each accuracy that is not between 0 and 1."""
@@ -189,42 +201,34 @@ class Policy:
                 actual = f"eval_accuracy is {evaluation.value!r}"
                 self._add_breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
 
-    def _check_counts_of_closed_run(self, benchmark: Benchmark) -> bool:
-        """Report a closed run that does not state the benchmark's numbers of samples.
+    def _check_counts_of_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
+        """Report a closed run that does not state the benchmark's numbers of samples, by the `data` that it is on.
 
-        Return whether the run is on the benchmark's data set.
-
-        - It states the benchmark's numbers: True.
-        - Only eval_samples is wrong, and the accuracies of a ResNet run show this: a warning, and True. They show it if
-          all of them fit the benchmark's eval_samples (accuracy * eval_samples is whole), but not all fit the stated.
-        - Anything else: the wrong numbers are reported, and False.
+        - BENCHMARK: nothing.
+        - OTHER: an error.
+        - WRONG_EVAL_SAMPLES: a warning.
         """
-        if states_benchmark_data(self.run, benchmark):
-            return True
-        is_only_eval_samples_wrong = benchmark.name == "resnet" and states_wrong_eval_samples(self.run, benchmark)
-        if is_only_eval_samples_wrong:
-            self._warn_of_wrong_eval_samples(benchmark)
-        else:
+        if data is StatedData.OTHER:
             self._report_wrong_counts(benchmark)
-        return is_only_eval_samples_wrong
+        elif data is StatedData.WRONG_EVAL_SAMPLES:
+            self._warn_of_wrong_eval_samples(benchmark)
 
-    def _check_resnet_evaluations(self, benchmark: Benchmark, *, is_closed_on_its_data: bool) -> None:
-        """Report what is wrong with the evaluations of a ResNet run.
+    def _check_evaluations_of_closed_run(self, benchmark: Benchmark) -> None:
+        """Report what is wrong with the evaluations of a closed ResNet run on the benchmark's data.
 
-        - A closed run on the data set of the benchmark: their schedule, their number of samples, and
-          the curve of their accuracies.
-        - Another run of this project: the accuracies must fit the eval_samples that it states, if that is a count.
-        - Any other run: nothing is checked.
+        Their schedule is checked, their number of samples, and the curve of their accuracies.
         """
-        run = self.run
-        if is_closed_on_its_data:
-            # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
-            must_be_exact = self.ruleset.version > "0.7.0"
-            check_schedule(run, self.order, exact=must_be_exact, collector=self.collector)
-            check_samples(run, benchmark.eval_samples, self.collector)
-            check_curve(run.evaluations, benchmark.targets["closed"], self.collector)
-        elif run.is_project_log and has_type(run.first_event(schema.EVAL_SAMPLES).value, COUNT):
-            check_samples(run, int(run.stated_count(schema.EVAL_SAMPLES)), self.collector)
+        # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
+        must_be_exact = self.ruleset.version > "0.7.0"
+        check_schedule(self.run, self.order, exact=must_be_exact, collector=self.collector)
+        check_samples(self.run, benchmark.eval_samples, self.collector)
+        check_curve(self.run.evaluations, benchmark.targets["closed"], self.collector)
+
+    def _check_accuracies_by_stated_samples(self) -> None:
+        """Report accuracies that do not fit the eval_samples that the log states, if it states a number of samples."""
+        stated_samples = int(self.run.stated_count(schema.EVAL_SAMPLES))
+        if stated_samples > 0:
+            check_samples(self.run, stated_samples, self.collector)
 
     def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
         """Report files that cannot be those of the benchmark's data set, by the sums of their bytes in the header."""
@@ -266,13 +270,14 @@ class Policy:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Report a status that contradicts the accuracies.
+        """Report a run whose status contradicts its accuracies.
 
-        - An accuracy reached the target: the status must be success, and the target reached by run_stop.
-        - No accuracy reached the target: the status must not be success.
+        - There is no target: a note says that the rule was not applied.
+        - The log has no accuracy or no run_stop: nothing.
+        - An accuracy reached the target: see `_check_run_that_reached_target`. The status must be success.
+        - No accuracy reached the target, but the status is success: a breach.
 
-        The target is that of the benchmark for the division, else that of the recipe in the log's header. If there is
-        no target, a note says that the rule was not applied. A run without evaluations or run_stop is skipped.
+        The target is that of the benchmark for the division, else that of the recipe in the log's header.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -284,14 +289,14 @@ class Policy:
             return
         index = index_of_target(run.evaluations, target)
         if index is not None:
-            self._check_reached(run.evaluations[index], division)
+            self._check_run_that_reached_target(run.evaluations[index], run.stop, division)
         elif run.status == "success":
             last = run.evaluations[-1]
             actual = f"status success; the last evaluation gave {six_digits(last.value)}, the target is {target}"
             self._add_breach("target-status", last.line, actual)
 
-    def _check_reached(self, reaching: Evaluation, division: str) -> None:
-        """Check a run that first reached the target at the evaluation `reaching`. The run must have a run_stop.
+    def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
+        """Check a run that first reached the target at the evaluation `reaching`. `stop` is its run_stop.
 
         Only the first of these that applies is reported:
 
@@ -300,9 +305,8 @@ class Policy:
         - It is not the last evaluation of a closed run: a note. Such a run may go on after it reached the target.
         """
         run = self.run
-        assert run.stop is not None
         reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"
-        late_ms = reaching.time_ms - run.stop.time_ms
+        late_ms = reaching.time_ms - stop.time_ms
         if run.status != "success":
             actual = f"status {printable(run.status)}, although {reached}"
             self._add_breach("target-status", reaching.line, actual)
@@ -314,23 +318,24 @@ class Policy:
 
     # --- the written rules of single values ---
 
-    def _written_findings(self) -> list[Finding]:
-        """Return a finding for each check of written.yaml that the run does not pass.
+    def _breaches_of_written_rules(self) -> list[Finding]:
+        """Return a finding for each rule of written.yaml that the run breaks.
 
-        The written rules of MLPerf demand these checks, and mlperf-logging's checker does not make them. A check looks
-        at the first event of its key. It may use the first values of other keys and the number of epochs, too.
-
-        A check is skipped if the log has no such event, or if it is for another optimizer than the run's.
+        These are rules in the texts of MLPerf about the value of a single key, such as a hyperparameter. The checker of
+        mlperf-logging does not check them. A rule is checked with the first event of its key. It is skipped if there is
+        no such event, or if the rule is for another optimizer than the run's.
         """
-        state = State(self.run.first_values.items())  # `s` in a check has the first value of each key
+        # What a check may also use: the first value of each key, and the number of epochs.
+        state = State(self.run.first_values.items())
         state["epochs_trained"] = self.order.epochs_counted
+        optimizer = self.run.stated_text(schema.OPT_NAME)
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first_events.get(rule.key)
-            is_for_optimizer = rule.opt_name in (None, self.run.stated_text(schema.OPT_NAME))  # None: for any
+            is_for_optimizer = rule.opt_name is None or rule.opt_name == optimizer
             if event is None or not is_for_optimizer:
                 continue
-            finding = _written_finding(rule, event, state)
+            finding = _breach_of_written_rule(rule, event, state)
             if finding is not None:
                 findings.append(finding)
         return findings
@@ -338,19 +343,21 @@ class Policy:
     # --- a log of this project ---
 
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
-        """Report what a log of this project cannot hold, as breaches of the rule `own-log`, which are errors.
-
-        These are the faults of ProjectLog, and all breaches of form found so far: they only warn in other logs, but the
-        writer of this project's logs makes none of them.
-        """
+        """Report what the whole log of a run of this project cannot hold, as errors of the rule `own-log`."""
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
+
+    def _refuse_breaches_of_form(self) -> None:
+        """Report the breaches of form so far once more, as errors of the rule `own-log`.
+
+        They only warn in other logs. The writer of this project's logs makes none of them.
+        """
         for finding in list(self.collector.findings):
             if finding.kind == "form" and finding.severity != "info":
                 self._add_breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
 
 
-def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:
+def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
     The rule's check looks at the event's value or its metadata, and at `state`, the values of other events. A value

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
+from compliance.logged_run import LoggedRun, is_count, is_number
 from compliance.rules import Benchmark, most_images_per_s
 from compliance.strict.accuracies import are_shares_of_samples, index_of_target
 from compliance.strict.measured import Fault
@@ -61,6 +61,11 @@ class ProjectLog:
         if does_header_fit:
             yield from self._missing_convolutions()
 
+    @property
+    def _is_planned_by_paddle(self) -> bool:
+        """Whether Paddle makes the program and chooses the optimizer (STRATEGY=auto). The log then tells of neither."""
+        return bool(self.run.settings.get("STRATEGY") == "auto")
+
     # --- what must be there ---
 
     def _sections_unlike_schema(self) -> list[Fault]:
@@ -80,7 +85,7 @@ class ProjectLog:
 
         - run_summary and seed must not be repeated.
         - There must be an epoch_throughput for each epoch_stop.
-        - opt_name must name a known optimizer, unless Paddle chooses one (STRATEGY=auto).
+        - opt_name must name a known optimizer, unless Paddle chooses one.
         - Every key that such a run needs must occur: see `_needed_keys`.
         """
         run = self.run
@@ -93,9 +98,8 @@ class ProjectLog:
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
 
-        logs_optimizer = run.settings.get("STRATEGY") != "auto"
         optimizer = run.stated_text(schema.OPT_NAME)
-        if logs_optimizer and optimizer not in schema.OPTIMIZER:
+        if optimizer not in schema.OPTIMIZER and not self._is_planned_by_paddle:
             line = run.first_event(schema.OPT_NAME).line or None
             yield Fault(line, f"opt_name is {printable(optimizer) or 'absent'}")
         for key in self._needed_keys():
@@ -107,16 +111,15 @@ class ProjectLog:
 
         - those of any run of this project
         - if the run is a training that succeeded: those of a training
-        - if its optimizer is known: those of the optimizer's hyperparameters
+        - if its optimizer is known, and Paddle did not choose it: those of the optimizer's hyperparameters
         """
         run = self.run
         needed_keys = list(own_log_rules().events_of_a_run)
         is_training = run.summary is not None and run.summary.mode == "train"
         if is_training and run.status == "success":
             needed_keys += own_log_rules().events_of_a_training
-        logs_optimizer = run.settings.get("STRATEGY") != "auto"  # else Paddle chooses it, and its events are not logged
         optimizer = run.stated_text(schema.OPT_NAME)
-        if logs_optimizer and optimizer in schema.OPTIMIZER:
+        if optimizer in schema.OPTIMIZER and not self._is_planned_by_paddle:
             needed_keys.append(schema.WARMUP_EPOCHS[optimizer].key)
             needed_keys += [event.key for event in schema.OPTIMIZER[optimizer].values()]
         return needed_keys
@@ -175,29 +178,29 @@ class ProjectLog:
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
     def _window_beyond_peak(self) -> Iterator[Fault]:
-        """Yield the fastest window of a ResNet run if its images/s exceed what the machines can do at their peak.
+        """Yield a fault if a ResNet run has a window of more images/s than its machines can do at their peak.
 
-        The peak depends on the setting RECIPE.image_size. If it is absent or no number of pixels, that is a fault.
-        Nothing is yielded for other benchmarks, for a header without nodes, or if the peak is not known.
+        - The header describes no nodes, or the run is of another benchmark: nothing.
+        - The setting RECIPE.image_size, on which the peak depends, is no number of pixels: a fault for that alone.
+        - The peak of the machines is not known: nothing.
+        - The fastest window is faster than the peak: a fault at this window.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
             return
-        pixels = self.run.settings.get("RECIPE.image_size")
-        # COUNT wants a number above 0, but takes 224.0, too, so the type is tested first. None: the setting is absent.
-        if type(pixels) is not int or not has_type(pixels, COUNT):
+        pixels: Any = self.run.settings.get("RECIPE.image_size")
+        is_number_of_pixels = type(pixels) is int and is_count(pixels)  # is_count alone would take 224.0, too
+        if not is_number_of_pixels:
             yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
-        cores = sum(node["cores"] for node in nodes)
         cards = self._cards_of(nodes)
-        most = most_images_per_s(cards, cores, pixels)  # at the peak; None if it is not known
+        cores = sum(node["cores"] for node in nodes)
+        peak_images_per_s = most_images_per_s(cards, cores, pixels)
         fastest = self.order.measured.fastest
-        if most is not None and fastest.images_per_s > most:
+        if peak_images_per_s is not None and fastest.images_per_s > peak_images_per_s:
             devices = f"{len(cards)} cards" if cards else f"{cores} cores"
-            bound = f"the peak of its {devices} is below {six_digits(most)}"
-            yield Fault(
-                fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {bound} at {pixels} px"
-            )
+            bound = f"the peak of its {devices} is below {six_digits(peak_images_per_s)} at {pixels} px"
+            yield Fault(fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {bound}")
 
     def _cards_of(self, nodes: list[JsonObject]) -> list[str]:
         """Return the names of the GPUs of the nodes; empty for a run on CPUs."""
@@ -236,39 +239,37 @@ class ProjectLog:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
-        """Yield a fault if the number of telemetry samples is too small or too large for the time of the run.
+        """Yield a fault if the log states too few or too many samples of telemetry for its times.
 
-        A sample is due on each node every TELEMETRY_S seconds. There must be
+        A sample is due on each node every TELEMETRY_S seconds. All are due while the run lasts, from run_start to
+        run_stop: a share of these, _LEAST_SHARE_OF_DUE, is the least. Some may also be taken before and after the run,
+        from init_start to telemetry_summary: _MOST_SHARE_OF_DUE of these, and _MOST_EXTRA_SAMPLES_PER_NODE for each
+        node, are the most. Without run_stop, the least is 0.
 
-        - at least half of the samples that are due from run_start to run_stop, and
-        - at most 1.5 times the samples that are due from the beginning of the log to telemetry_summary, and 10 for each
-          node in addition.
-
-        Nothing is yielded if the log does not state the samples, TELEMETRY_S or run_start.
+        Nothing is yielded if the log lacks the number of samples, TELEMETRY_S, run_start or init_start. Other rules
+        report the lack of the last two.
         """
         run = self.run
         summary = run.first_event(schema.TELEMETRY_SUMMARY)
         interval_s: Any = run.settings.get("TELEMETRY_S")
         samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
-        if not is_number(samples) or not is_number(interval_s) or interval_s <= 0 or run.start_ms is None:
+        if not is_number(samples) or not is_number(interval_s) or interval_s <= 0:
+            return
+        init_start = run.first_events.get(schema.INIT_START.key)
+        if run.start_ms is None or init_start is None:
             return
         nodes = max(len(self._described_nodes()), 1)
-        samples_per_ms = nodes / 1000 / interval_s
+        due_per_ms = nodes / 1000 / interval_s
 
-        stop_ms = run.stop_ms or run.start_ms
-        due_in_run = (stop_ms - run.start_ms) * samples_per_ms
-        due_in_all = (summary.time_ms - self._began_ms(run.start_ms)) * samples_per_ms
-
+        run_ms = 0.0 if run.stop_ms is None else run.stop_ms - run.start_ms
+        began_ms = min(init_start.time_ms, run.start_ms)  # another clock may have logged init_start later
+        due_in_run = run_ms * due_per_ms
+        due_in_all = (summary.time_ms - began_ms) * due_per_ms
         least = _LEAST_SHARE_OF_DUE * due_in_run
         most = _MOST_SHARE_OF_DUE * due_in_all + _MOST_EXTRA_SAMPLES_PER_NODE * nodes
-        if not least <= samples <= most:
+        if samples < least or samples > most:
             what = f"{samples} samples of telemetry; {due_in_run:.0f} were due by TELEMETRY_S and the run's time"
             yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
-
-    def _began_ms(self, start_ms: float) -> float:
-        """Return the time of init_start or `start_ms`, the time of run_start, whichever is earlier."""
-        init_start = self.run.first_events.get(schema.INIT_START.key)
-        return start_ms if init_start is None else min(start_ms, init_start.time_ms)
 
     def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a fault if the program has fewer convolutions than the benchmark's model needs.
@@ -280,10 +281,10 @@ class ProjectLog:
         - At least half of the model's convolutions must be there. Passes of the compiler may fuse the others into
           operators of any name.
 
-        Nothing is yielded for a benchmark without a known number, and for STRATEGY=auto: Paddle makes that program.
+        Nothing is yielded for a benchmark without a known number, or if Paddle makes the program.
         """
         wanted = self.benchmark.convolutions if self.benchmark else None
-        if wanted is None or self.run.settings.get("STRATEGY") == "auto":  # then Paddle makes the program
+        if wanted is None or self._is_planned_by_paddle:
             return
         convolutions = 0
         for kind, count in self.run.header_section(schema.PROGRAM)["operators"].items():
@@ -301,7 +302,7 @@ class ProjectLog:
 
         1. malformed hashes in the header's section `source`, such as a commit that is not a hexadecimal number
         2. missing settings; nothing more is then yielded, because the next checks need them
-        3. impossible numbers of nodes, devices and GPUs
+        3. impossible numbers of nodes and devices, and in a run on GPUs, too few GPUs
         4. values that contradict each other
         """
         for name, pattern in own_log_rules().source_patterns.items():
@@ -313,27 +314,31 @@ class ProjectLog:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
         yield from self._impossible_sizes(summary)
+        if self.run.settings["DEVICE"] == "gpu":
+            yield from self._nodes_with_too_few_gpus(summary)
         yield from contradictory_values(self.run, summary)
 
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield numbers of nodes, devices and GPUs that cannot be those of one run.
+        """Yield a fault if the numbers of devices, nodes and images cannot be those of one run.
 
-        - There must be at least one device, one image in its batch, and one node that the header describes.
+        - A run has at least one device, one image in its batch, and one node that the header describes.
         - The header may describe fewer nodes than the run has, but not more.
-        - In a run on GPUs, each node that it describes must have enough GPUs for its share of the devices.
         """
-        nodes = self._described_nodes()
-        devices = summary.devices
-        is_something_missing = devices < 1 or summary.batch_per_device < 1 or not nodes
-        are_too_many_described = len(nodes) > summary.nodes
-        if is_something_missing or are_too_many_described:
-            ranks = f"{devices} devices of {summary.batch_per_device} images"
-            what = f"{ranks}, {summary.nodes} nodes, {len(nodes)} hosts"
+        described_nodes = len(self._described_nodes())
+        is_empty = summary.devices < 1 or summary.batch_per_device < 1 or described_nodes == 0
+        if is_empty or described_nodes > summary.nodes:
+            ranks = f"{summary.devices} devices of {summary.batch_per_device} images"
+            what = f"{ranks}, {summary.nodes} nodes, {described_nodes} hosts"
             yield Fault(self.run.first_event(schema.RUN_SUMMARY).line, what)
-        if self.run.settings["DEVICE"] != "gpu":
-            return
-        for node in nodes:
+
+    def _nodes_with_too_few_gpus(self, summary: schema.RunSummary) -> Iterator[Fault]:
+        """Yield a fault for each node in the header that has fewer GPUs than the devices that the run uses on a node.
+
+        All nodes use equally many devices.
+        """
+        for node in self._described_nodes():
             gpus = len(node["gpus"])
-            has_enough_gpus = gpus * summary.nodes >= devices  # gpus >= devices / nodes
-            if not has_enough_gpus:
-                yield Fault(None, f"{devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them")
+            usable_devices = gpus * summary.nodes  # if each node has as many GPUs as this one
+            if usable_devices < summary.devices:
+                what = f"{summary.devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them"
+                yield Fault(None, what)

@@ -14,7 +14,10 @@ from runlog.text import printable
 
 
 class _Expectation(NamedTuple):
-    """The value that a log must state under a name, and the setting or part of the log that it follows from."""
+    """The value that a log must state under a name, and the setting or part of the log that it follows from.
+
+    The name is that of a setting, an event, or a field of either an event or the header: see `_stated_value`.
+    """
 
     value_of: str
     follows_from: str
@@ -43,8 +46,11 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
     """Yield a fault for each value that is not the one that follows from another place in the log."""
     for expectation in (
         *_copies_of_settings(run),
-        *_consequences_in_any_run(run, summary),
-        *_consequences_in_some_runs(run, summary),
+        *_consequences_of_workload(run),
+        *_consequences_of_job_settings(run, summary),
+        *_consequences_of_sizes(run, summary),
+        *_consequences_of_device_and_seed(run, summary),
+        *_consequence_of_learning_rate(run, summary),
     ):
         stated = _stated_value(run, expectation.value_of)
         if stated.value != expectation.expected:
@@ -91,43 +97,61 @@ def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
     return expectations
 
 
-def _consequences_in_any_run(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the values that follow from other values in any run, such as the number of devices from DGXNGPU.
-
-    The expected value is None if it cannot be computed: for an unknown WORKLOAD, or a DGXNGPU that is not a number.
-    """
-    settings = run.settings
-    dataset = run.header_section(schema.DATASET)
-    workload = workloads.find(str(settings["WORKLOAD"]))
+def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
+    """Return the model and the benchmark that the setting WORKLOAD names; None is expected for an unknown workload."""
+    workload = workloads.find(str(run.settings["WORKLOAD"]))
     model = workload.model if workload else None
     benchmark = workload.benchmark if workload else None
-    devices_per_node = settings["DGXNGPU"]
-    devices = devices_per_node * summary.nodes if type(devices_per_node) is int else None
-    # With RESUME=auto a run may or may not have been resumed, so whatever it states is right.
-    resumed = summary.resumed if settings["RESUME"] == "auto" else False
-    platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
     return [
         _Expectation("run_summary.model", follows_from="WORKLOAD", expected=model),
         _Expectation("submission_benchmark", follows_from="WORKLOAD", expected=benchmark),
+    ]
+
+
+def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
+    """Return what follows from the settings of the job, in any run.
+
+    - devices: DGXNGPU on each node. None is expected if DGXNGPU is not a whole number.
+    - profiled: if PROFILE is given.
+    - resumed: never, unless RESUME is "auto". Such a run may have been resumed or not, so nothing is expected.
+    - synthetic data: if DATA says so.
+    - platform: SUBMISSION_PLATFORM, or DGXSYSTEM if that is not given.
+    """
+    settings = run.settings
+    devices_per_node = settings["DGXNGPU"]
+    devices = devices_per_node * summary.nodes if type(devices_per_node) is int else None
+    is_profiled = settings["PROFILE"] != ""
+    is_synthetic = settings["DATA"] == "synthetic"
+    platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
+    expectations = [
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
-        _Expectation("run_summary.profiled", follows_from="PROFILE", expected=settings["PROFILE"] != ""),
-        _Expectation("run_summary.resumed", follows_from="RESUME", expected=resumed),
-        _Expectation("dataset.synthetic", follows_from="DATA", expected=settings["DATA"] == "synthetic"),
+        _Expectation("run_summary.profiled", follows_from="PROFILE", expected=is_profiled),
+    ]
+    if settings["RESUME"] != "auto":
+        expectations.append(_Expectation("run_summary.resumed", follows_from="RESUME", expected=False))
+    expectations += [
+        _Expectation("dataset.synthetic", follows_from="DATA", expected=is_synthetic),
         _Expectation("submission_platform", follows_from="SUBMISSION_PLATFORM", expected=platform),
+    ]
+    return expectations
+
+
+def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
+    """Return the numbers of samples that follow from the header, and the global batch that follows from run_summary."""
+    dataset = run.header_section(schema.DATASET)
+    return [
         _Expectation("train_samples", follows_from="dataset", expected=dataset["train_samples"]),
         _Expectation("eval_samples", follows_from="dataset", expected=dataset["eval_samples"]),
         _Expectation("global_batch_size", follows_from="run_summary", expected=_global_batch(summary)),
     ]
 
 
-def _consequences_in_some_runs(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what some values must be because of other values, if the run's device, seed or optimizer demands it.
+def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
+    """Return what follows from the settings DEVICE and SEED.
 
-    - If the run is on a CPU, PRECISION must be fp32.
-    - If SEED is not -1 and the run was not resumed, the logged event `seed` must equal the setting SEED. -1 asks for
-      any seed, and a resumed run keeps its first seed.
-    - If the optimizer is known and the recipe has a base learning rate, the logged event for this rate, such as
-      `lars_opt_base_learning_rate`, must equal the recipe's rate for the run's global batch.
+    - In a run on a CPU, the setting PRECISION must be fp32.
+    - The event `seed` must equal the setting SEED, unless that is -1, which asks for any seed, or the run was resumed:
+      it then keeps its first seed.
     """
     settings = run.settings
     expectations = []
@@ -135,12 +159,20 @@ def _consequences_in_some_runs(run: LoggedRun, summary: schema.RunSummary) -> li
         expectations.append(_Expectation("PRECISION", follows_from="DEVICE", expected="fp32"))
     if settings["SEED"] != -1 and not summary.resumed:
         expectations.append(_Expectation("seed", follows_from="SEED", expected=settings["SEED"]))
-    optimizer = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))
-    if optimizer is not None and "RECIPE.base_learning_rate" in settings:
-        key_of_rate = optimizer["base_learning_rate"].key  # such as lars_opt_base_learning_rate
-        rate = _base_learning_rate(run, _global_batch(summary))
-        expectations.append(_Expectation(key_of_rate, follows_from="the recipe and the batch", expected=rate))
     return expectations
+
+
+def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
+    """Return the base learning rate that the optimizer's event must have: the recipe's, for the run's global batch.
+
+    Empty if the optimizer is not known, or if the recipe has no base learning rate.
+    """
+    optimizer = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))
+    if optimizer is None or "RECIPE.base_learning_rate" not in run.settings:
+        return []
+    key = optimizer["base_learning_rate"].key  # such as lars_opt_base_learning_rate
+    rate = _base_learning_rate(run, _global_batch(summary))
+    return [_Expectation(key, follows_from="the recipe and the batch", expected=rate)]
 
 
 def _global_batch(summary: schema.RunSummary) -> int:

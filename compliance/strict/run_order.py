@@ -1,15 +1,13 @@
-"""The order of a run, event by event: its clock, and its parts, which are blocks, epochs and evaluations.
+"""The order of a run, event by event: its clock, and its parts, which are blocks, epochs and evaluations."""
 
-A block is several epochs together. Its event has the number of the first epoch, and how many there are.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import FindingCollector
 from compliance.strict.measured import Measured
+from compliance.strict.parts import OpenPart, TrainedPart
 from runlog import schema
 from runlog.digits import significant
 from runlog.reader import Event
@@ -18,41 +16,11 @@ from runlog.text import printable
 ORDER = "event-order"  # a rule of form, so a breach of it only warns
 _STARTS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
 _STOPS = frozenset({schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key})
-# The kinds of parts that must have stopped before a part of a kind starts.
-_MUST_STOP_BEFORE = {"block": ("block", "epoch"), "epoch": ("epoch",), "eval": ("eval",)}
 _NUMBER_FIELD = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}  # in the metadata of a part
-_PARTS = _STARTS | _STOPS | {schema.EVAL_ACCURACY.key}
 # Keys by whose times a score or a rate is computed. All others only annotate the run: some log them at any time.
-KEYS_OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
-KEYS_OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
+_KEYS_OF_THE_CLOCK = _STARTS | _STOPS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.EVAL_ACCURACY.key}
+_KEYS_OF_THE_CLOCK |= {schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
 KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
-
-
-@dataclass(frozen=True)
-class _OpenPart:
-    """A part of the run that has started. `number` is the number of its first epoch; None if the event states none.
-
-    Only a block has more than one epoch.
-    """
-
-    start: Event
-    number: int | None
-    epochs: int = 1
-
-    @property
-    def last(self) -> int | None:
-        """The number of its last epoch."""
-        return None if self.number is None else self.number + self.epochs - 1
-
-    def __str__(self) -> str:
-        return f"the {_kind_of_part(self.start)} of line {self.start.line}"
-
-
-class TrainedPart(NamedTuple):
-    """The time of an epoch, or the mean time of the epochs of a block, and the line where it ended."""
-
-    epoch_ms: float
-    line: int
 
 
 class RunOrder:
@@ -65,19 +33,22 @@ class RunOrder:
         self.last_epoch: int | None = None  # the number of the last epoch that was trained
         self.trained: list[TrainedPart] = []
         self._collector = collector
-        self._latest_ms: float | None = None  # of the events of KEYS_OF_THE_CLOCK
-        self._early_start: Event | None = None  # the first event on a line before run_start that starts a part
+        self._latest_ms = -math.inf  # the latest time of the events of _KEYS_OF_THE_CLOCK so far
         self._has_epoch_events = False  # whether the log has any epoch_start; some have blocks alone
-        self._open_parts: dict[str, _OpenPart] = {}  # by kind: block, epoch and eval
-        self._evaluation_without_accuracy: _OpenPart | None = None  # the evaluation that has no accuracy yet
+        self._open_parts: dict[str, OpenPart] = {}  # by kind: block, epoch and eval
+        self._waiting_evaluation: OpenPart | None = None  # the last evaluation, while it has no accuracy yet
         self._evaluated_in_epoch_ms = 0.0  # the time of the evaluations in the open epoch
         self._handlers: dict[str, Callable[[Event], None]] = {
-            schema.RUN_START.key: self._start_run,
-            schema.RUN_STOP.key: self._stop_run,
+            schema.RUN_START.key: self._take_run_start,
+            schema.RUN_STOP.key: self._take_run_stop,
+            schema.BLOCK_START.key: self._start_block,
+            schema.BLOCK_STOP.key: self._stop_block,
+            schema.EPOCH_START.key: self._start_epoch,
+            schema.EPOCH_STOP.key: self._stop_epoch,
+            schema.EVAL_START.key: self._start_evaluation,
+            schema.EVAL_STOP.key: self._stop_evaluation,
             schema.EVAL_ACCURACY.key: self._take_accuracy,
         }
-        self._handlers |= dict.fromkeys(_STARTS, self._start_part)
-        self._handlers |= dict.fromkeys(_STOPS, self._stop_part)
 
     def take(self, event: Event) -> None:
         """Check the time of the next event, and pass it on to the method for its key."""
@@ -108,35 +79,36 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Report an event that goes back in time, or that decides the score and comes after run_stop.
+        """Report an event whose time is earlier than that of an event above it. It depends on the key:
 
-        Its time is compared with the latest time of the events of KEYS_OF_THE_CLOCK so far.
-
+        - _KEYS_OF_THE_CLOCK, by whose times a score or a rate is computed: see `_check_event_of_the_clock`.
         - KEYS_OF_EVERY_RANK are not checked, because each rank logs them by its own clock.
-        - KEYS_OF_THE_CLOCK decide the score. They may go back by 0.1 s, because clocks are corrected during the run
-          (rule time-order). They must not come after run_stop (rule event-order).
-        - Any other key may not go back at all (rule event-order). It may come after run_stop.
-
-        A breach of event-order only warns.
+        - Any other key only annotates the run. A time before the latest one of the clock is a breach of event-order,
+          which only warns.
         """
-        if event.key in KEYS_OF_EVERY_RANK:  # each rank logs these by its own clock
-            return
-        latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
-        decides_score = event.key in KEYS_OF_THE_CLOCK
-        if not decides_score:
-            self._check_not_earlier(event, latest_ms, ORDER, allowed_ms=0.0)
-            return
+        if event.key in _KEYS_OF_THE_CLOCK:
+            self._check_event_of_the_clock(event)
+        elif event.key not in KEYS_OF_EVERY_RANK:
+            self._check_not_earlier(event, ORDER, allowed_ms=0.0)
 
+    def _check_event_of_the_clock(self, event: Event) -> None:
+        """Check an event by whose time a score or a rate is computed, and set the clock on to its time.
+
+        - It may be earlier than the latest time of the clock by a bound of the rule time-order, because clocks are
+          corrected during a run. If it is earlier than that, the rule is broken.
+        - After the first run_stop, only another run_stop may come. Anything else is a breach of event-order, which only
+          warns.
+        """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
-        self._check_not_earlier(event, latest_ms, "time-order", allowed_ms=allowed_ms)
-        self._latest_ms = max(latest_ms, event.time_ms)
-        stop = self.run.stop
-        if stop is not None and event.key != schema.RUN_STOP.key:
-            self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
+        self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
+        self._latest_ms = max(self._latest_ms, event.time_ms)
+        first_stop = self.run.stop
+        if first_stop is not None and event.key != schema.RUN_STOP.key:
+            self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {first_stop.line}")
 
-    def _check_not_earlier(self, event: Event, latest_ms: float, rule: str, *, allowed_ms: float) -> None:
-        """Report a breach of `rule` if an event is earlier than `latest_ms` by more than `allowed_ms`."""
-        back_ms = latest_ms - event.time_ms
+    def _check_not_earlier(self, event: Event, rule: str, *, allowed_ms: float) -> None:
+        """Report a breach of `rule` if an event is earlier than the clock's latest time by more than `allowed_ms`."""
+        back_ms = self._latest_ms - event.time_ms
         if back_ms > allowed_ms:
             before = f"{significant(back_ms, digits=10)} ms before an event above it"
             self._add_breach(rule, event, f"{printable(event.key)} at {event.time_ms} ms, {before}")
@@ -148,44 +120,56 @@ class RunOrder:
             actual = f"{part_start.key} {significant(before_ms, digits=10)} ms before run_start"
             self._add_breach("before-run-start", part_start, actual)
 
-    def _start_run(self, event: Event) -> None:
-        """Begin the run at its first run_start. The time of any later run_start is only compared with the first.
+    # --- the start and the end of the run ---
 
-        Report a breach if a block, epoch or evaluation started on an earlier line of the log. The first such event is
-        then also checked for a time before run_start. This time was not known when the event was read.
+    def _take_run_start(self, event: Event) -> None:
+        """Begin the run at its first run_start. Any later one is another node's: its time is compared with the first.
+
+        Report a breach if a block, epoch or evaluation started above the first run_start in the log. It must not have
+        an earlier time, either.
         """
         first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
             self._compare_time_with_first(event, first)
             return
-        self.measured.run_starts(event)
-        early_start = self._early_start  # the first start of a block, epoch or evaluation above run_start
-        if early_start is not None:
-            self._add_breach(ORDER, early_start, f"{early_start.key} above run_start")
-            self._check_not_before_start(early_start, event.time_ms)  # only now is run_start known
+        self.measured.begin_window_sums(event)
+        part_start = self._first_start_of_a_part()
+        if part_start is not None:
+            self._add_breach(ORDER, part_start, f"{part_start.key} above run_start")
+            self._check_not_before_start(part_start, event.time_ms)
 
-    def _stop_run(self, event: Event) -> None:
-        """End the run at its first run_stop, and report what is wrong with its end.
+    def _first_start_of_a_part(self) -> Event | None:
+        """Return the first event so far that starts a block, an epoch or an evaluation; None if there is none."""
+        first_starts = [event for key, event in self.run.first_events.items() if key in _STARTS]
+        return min(first_starts, key=lambda event: event.line, default=None)
 
-        - run_stop must be later than run_start.
-        - A run that succeeded must not have an open block, epoch or evaluation, and its last evaluation must have an
-          accuracy. Its losses are checked, too, and its last step if it only measures throughput.
-
-        Any later run_stop is another node's: it is only compared with the first.
-        """
+    def _take_run_stop(self, event: Event) -> None:
+        """End the run at its first run_stop. Any later one is another node's: it is only compared with the first."""
         first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
-        if event is not first:
+        if event is first:
+            self._check_end_of_run(event)
+        else:
             self._compare_stops(event, first)
+
+    def _check_end_of_run(self, stop: Event) -> None:
+        """Report what is wrong with the run at `stop`, its first run_stop.
+
+        - run_stop is not later than run_start.
+        - The run succeeded, and a block, epoch or evaluation is still open.
+        - The run succeeded, and its last evaluation has no accuracy.
+
+        The losses and the last step of a run that succeeded are checked, too.
+        """
+        start_ms = self.run.start_ms
+        if start_ms is not None and stop.time_ms <= start_ms:
+            self._add_breach("run-time", stop, f"run_stop {start_ms - stop.time_ms} ms before run_start")
+        if self.run.status != "success":  # it may end anywhere
             return
-        if self.run.start_ms is not None and event.time_ms <= self.run.start_ms:
-            self._add_breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
-        if self.run.status != "success":
-            return
-        self.measured.check_losses_and_last_step(event.line)
+        self.measured.check_losses_and_last_step(stop.line)
         for part in self._open_parts.values():
-            self._add_breach(ORDER, event, f"{part} is open")
-        if self._evaluation_without_accuracy is not None:
-            self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
+            self._add_breach(ORDER, stop, f"{part} is open")
+        if self._waiting_evaluation is not None:
+            self._add_breach(ORDER, stop, f"{self._waiting_evaluation} has no accuracy")
 
     def _compare_stops(self, event: Event, first: Event) -> None:
         """Report another node's run_stop if its status or its time is not that of the first run_stop."""
@@ -209,106 +193,123 @@ class RunOrder:
 
     # --- blocks, epochs and evaluations ---
 
-    def _start_part(self, event: Event) -> None:
-        """Open a block, epoch or evaluation at its start event. Whatever is wrong with the start, the part is opened.
+    def _start_block(self, event: Event) -> None:
+        """Open the block that starts at `event`. Report a start that is too early, or another epoch than the next one.
 
-        Report a breach if
-
-        - it starts at a time before run_start; `_start_run` checks this if run_start comes later in the log,
-        - a block, epoch or evaluation is still open that must have stopped before it, or
-        - its epoch is not the expected one. For an evaluation, `_open_evaluation` checks the epoch.
+        The block has as many epochs as it states, else one. They are counted, unless the log has events of single
+        epochs, which are counted instead.
         """
-        kind = _kind_of_part(event)
-        if self.run.start_ms is not None:
-            self._check_not_before_start(event, self.run.start_ms)
-        elif self._early_start is None:
-            self._early_start = event  # its time is checked when run_start comes
-        for other_kind in _MUST_STOP_BEFORE[kind]:
-            if other_kind in self._open_parts:
-                self._add_breach(ORDER, event, f"{self._open_parts[other_kind]} is still open")
-
-        number = self._epoch_number(event, _NUMBER_FIELD[kind])
-        if kind != "eval":
-            self._warn_of_other_number(event, f"{event.key} of epoch", number, self._next_epoch())
-        if kind == "block":
-            part = self._open_block(event, number)
-        elif kind == "epoch":
-            part = self._open_epoch(event, number)
-        else:
-            part = self._open_evaluation(event, number)
-        self._open_parts[kind] = part
-
-    def _open_block(self, event: Event, number: int | None) -> _OpenPart:
-        """Return the block that starts at an event with the epoch `number`.
-
-        Its epochs are counted, unless the log has events of single epochs, which are counted instead.
-        """
+        self._check_start(event, must_have_stopped=("block", "epoch"))
+        number = self._epoch_number(event, _NUMBER_FIELD["block"])
+        self._warn_if_number_differs(event, f"{event.key} of epoch", number, self._next_epoch())
         epochs = self._epoch_number(event, "epoch_count")
         if epochs is None:
             epochs = 1
         if not self._has_epoch_events:
             self.epochs_counted += epochs
-        return _OpenPart(event, number, epochs)
+        self._open_parts["block"] = OpenPart(event, number, epochs)
 
-    def _open_epoch(self, event: Event, number: int | None) -> _OpenPart:
-        """Count an epoch, and return it. From the first epoch on, the epochs that blocks announced no longer count."""
+    def _start_epoch(self, event: Event) -> None:
+        """Open the epoch that starts at `event`. Report a start that is too early, or another epoch than the next one.
+
+        The epoch is counted. From the first event of an epoch on, the epochs that blocks announced no longer count.
+        """
+        self._check_start(event, must_have_stopped=("epoch",))
+        number = self._epoch_number(event, _NUMBER_FIELD["epoch"])
+        self._warn_if_number_differs(event, f"{event.key} of epoch", number, self._next_epoch())
         if not self._has_epoch_events:
             self.epochs_counted = 0
         self.epochs_counted += 1
         self._has_epoch_events = True
         self._evaluated_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
-        return _OpenPart(event, number)
+        self._open_parts["epoch"] = OpenPart(event, number)
 
-    def _open_evaluation(self, event: Event, number: int | None) -> _OpenPart:
-        """Return the evaluation that starts at an event with the epoch `number`. Its accuracy is still to come.
+    def _start_evaluation(self, event: Event) -> None:
+        """Open the evaluation that starts at `event`. From now on it waits for its accuracy. Report
 
-        Report a breach if the previous evaluation stopped without an accuracy, or if `number` is not the epoch to
-        evaluate now.
+        - a start that is too early,
+        - a previous evaluation that has stopped and still waits for its accuracy, and
+        - another epoch than the one to evaluate now.
         """
-        # If the previous evaluation is still open, `_start_part` has reported it already. One report is enough.
-        is_previous_still_open = "eval" in self._open_parts
-        if self._evaluation_without_accuracy is not None and not is_previous_still_open:
-            self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
+        self._check_start(event, must_have_stopped=("eval",))
+        number = self._epoch_number(event, _NUMBER_FIELD["eval"])
+        is_previous_open = "eval" in self._open_parts  # which `_check_start` has reported: one report is enough
+        if self._waiting_evaluation is not None and not is_previous_open:
+            self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
         epoch_to_evaluate = self._epoch_to_evaluate()
         if number != epoch_to_evaluate:
             self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
-        evaluation = _OpenPart(event, number)
-        self._evaluation_without_accuracy = evaluation  # until its accuracy comes
-        return evaluation
+        evaluation = OpenPart(event, number)
+        self._open_parts["eval"] = evaluation
+        self._waiting_evaluation = evaluation
 
-    def _stop_part(self, event: Event) -> None:
-        """Close the block, epoch or evaluation that stops at `event`, and keep its duration.
+    def _check_start(self, event: Event, *, must_have_stopped: Sequence[str]) -> None:
+        """Report the start of a block, epoch or evaluation that comes too early.
 
-        A stop without a start is a breach. A stop with another epoch number than its start is a warning.
-
-        - A block in a log that has epoch events: no duration is kept. Only the number of its last epoch is checked.
-        - Any other block: its duration is kept as training time.
-        - An epoch: its duration is kept as training time, and checked without the evaluations within the epoch.
-        - An evaluation: its duration is kept. It is also added up for the epoch that it lies in, if there is one.
+        - Its time is before run_start. If run_start comes later in the log, it is checked then.
+        - A part of a kind in `must_have_stopped` is still open.
         """
-        kind = _kind_of_part(event)
+        if self.run.start_ms is not None:
+            self._check_not_before_start(event, self.run.start_ms)
+        for kind in must_have_stopped:
+            if kind in self._open_parts:
+                self._add_breach(ORDER, event, f"{self._open_parts[kind]} is still open")
+
+    def _stop_block(self, event: Event) -> None:
+        """Close the block that stops at `event`, and keep its time, if a block is open.
+
+        If the log has events of single epochs, their times are kept instead, and of the block only its last epoch is
+        checked.
+        """
+        block = self._close_part("block", event)
+        if block is None:
+            return
+        if self._has_epoch_events:
+            self._check_last_epoch_of_block(event, block)
+            return
+        took_ms = self._keep_duration(block, event)
+        self._keep_training_time(block, took_ms, event.line)
+
+    def _stop_epoch(self, event: Event) -> None:
+        """Close the epoch that stops at `event`, and keep its time, if an epoch is open.
+
+        The time without the evaluations in it goes to `measured`, which compares it with the epoch's throughput.
+        """
+        epoch = self._close_part("epoch", event)
+        if epoch is None:
+            return
+        took_ms = self._keep_duration(epoch, event)
+        self._keep_training_time(epoch, took_ms, event.line)
+        self.measured.epoch_stops(epoch.number, took_ms - self._evaluated_in_epoch_ms)
+
+    def _stop_evaluation(self, event: Event) -> None:
+        """Close the evaluation that stops at `event`, and keep its time, if an evaluation is open.
+
+        The time is also added to that of the evaluations in the open epoch, if there is one.
+        """
+        evaluation = self._close_part("eval", event)
+        if evaluation is None:
+            return
+        took_ms = self._keep_duration(evaluation, event)
+        if "epoch" in self._open_parts:
+            self._evaluated_in_epoch_ms += took_ms
+
+    def _close_part(self, kind: str, event: Event) -> OpenPart | None:
+        """Return the open part of a kind, which stops at `event` and is open no longer.
+
+        - No part of the kind is open: report a breach, and return None.
+        - The event states another epoch than the start of the part: warn.
+        """
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
         part = self._open_parts.pop(kind, None)
         if part is None:
             self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
-            return
-        self._warn_of_other_number(event, f"{event.key} of epoch", number, part.number)
-        if kind == "block" and self._has_epoch_events:  # the epochs' own events give the durations
-            self._check_last_epoch_of_block(event, part)
-            return
+            return None
+        self._warn_if_number_differs(event, f"{event.key} of epoch", number, part.number)
+        return part
 
-        took_ms = event.time_ms - part.start.time_ms
-        self._keep_duration(event, took_ms)
-        if kind == "eval":
-            if "epoch" in self._open_parts:
-                self._evaluated_in_epoch_ms += took_ms
-            return
-        self._keep_training_time(part, took_ms, event.line)
-        if kind == "epoch":
-            self.measured.epoch_stops(part.number, took_ms - self._evaluated_in_epoch_ms)
-
-    def _keep_training_time(self, part: _OpenPart, took_ms: float, line: int) -> None:
+    def _keep_training_time(self, part: OpenPart, took_ms: float, line: int) -> None:
         """Keep the time of an epoch, or the mean time of a block's epochs, and the number of the last epoch.
 
         `line` is that of the stop event.
@@ -317,23 +318,25 @@ class RunOrder:
         if len(self.trained) < EVENTS_KEPT:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
-    def _check_last_epoch_of_block(self, event: Event, block: _OpenPart) -> None:
+    def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
         """Report a block that stops within an epoch, or whose last epoch is not the last one trained."""
         if "epoch" in self._open_parts or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
-    def _keep_duration(self, event: Event, took_ms: float) -> None:
-        """Keep the duration of the part that stops at `event`. Report a duration that is not above 0.
+    def _keep_duration(self, part: OpenPart, stop: Event) -> float:
+        """Keep the duration of a part that stops at the event `stop`, and return it, in ms.
 
-        A duration of 0 is no breach if the log's clock counts whole seconds.
+        Report a duration that is not above 0. One of 0 is no breach if the log's clock counts whole seconds.
         """
-        self.run.keep_interval(event.key, took_ms)
+        took_ms = stop.time_ms - part.start.time_ms
+        self.run.keep_interval(stop.key, took_ms)
         counts_milliseconds = self.run.tick_ms == 1
         if took_ms < 0 or (took_ms == 0 and counts_milliseconds):
-            self._add_breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
+            self._add_breach("epoch-time", stop, f"{stop.key} {took_ms} ms after its start")
+        return took_ms
 
-    def _warn_of_other_number(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
+    def _warn_if_number_differs(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
         """Warn if an epoch's `number` is not the `wanted` one.
 
         A `number` of None was reported before. A `wanted` of None stands for the first epoch of a run, 0 or 1.
@@ -361,41 +364,36 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy with the number of its epoch, and check that number. The number is
+        """Keep an accuracy with the number of its epoch, and check the epoch if the event states one.
 
-        - the count of the accuracies so far (1, 2, ...) if the event states no epoch. Benchmarks that count samples or
-          steps state none. This number is not checked.
-        - the stated epoch, if it is a whole number.
-        - `epochs_counted` if the stated epoch is anything else, which is reported.
-
-        The last two are checked: the number must equal the epoch of the evaluation that waits for its accuracy. It may
-        exceed the number of epochs started so far by a bound of the rule epochs-counted at most.
+        Benchmarks that count samples or steps state no epoch. Their accuracies are numbered 1, 2, ... instead.
         """
         if "epoch_num" not in event.metadata:
             accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
             self._keep_accuracy(event, accuracies_so_far)
             return
-        number = self._epoch_number(event, "epoch_num")
-        if number is None:
-            number = self.epochs_counted  # the stated one is not a whole number, which was reported
-        self._keep_accuracy(event, number)
-        self._match_accuracy_with_evaluation(event, number)
-        self._check_not_ahead_of_training(event, number)
+        epoch = self._epoch_of_accuracy(event)
+        self._keep_accuracy(event, epoch)
+        self._give_accuracy_to_evaluation(event, epoch)
+        self._check_not_ahead_of_training(event, epoch)
 
-    def _match_accuracy_with_evaluation(self, event: Event, number: int) -> None:
-        """Take an accuracy of epoch `number` as that of the evaluation that waits for its accuracy.
+    def _epoch_of_accuracy(self, event: Event) -> int:
+        """Return the epoch that an accuracy states. If that is no whole number, report it; return `epochs_counted`."""
+        stated_epoch = self._epoch_number(event, "epoch_num")
+        return self.epochs_counted if stated_epoch is None else stated_epoch
 
-        - An evaluation waits: it takes this accuracy. Warn if their epochs differ.
+    def _give_accuracy_to_evaluation(self, event: Event, epoch: int) -> None:
+        """Give an accuracy of an epoch to the evaluation that waits for one. It waits no longer.
+
+        - An evaluation waits: warn if it is of another epoch.
         - No evaluation waits, but the log has had an eval_start: report a breach.
         - The log has had no eval_start: report nothing.
         """
-        evaluation = self._evaluation_without_accuracy  # the one that waits; None if none does
-        self._evaluation_without_accuracy = None
-        if evaluation is not None:
-            # This warns only if the two numbers differ.
-            self._warn_of_other_number(event, "an accuracy of epoch", number, evaluation.number)
+        if self._waiting_evaluation is not None:
+            self._warn_if_number_differs(event, "an accuracy of epoch", epoch, self._waiting_evaluation.number)
         elif self.run.number_of_events(schema.EVAL_START):
-            self._add_breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
+            self._add_breach(ORDER, event, f"an accuracy of epoch {epoch} without an evaluation of its own")
+        self._waiting_evaluation = None
 
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
         """Report an accuracy whose epoch `number` exceeds the epochs started or announced by more than `ahead`.
@@ -417,8 +415,3 @@ class RunOrder:
             del self.run.evaluations[EVENTS_KEPT - 1 :]
             accuracy = float(event.value)
             self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
-
-
-def _kind_of_part(event: Event) -> str:
-    """Return the kind of part that an event starts or stops: `block`, `epoch` or `eval`."""
-    return event.key.partition("_")[0]

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -156,18 +156,20 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     of `_test_against_envelope`.
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
-    compared = check_between_runs(logs, folder.ruleset)
-    judged = _judged_reports(folder, compared, questions_by_log)
     readable = [report for report in logs if report.run is not NOTHING]
     first_run = readable[0].run if readable else NOTHING
+    compared = check_between_runs(logs, folder.ruleset)
+    judged = _judged_reports(folder, compared, questions_by_log)
+    unknown_benchmarks = sum(_is_of_unknown_benchmark(report) for report in judged)
 
     official = _score_if_possible(compared, folder.ruleset, "official")
     strict = _score_if_possible(compared, folder.ruleset, "strict")
-    test = None
+    test = None  # not known if the logs cannot be scored, or one of them cannot be read
     if official.score is not None and len(readable) == len(logs):
         test = convergence_test(logs, folder.ruleset)
-    if judged and test is not None:
-        judged[0] = judged[0].with_findings(_other_factor(folder.scaling, test.scaling))
+    second_test = None
+    if envelope and test is not None:
+        second_test = _test_against_envelope(test)
     return Submission(
         round=printable(folder.owner.round),
         submitter=printable(folder.owner.submitter),
@@ -176,7 +178,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         division=printable(first_run.first_values.get(schema.SUBMISSION_DIVISION.key, "")),
         ruleset=folder.ruleset.version,
         logs=len(logs),
-        not_judged=len(logs) - len(judged) + sum(_is_of_unknown_benchmark(report) for report in judged),
+        not_judged=len(logs) - len(judged) + unknown_benchmarks,
         global_batch=first_run.global_batch,
         official_passes=sum(report.passes_official for report in judged),
         strict_passes=sum(report.passes_strict for report in judged),
@@ -187,9 +189,9 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         scaling_file=folder.scaling,
         convergence="" if test is None else test.in_words(),
         standing=standing_of(readable, folder.ruleset) if readable else None,
-        envelope=_test_against_envelope(test) if envelope and test is not None else None,
+        envelope=second_test,
         problem=_problem_of_submission(judged, len(logs), official, strict),
-        questions=tuple(_questions(judged)),
+        questions=tuple(_questions(_ask_about_other_factor(judged, folder.scaling, test))),
     )
 
 
@@ -251,16 +253,20 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
     return ""
 
 
-def _other_factor(scaling_file: float | None, scaling: float | None) -> Iterator[Finding]:
-    """Yield a question if the factor of scaling.json is not the one that the convergence test gives.
+def _ask_about_other_factor(
+    judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
+) -> Sequence[Report]:
+    """Return the reports. The first has one more question if the factor of scaling.json is not that of the test.
 
-    None stands for a missing file, or for a test without a factor: then there is nothing to compare.
+    Nothing is asked if there is no such file (`scaling_file` is None), no test, or a test without a factor.
     """
-    if scaling_file is None or scaling is None:
-        return
-    if abs(scaling_file / scaling - 1) > MOST_ROUNDING:
-        actual = f"scaling.json says {scaling_file!r}, the test gives {scaling!r}; the file's factor is applied"
-        yield question_for_submitter("scaling-file", actual, "ask who set it")
+    if not judged or scaling_file is None or test is None or test.scaling is None:
+        return judged
+    if abs(scaling_file / test.scaling - 1) <= MOST_ROUNDING:
+        return judged
+    actual = f"scaling.json says {scaling_file!r}, the test gives {test.scaling!r}; the file's factor is applied"
+    first = judged[0].with_findings([question_for_submitter("scaling-file", actual, "ask who set it")])
+    return [first, *judged[1:]]
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
@@ -287,7 +293,7 @@ def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
     points = convergence.lower_envelope(test.reference)
-    repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points=points)
+    repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points)
     point_of_tool = test.result.point
     point_of_envelope = repeated.point
     if point_of_tool is None or point_of_envelope is None:

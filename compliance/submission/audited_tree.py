@@ -3,7 +3,7 @@
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,6 +51,16 @@ class _CheckedLog(NamedTuple):
     has_other_form: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    """The files of a tree: its logs by their folder, its descriptions by their path, its factors by their folder."""
+
+    logs: defaultdict[PurePosixPath, list[_CheckedLog]] = field(default_factory=lambda: defaultdict(list))
+    rulesets: dict[PurePosixPath, Ruleset] = field(default_factory=dict)  # of the folders with logs
+    descriptions: dict[PurePosixPath, JsonObject | Unreadable] = field(default_factory=dict)
+    scalings: dict[PurePosixPath, float | Unreadable] = field(default_factory=dict)
+
+
 def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
     """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
 
@@ -61,43 +71,50 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
     Raises ValueError if an archive cannot be read. If `ruleset` is None, ValueError is also raised for a log of another
     project in a folder without a name that gives its round.
     """
+    files = _read_files(path, ruleset)
+    return [_complete_folder(name, files, path) for name in sorted(files.logs)]
+
+
+def _read_files(path: Path, ruleset: str | None) -> _Files:
+    """Read the files of a tree in their order, and check each log as soon as it is read: an archive is read only once.
+
+    The arguments and errors are those of `read_tree`.
+    """
+    files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
-    logs_by_folder: defaultdict[PurePosixPath, list[_CheckedLog]] = defaultdict(list)
-    ruleset_by_folder: dict[PurePosixPath, Ruleset] = {}
-    descriptions: dict[PurePosixPath, JsonObject | Unreadable] = {}  # by the path of the file
-    scalings: dict[PurePosixPath, float | Unreadable] = {}  # by the folder
     for file in results_tree.files_of(path):
         folder = file.name.parent
         if file.name.match(results_tree.SYSTEM):
-            descriptions[file.name] = _read(read_description, file.content)
+            files.descriptions[file.name] = _read(read_description, file.content)
         elif file.name.match(results_tree.SCALING):
-            scalings[folder] = _read(_read_scaling, file.content)
+            files.scalings[folder] = _read(_read_scaling, file.content)
         else:
             known_version = ruleset or results_tree.ruleset_named(path, folder)
-            ruleset_by_folder[folder] = load_once(known_version or NEWEST)
-            log = _check_log(file, ruleset_by_folder[folder], path)
+            files.rulesets[folder] = load_once(known_version or NEWEST)
+            log = _check_log(file, files.rulesets[folder], path)
             if known_version is None:
                 _refuse_log_of_other_project(log.report, file, path)
-            logs_by_folder[folder].append(log)
+            files.logs[folder].append(log)
+    return files
 
-    folders = []
-    for folder, logs in sorted(logs_by_folder.items()):
-        reports = [log.report for log in logs]
-        described = _describe(folder, descriptions)
-        scaled = _scale(scalings.get(folder))
-        questions = (described.question, scaled.question)
-        complete = Folder(
-            name=folder,
-            ruleset=ruleset_by_folder[folder],
-            logs=reports,
-            other_form=frozenset(log.report.path.name for log in logs if log.has_other_form),
-            owner=results_tree.owner_of(path, folder, _stated_organisation(reports)),
-            description=described.description,
-            scaling=scaled.factor,
-            questions=[question for question in questions if question is not None],
-        )
-        folders.append(complete)
-    return folders
+
+def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
+    """Return a folder of the tree `root` with all that the files of the tree say of it."""
+    logs = files.logs[name]
+    reports = [log.report for log in logs]
+    described = _describe(name, files.descriptions)
+    scaled = _scale(files.scalings.get(name))
+    questions = (described.question, scaled.question)
+    return Folder(
+        name=name,
+        ruleset=files.rulesets[name],
+        logs=reports,
+        other_form=frozenset(log.report.path.name for log in logs if log.has_other_form),
+        owner=results_tree.owner_of(root, name, _stated_organisation(reports)),
+        description=described.description,
+        scaling=scaled.factor,
+        questions=[question for question in questions if question is not None],
+    )
 
 
 def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadable:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from compliance.logged_run import COUNT, NUMBER, LoggedRun, has_type
+from compliance.logged_run import LoggedRun, is_count, is_number
 from compliance.rules import Finding, StrictRule, breach, most_images_per_s
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from runlog.reader import open_log, parse_json
+from runlog.reader import open_log
+from runlog.strict_json import parse_json
 from runlog.text import printable
 
 Description: TypeAlias = JsonObject  # the fields of a system description
@@ -229,7 +230,7 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     processors = _stated_number(description, "host_processors_per_node")
     cores = processors * _stated_number(description, "host_processor_core_count")
     threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
-    if cores == 0 or not has_type(usable_cores, COUNT):
+    if cores == 0 or not is_count(usable_cores):
         return False
     fewest_cores = cores / 2
     most_threads = max(threads, 2 * cores)
@@ -240,7 +241,7 @@ def _is_other_memory(node: Node, description: Description) -> bool:
     """Return whether the described memory is not 0.75 to 1.35 times that of a node; False if one is not stated."""
     described_gib = _memory_gib(description)
     logged_gib: Any = node.get("memory_gib")
-    if described_gib is None or not has_type(logged_gib, NUMBER) or logged_gib == 0:
+    if described_gib is None or not is_number(logged_gib) or logged_gib == 0:
         return False
     return not _LEAST_MEMORY_RATIO <= described_gib / logged_gib <= _MOST_MEMORY_RATIO
 

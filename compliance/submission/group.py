@@ -182,7 +182,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
-    result = convergence.against_reference(epochs_of_runs, batch, reference)
+    result = convergence.against_reference(epochs_of_runs, batch, reference, reference.points)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,

@@ -1,12 +1,12 @@
 """Buckets of the all-reduce: gradients that travel together, each issued when its last gradient exists."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from paddle import static
 from paddle.base.framework import Block, Operator
 
 from program import ops
-from program.passes.edit import Step, insert_all, remove
+from program.passes.edit import Step, insert_after, insert_before, remove
 
 HEAD_MIB = 1.0  # the first bucket closes early, so that the link has work while the backward pass begins
 TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
@@ -76,6 +76,15 @@ def _tail_start(gradients: list[str], sizes: dict[str, int], limit_bytes: float)
     return start
 
 
+class _Bucket(NamedTuple):
+    """Gradients of one type that are all-reduced together."""
+
+    buffer: str  # the variable in which they lie side by side
+    gradients: list[str]  # in the order in which they are computed
+    completed_by: Operator  # computes the last gradient
+    dtype: Any  # Paddle's
+
+
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
     """Replace the all-reduce of each gradient, which fleet made, by one for each bucket of gradients, as (a, b):
 
@@ -91,12 +100,15 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     block = main.global_block()
     parameters_by_gradient = ops.parameters_by_gradient(block)
     gradients = _remove_all_reduces(main, parameters_by_gradient)
-    completed_at = ops.completed_at(block, gradients)  # indices of operators, valid after the removal
-    buckets = _group(block, gradients, completed_at, limit_mib)
-    gradients_by_buffer = {f"bucket_{number}.{bucket[0]}": bucket for number, bucket in enumerate(buckets)}
-    _insert_all_reduces(block, gradients_by_buffer, completed_at, one_stream)
-    # Inserted last, because they go before the backward pass and so move all of its operators.
-    _insert_coalescing(block, gradients_by_buffer, parameters_by_gradient)
+    buckets = _plan_buckets(block, gradients, limit_mib)
+
+    start_of_backward = block.ops[ops.loss_gradient_index(block)]
+    coalesce_steps = [_coalesce(bucket, parameters_by_gradient) for bucket in buckets]
+    insert_before(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
+    # One operator may complete several buckets. The first of them is inserted last, directly after the operator.
+    for bucket in reversed(buckets):
+        block.create_var(name=bucket.buffer, dtype=bucket.dtype, persistable=False, stop_gradient=True)
+        insert_after(block, bucket.completed_by, _all_reduce(bucket, one_stream), op_role=ops.BACKWARD)
     block._sync_with_cpp()
 
 
@@ -112,104 +124,81 @@ def _remove_all_reduces(main: static.Program, parameters_by_gradient: dict[str, 
     return gradients
 
 
-def _insert_all_reduces(
-    block: Block, gradients_by_buffer: dict[str, list[str]], completed_at: dict[str, int], one_stream: bool
-) -> None:
-    """Create the buffer of each bucket, and insert its all-reduce after the bucket's last gradient is computed.
-
-    `gradients_by_buffer` has the buckets in the order in which they are complete. `completed_at` maps each gradient to
-    the index of the last operator that computes it. With `one_stream`, nothing overlaps with the all-reduces.
-    """
-    # The last bucket is inserted first: this moves only operators behind it, so the other indices stay valid.
-    for buffer, bucket in reversed(gradients_by_buffer.items()):
-        dtype = block.var(bucket[0]).dtype
-        block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
-        last_gradient = bucket[-1]  # the last one to be computed: `_group` sorts them
-        bucket_completed_at = completed_at[last_gradient]
-        insert_all(block, bucket_completed_at + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
-
-
-def _insert_coalescing(
-    block: Block, gradients_by_buffer: dict[str, list[str]], parameters_by_gradient: dict[str, str]
-) -> None:
-    """Insert before the backward pass, for each buffer, the operator that makes gradients slices of the buffer."""
-    coalesce_steps = []
-    for buffer, bucket in gradients_by_buffer.items():
-        parameters = [parameters_by_gradient[name] for name in bucket]
-        coalesce_steps.append(_coalesce(buffer, bucket, parameters, block.var(bucket[0]).dtype))
-    start_of_backward = ops.loss_gradient_index(block)
-    insert_all(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
-
-
-def _all_reduce(buffer: str, gradients: list[str], one_stream: bool) -> list[Step]:
-    """Return the all-reduce of a buffer, and for each gradient in it a `depend` that makes its readers wait for it.
+def _all_reduce(bucket: _Bucket, one_stream: bool) -> list[Step]:
+    """Return the all-reduce of a bucket, and for each gradient in it a `depend` that makes its readers wait for it.
 
     With `one_stream`, the all-reduce runs on the stream that computes.
     """
+    buffer = bucket.buffer
     attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
     steps = [Step("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
-    for name in gradients:
+    for name in bucket.gradients:
         steps.append(Step("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}))
     return steps
 
 
-def _coalesce(buffer: str, gradients: list[str], parameters: list[str], dtype: Any) -> Step:
-    """Return the operator that makes gradients slices of one buffer.
+def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
+    """Return the operator that makes the gradients of a bucket slices of its buffer.
 
     Its inputs are the parameters of the gradients, in the same order. They give the slices their sizes, because the
     gradients do not exist yet.
     """
     return Step(
         "coalesce_tensor",
-        {"Input": parameters},
-        {"Output": gradients, "FusedOutput": [buffer]},
-        {"copy_data": False, "use_align": True, "dtype": dtype},
+        {"Input": [parameters_by_gradient[name] for name in bucket.gradients]},
+        {"Output": bucket.gradients, "FusedOutput": [bucket.buffer]},
+        {"copy_data": False, "use_align": True, "dtype": bucket.dtype},
     )
 
 
-def _group(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Group gradients into buckets of one type each (`_pack`) and return the names of the gradients in each bucket.
-
-    `completed_at` maps each gradient to the index of the last operator that computes it. Gradients in a bucket are
-    sorted by this index, so the last gradient completes the bucket. Buckets are sorted by the index of their last
-    gradient.
-    """
+def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
+    """Group gradients into buckets of one type each (`_pack`), in the order in which the buckets are completed."""
+    completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     by_type: dict[Any, list[str]] = {}
     # One operator may compute several gradients. These are sorted by name.
     for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
         by_type.setdefault(block.var(name).dtype, []).append(name)
 
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
-    buckets: list[list[str]] = []
+    groups: list[list[str]] = []
     for gradients_of_type in by_type.values():
-        buckets += _pack(gradients_of_type, sizes, limit_mib)
-    return sorted(buckets, key=lambda bucket: completed_at[bucket[-1]])
+        groups += _pack(gradients_of_type, sizes, limit_mib)
+
+    buckets = []
+    for number, group in enumerate(sorted(groups, key=lambda group: completed_at[group[-1]])):
+        first_gradient = group[0]
+        last_gradient = group[-1]
+        buckets.append(
+            _Bucket(
+                buffer=f"bucket_{number}.{first_gradient}",
+                gradients=group,
+                completed_by=block.ops[completed_at[last_gradient]],
+                dtype=block.var(first_gradient).dtype,
+            )
+        )
+    return buckets
 
 
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
 
     A `depend` on a gradient makes all later readers of the gradient wait for the all-reduce of its bucket. It is
-    redundant if
-
-    - each of these readers also waits for the same bucket by a later `depend`, or
-    - the gradient has no later readers.
+    redundant if each of these readers also waits for the same bucket by a later `depend`, or if there are none.
 
     For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
     """
-    # The executor's memory grows by the square of the number of `depend`s.
     block = main.global_block()
     readers = ops.readers(block)
     redundant: set[Operator] = set()
-    waits: set[tuple[str, int]] = set()  # a bucket, and the index of an operator that waits for it
-    # From the last operator to the first, so that `waits` has those of all later `depend`s.
-    for index, op in reversed(list(enumerate(block.ops))):
+    waiting: dict[str, set[int]] = {}  # bucket: the operators that wait for it by a later `depend`, by their indices
+    for index, op in reversed(list(enumerate(block.ops))):  # from the last to the first, so that later ones are known
         if op.type != "depend":
             continue
-        gradient = op.input("X")[0]
-        bucket = op.input("Dep")[0]
-        waits_of_readers = {(bucket, reader) for reader in readers[gradient] if reader > index}
-        if waits_of_readers <= waits:  # also if the set is empty: nothing reads the gradient later
+        (gradient,) = op.input("X")
+        (bucket,) = op.input("Dep")
+        waiting_for_bucket = waiting.setdefault(bucket, set())
+        later_readers = {reader for reader in readers[gradient] if reader > index}
+        if later_readers <= waiting_for_bucket:
             redundant.add(op)
-        waits |= waits_of_readers
+        waiting_for_bucket |= later_readers
     remove(main, lambda op: op in redundant)

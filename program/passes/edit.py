@@ -34,14 +34,7 @@ def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, *
     for slot, variables in outputs.items():
         desc.set_output(slot, variables)
     for name, value in attrs.items():
-        if isinstance(value, bool):
-            desc._set_bool_attr(name, value)  # `_set_attr` would store an undeclared bool as a number
-        elif isinstance(value, float):
-            desc._set_float32_attr(name, value)  # attributes are of C's float, not double
-        elif isinstance(value, paddle.base.core.VarDesc.VarType):
-            desc._set_attr(name, int(value))  # attributes hold a data type as its number
-        else:
-            desc._set_attr(name, value)
+        _set_attribute(desc, name, value)
     desc.check_attrs()  # fills in the defaults
 
     op = Operator(block, desc)
@@ -49,10 +42,38 @@ def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, *
     return op
 
 
+def _set_attribute(desc: paddle.base.core.OpDesc, name: str, value: Any) -> None:
+    """Set an attribute of an operator in the type in which Paddle's C++ code reads it.
+
+    - bool: a bool.
+    - float: a C float.
+    - data type, as `paddle.float16`: its number.
+    - int, text or list: Paddle finds the type by itself.
+    """
+    if isinstance(value, bool):
+        desc._set_bool_attr(name, value)  # `_set_attr` would store an undeclared bool as a number
+    elif isinstance(value, float):
+        desc._set_float32_attr(name, value)  # `_set_attr` would store a double
+    elif isinstance(value, paddle.base.core.VarDesc.VarType):
+        desc._set_attr(name, int(value))
+    else:
+        desc._set_attr(name, value)
+
+
 def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int) -> None:
     """Insert operators, in this order, before the one at `index`."""
     for step in reversed(steps):  # each goes to `index`, before those inserted so far
         insert(block, index, step.kind, step.inputs, step.outputs, **step.attrs, op_role=op_role)
+
+
+def insert_before(block: Block, op: Operator, steps: Sequence[Step], *, op_role: int) -> None:
+    """Insert operators, in this order, before the operator `op` of the block."""
+    insert_all(block, block.ops.index(op), steps, op_role=op_role)
+
+
+def insert_after(block: Block, op: Operator, steps: Sequence[Step], *, op_role: int) -> None:
+    """Insert operators, in this order, after the operator `op` of the block."""
+    insert_all(block, block.ops.index(op) + 1, steps, op_role=op_role)
 
 
 def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:

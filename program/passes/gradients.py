@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from paddle import static
 from paddle.base.framework import Block, Operator
 
 from program.ops import BACKWARD, EMPTY, operands, readers, writers
-from program.passes.edit import Step, insert_all, rewrite
+from program.passes.edit import Step, insert_before, rewrite
 
 # `convolve_gradients` gains if a convolution has fewer output channels than this number times the side of its image in
 # pixels. 18 channels of 32 x 32 pixels gain (18 < 1.5 * 32), 72 channels of 8 x 8 pixels lose (72 > 1.5 * 8).
@@ -18,58 +19,122 @@ def simplify_sums(main: static.Program) -> None:
     """Let the equal gradients of both addends of an addition share one variable.
 
         before                                                     after
-        elementwise_add_grad(dz) -> dx, dy                         removed: dx and dy are dz itself
+        elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
     Run this after Paddle has put the gradient operators into the program, and before another pass renames gradients.
     """
     block = main.global_block()
-    # Fused add + relu operators no longer write the sum before the relu. `relu_grad` (row 2) does not read it.
+    # `relu_grad` does not read the sum before the relu, so the forward operators need not write it.
     _stop_writing_sums(block)
-    # First decide for every gradient operator. Only then change the operators, because this changes their indices.
-    joined = _JoinedVariables(block)
-    gradient_by_operator = _join_addend_gradients(block, joined)
-
-    def substitute(op: Operator) -> list[Step] | None:
-        gradient = gradient_by_operator.get(op)
-        if gradient is None:
-            return None  # the operator stays
-        if op.type == "elementwise_add_grad":
-            return []  # the operator is removed (row 1)
-        # The operator is replaced (row 2).
-        inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
-        return [Step("relu_grad", inputs, {"X@GRAD": [gradient]}, {})]
-
-    rewrite(main, substitute)
-    joined.rename()  # carries out the decisions in the operators that are left
+    sharing = _find_shared_gradients(block)
+    _replace_addition_gradients(main, sharing.gradient_by_operator)
+    _rename(block, sharing.kept_by_dropped)
     block._sync_with_cpp()
 
 
-def _join_addend_gradients(block: Block, joined: "_JoinedVariables") -> dict[Operator, str | None]:
-    """Join, where this is allowed, the equal gradients of each addition into one variable.
+class _Sharing(NamedTuple):
+    """Gradients of additions that are to share one variable."""
 
-    - gradient operator of a plain addition: dx, dy and dz, the gradient of the sum.
-    - gradient operator of Paddle's fused addition and relu: dx and dy.
+    gradient_by_operator: dict[Operator, str]  # gradient operator of an addition: the variable that its gradients share
+    kept_by_dropped: dict[str, str]  # variable that is given up: the one that takes its place
 
-    `joined.join` decides and notes the decision. Returns, by operator, the variable that stays; None if the gradients
-    cannot become one.
+
+def _find_shared_gradients(block: Block) -> _Sharing:
+    """Find the additions whose equal gradients can share one variable; the block is not changed.
+
+    A variable that takes the place of others may itself be replaced by a later addition of the block. The names in the
+    result are the final ones.
     """
-    gradient_by_operator: dict[Operator, str | None] = {}
+    uses = _Uses(block)
+    gradient_by_operator: dict[Operator, str] = {}
+    kept_by_dropped: dict[str, str] = {}
     for index, op in enumerate(block.ops):
-        addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
-        has_both_gradients = len(addend_gradients) == 2 and EMPTY not in addend_gradients
-        if not has_both_gradients:
+        equal_gradients = [_final_name(name, kept_by_dropped) for name in _equal_gradients(op)]
+        if not equal_gradients:
             continue
-        if op.type == "elementwise_add_grad":  # dx and dy equal dz, so all three are joined
-            gradient_by_operator[op] = joined.join(index, op.input("Out@GRAD") + addend_gradients)
-        elif _is_add_relu_gradient(op):  # dx and dy differ from dz, because the relu comes between
-            gradient_by_operator[op] = joined.join(index, addend_gradients)
-    return gradient_by_operator
+        kept = uses.one_for_all(equal_gradients, index)
+        if kept is None:
+            continue
+        gradient_by_operator[op] = kept
+        for name in equal_gradients:
+            if name != kept:
+                kept_by_dropped[name] = kept
+                uses.add_to(kept, name)  # from now on the uses of `name` are uses of `kept`
+
+    final_by_operator = {op: _final_name(name, kept_by_dropped) for op, name in gradient_by_operator.items()}
+    final_by_dropped = {name: _final_name(name, kept_by_dropped) for name in kept_by_dropped}
+    return _Sharing(final_by_operator, final_by_dropped)
 
 
-def _is_add_relu_gradient(op: Operator) -> bool:
-    """Tell whether an operator is the gradient of Paddle's fused addition and relu."""
-    return bool(op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad")
+def _final_name(name: str, kept_by_dropped: dict[str, str]) -> str:
+    """Return the variable that takes the place of `name`, directly or by several replacements; else `name` itself."""
+    while name in kept_by_dropped:
+        name = kept_by_dropped[name]
+    return name
+
+
+def _equal_gradients(op: Operator) -> list[str]:
+    """Return the variables that hold equal values once the gradient operator of an addition z = x + y has run.
+
+    - not both of dx and dy are computed: none.
+    - plain addition: dz, dx and dy.
+    - Paddle's fused addition and relu: dx and dy. They differ from dz, because the relu comes between.
+    - any other operator: none.
+    """
+    addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
+    if len(addend_gradients) != 2 or EMPTY in addend_gradients:
+        return []
+    if op.type == "elementwise_add_grad":
+        return [*op.input("Out@GRAD"), *addend_gradients]
+    if op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
+        return addend_gradients
+    return []
+
+
+class _Uses:
+    """Where the variables of a block are written and read, by the indices of the operators."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._writers = writers(block)
+        self._readers = readers(block)
+
+    def one_for_all(self, names: list[str], index: int) -> str | None:
+        """Return which of several variables can take the place of all of them; None if none can.
+
+        The variables hold equal values once the operator at `index` has run.
+
+        - Their shapes or types differ: None.
+        - None is written again later: the first one.
+        - Several are written again later: None, because one write would overwrite the other.
+        - One is written again later, and another is read then or afterwards: None, because its reader would get the new
+          value.
+        - One is written again later, and the others are read only before that: this one.
+        """
+        shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
+        if len(shapes_and_types) > 1:
+            return None
+        written_again = [name for name in names if max(self._writers[name]) > index]
+        if not written_again:
+            return names[0]
+        if len(written_again) > 1:
+            return None
+        (kept,) = written_again
+        next_write = min(writer for writer in self._writers[kept] if writer > index)
+        others = [name for name in names if name != kept]
+        if any(self._is_read_from(next_write, name) for name in others):
+            return None
+        return kept
+
+    def _is_read_from(self, index: int, name: str) -> bool:
+        """Tell whether the operator at `index` or a later one reads a variable."""
+        return any(reader >= index for reader in self._readers.get(name, []))
+
+    def add_to(self, kept: str, name: str) -> None:
+        """Count the writers and readers of the variable `name` as writers and readers of `kept` too."""
+        self._writers[kept] = self._writers[kept] + self._writers[name]
+        self._readers[kept] = self._readers.get(kept, []) + self._readers.get(name, [])
 
 
 def _stop_writing_sums(block: Block) -> None:
@@ -83,70 +148,30 @@ def _stop_writing_sums(block: Block) -> None:
                 op.desc.set_output("IntermediateOut", [])
 
 
-class _JoinedVariables:
-    """Variables of a block that hold equal values and become one variable."""
+def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict[Operator, str]) -> None:
+    """Replace the gradient operators of additions whose gradients share one variable; any other operator stays.
 
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        # Both map a variable to the indices of operators, in order. A variable that stays has also the indices of the
-        # variables that were joined to it.
-        self._writers = writers(block)
-        self._readers = readers(block)
-        self._substitutes: dict[str, str] = {}  # name of a variable: the one that takes its place
+    - plain addition: it is removed. There is nothing to compute.
+    - fused addition and relu: a `relu_grad` that writes the shared variable takes its place.
+    """
 
-    def join(self, index: int, names: list[str]) -> str | None:
-        """Decide whether these variables can become one. Return the name that stays, or None if they cannot.
+    def substitute(op: Operator) -> list[Step] | None:
+        if op not in gradient_by_operator:
+            return None  # it stays
+        if op.type == "elementwise_add_grad":
+            return []  # it is removed
+        inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
+        return [Step("relu_grad", inputs, {"X@GRAD": [gradient_by_operator[op]]}, {})]
 
-        The variables must be equal after the operator at `index` has run. The decision is only noted. `rename` carries
-        it out. For `names` [dx, dy]:
+    rewrite(main, substitute)
 
-        - their shapes or types differ: None.
-        - both are written again after `index`: None, because one would overwrite the other.
-        - only dx is written again after `index`, and dy is read at or after that write: None, because the reader of dy
-          would get the new value.
-        - only one is written again after `index`: it stays.
-        - neither is written again after `index`: dx stays, the first one.
-        """
-        names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
-        shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
-        if len(shapes_and_types) > 1:
-            return None
 
-        written_after_index = [name for name in names if max(self._writers[name]) > index]
-        if len(written_after_index) > 1:
-            return None  # one write would overwrite the other
-        kept = written_after_index[0] if written_after_index else names[0]
-        dropped = [name for name in names if name != kept]
-        if written_after_index:
-            # A later reader of a dropped variable would get the new value of the kept one.
-            next_write = min(writer for writer in self._writers[kept] if writer > index)
-            if any(self._is_read_from(next_write, name) for name in dropped):
-                return None
-
-        # Later calls must find under `kept` all writers and readers of the joined variables.
-        for name in dropped:
-            self._substitutes[name] = kept
-            self._writers[kept] = self._writers[kept] + self._writers[name]
-            self._readers[kept] = self._readers.get(kept, []) + self._readers.get(name, [])
-        return kept
-
-    def _is_read_from(self, index: int, name: str) -> bool:
-        """Tell whether the operator at `index` or a later one reads a variable."""
-        return any(reader >= index for reader in self._readers.get(name, []))
-
-    def rename(self) -> None:
-        """Replace, in every operator of the block, each joined variable by the one that stays."""
-        for op in self._block.ops:
-            for name in self._substitutes.keys() & {*op.input_arg_names, *op.output_arg_names}:
-                kept = self._current_name(name)
-                op.desc._rename_input(name, kept)
-                op.desc._rename_output(name, kept)
-
-    def _current_name(self, name: str) -> str:
-        """Return the variable that stays for the one called `name`, after all joins so far."""
-        while name in self._substitutes:
-            name = self._substitutes[name]
-        return name
+def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
+    """Replace, in every operator of the block, each dropped variable by the one that takes its place."""
+    for op in block.ops:
+        for name in kept_by_dropped.keys() & {*op.input_arg_names, *op.output_arg_names}:
+            op.desc._rename_input(name, kept_by_dropped[name])
+            op.desc._rename_output(name, kept_by_dropped[name])
 
 
 def spread_mean_gradients(main: static.Program) -> int:
@@ -174,16 +199,27 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that computes the same as `op`, the gradient of a global average pooling.
 
-    The input of the forward pooling is the mean's gradient, an image of one pixel. `image_sides` are the height and the
-    width of its output, in pixels. For 7 x 7 pixels the padding is 6. Each of the 49 windows covers the one pixel and
-    48 zeros, so each average is the mean's gradient / 49.
+    `op` turns d, the gradient of the mean, into an image of height x width pixels (`image_sides`). Each pixel is
+    d / (height x width).
+
+    The forward pooling takes d as an image of one pixel and pads it with zeros. Its windows are as large as the image
+    that is wanted, and move by one pixel. Each window covers d once, so each average is d / (height x width). For 2 x 2
+    pixels:
+
+        d, padded by 1      averages of the windows of 2 x 2
+        0  0  0
+        0  d  0             d/4  d/4
+        0  0  0             d/4  d/4
     """
+    height, width = image_sides
     attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
-    attrs["ksize"] = list(image_sides)
+    attrs["ksize"] = [height, width]
     attrs["strides"] = [1, 1]
-    attrs["paddings"] = [side - 1 for side in image_sides]
+    attrs["paddings"] = [height - 1, width - 1]
     attrs["exclusive"] = False  # averages divide by the whole window, padding included
-    return Step("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)
+    mean_gradient = op.input("Out@GRAD")
+    image_gradient = op.output("X@GRAD")
+    return Step("pool2d", {"X": mean_gradient}, {"Out": image_gradient}, attrs)
 
 
 def convolve_gradients(main: static.Program) -> None:
@@ -196,14 +232,11 @@ def convolve_gradients(main: static.Program) -> None:
     weights and convolve. They replace a CPU kernel of Paddle's that adds up the columns of its matrix product value by
     value. This sum takes 12 % of HRNet's step.
     """
-    # Paddle's CPU kernel adds up the columns of its matrix product value by value: 12 % of HRNet's step.
     block = main.global_block()
-    # From the last operator to the first, so that an insertion does not move operators that are still to come.
-    for index, op in reversed(list(enumerate(block.ops))):
-        if _gains_by_convolving(block, op):
-            steps = _input_gradient_steps(block, op)
-            op.desc.set_output("Input@GRAD", [])  # `conv2d_grad` skips a gradient without a variable
-            insert_all(block, index, steps, op_role=BACKWARD)
+    gaining = [op for op in block.ops if _gains_by_convolving(block, op)]
+    for op in gaining:
+        insert_before(block, op, _input_gradient_steps(block, op), op_role=BACKWARD)
+        op.desc.set_output("Input@GRAD", [])  # `conv2d_grad` does not compute a gradient without a variable
     block._sync_with_cpp()
 
 
@@ -235,27 +268,26 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
 
     `op` must be of a 3x3 convolution with stride 1 and padding 1 (`_gains_by_convolving`).
 
-    1. The input and output channels of the weights are exchanged: [O, I, 3, 3] -> [I, O, 3, 3].
-    2. Each kernel is rotated by 180 degrees: both of its axes are flipped.
-    3. The output's gradient is convolved with the result.
+    1. turn: the output and input channels of the weights are exchanged, from [O, I, 3, 3] to [I, O, 3, 3].
+    2. flip: both axes of each kernel are reversed, which rotates it by 180 degrees.
+    3. convolve: the output's gradient is convolved with the flipped weights.
+
+    Creates the variables of the turned and flipped weights.
     """
     weights = block.var(op.input("Filter")[0])
     (gradient,) = op.output("Input@GRAD")
     out_channels, in_channels, *kernel = weights.shape
     turned_shape = [in_channels, out_channels, *kernel]
-    exchanged = block.create_var(name=f"{gradient}.turned", shape=turned_shape, dtype=weights.dtype).name
-    rotated = block.create_var(name=f"{gradient}.flipped", shape=turned_shape, dtype=weights.dtype).name
+    turned = block.create_var(name=f"{gradient}.turned", shape=turned_shape, dtype=weights.dtype).name
+    flipped = block.create_var(name=f"{gradient}.flipped", shape=turned_shape, dtype=weights.dtype).name
     unused_shape = block.create_var(name=f"{gradient}.shape", dtype=weights.dtype).name  # transpose2 demands it
 
-    exchange_outputs = {"Out": [exchanged], "XShape": [unused_shape]}
-    convolution_inputs = {"Input": op.input("Output@GRAD"), "Filter": [rotated]}
+    turn_outputs = {"Out": [turned], "XShape": [unused_shape]}
+    turn = Step("transpose2", {"X": [weights.name]}, turn_outputs, {"axis": [1, 0, 2, 3]})
+    flip = Step("flip", {"X": [turned]}, {"Out": [flipped]}, {"axis": [2, 3]})
+    convolution_inputs = {"Input": op.input("Output@GRAD"), "Filter": [flipped]}
     # Stride and padding stay: at stride 1 a 3x3 convolution with padding 1 keeps the image's size in both directions.
     attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
     attrs["data_format"] = "NCHW"
-    return [
-        # [O, I, 3, 3] -> [I, O, 3, 3]
-        Step("transpose2", {"X": [weights.name]}, exchange_outputs, {"axis": [1, 0, 2, 3]}),
-        # Both axes of each kernel are flipped: a rotation by 180 degrees.
-        Step("flip", {"X": [exchanged]}, {"Out": [rotated]}, {"axis": [2, 3]}),
-        Step("conv2d", convolution_inputs, {"Output": [gradient]}, attrs),
-    ]
+    convolve = Step("conv2d", convolution_inputs, {"Output": [gradient]}, attrs)
+    return [turn, flip, convolve]

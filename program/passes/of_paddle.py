@@ -48,15 +48,15 @@ def _apply(main: static.Program, passes: list[str]) -> None:
 
     No output takes the buffer of an input of the program, because the same batch may be fed again.
     """
+    changed_desc = paddle.base.core.ProgramDesc(main.desc)  # a copy of the program in C++, which the passes change
+    unused_startup = static.Program().desc  # `apply_pass` demands one; these passes do not look at it
     inputs = [variable.name for variable in main.list_vars() if variable.is_data]
-    attrs: dict[str, Any] = {
+    attrs = {
         "use_cuda": True,  # also for a CPU: the same passes for every device
         "nranks": 1,  # for passes over all-reduces, of which none is applied here
         "mem_opt_skip_vars": inputs,  # no output may take their buffers
     }
-    cpp_types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
-    changed_desc = paddle.base.core.ProgramDesc(main.desc)  # a copy, which the passes change
-    unused_startup = static.Program().desc  # `apply_pass` demands one; these passes do not look at it
+    cpp_types_of_attrs = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
     for name in passes:
-        paddle.base.core.apply_pass(changed_desc, unused_startup, name, attrs, cpp_types)
-    main._rebuild_from_desc(changed_desc)
+        paddle.base.core.apply_pass(changed_desc, unused_startup, name, attrs, cpp_types_of_attrs)
+    main._rebuild_from_desc(changed_desc)  # makes the program in Python that of C++

@@ -8,7 +8,6 @@ cuDNN's convolution sums up the statistics of what it writes, a second kernel no
 the start-up program is changed to initialize the variables in the operator's layout.
 """
 
-import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,19 +20,44 @@ from program.passes.edit import Slots, insert
 
 UNIT = "resnet_unit"
 OUT_CHANNELS_MULTIPLE, IN_CHANNELS_MULTIPLE = 32, 8  # NormConvolutionArgs of Paddle's sources
-# Slots of the unit, without the letter X or Z of their side at the end, and the slots of conv2d or batch_norm whose
-# variables they hold. The unit's plain `X` takes the image, hence the empty name.
-_INPUTS = {"": "Input", "Filter": "Filter", "Scale": "Scale", "Bias": "Bias", "Mean": "Mean", "Var": "Variance"}
-_OUTPUTS = {
-    "Conv": "Output",
-    "SavedMean": "SavedMean",
-    "SavedInvstd": "SavedVariance",
-    "RunningMean": "Mean",
-    "RunningVar": "Variance",
-}
-# Slots of the unit whose variables have another memory layout than in the plain network.
-_OTHER_LAYOUT = ("Filter", "Scale", "Bias", "Mean", "Var")
-_SLOTS_OF_OTHER_LAYOUT = [f"{slot}{side}" for slot, side in itertools.product(_OTHER_LAYOUT, "XZ")]
+
+
+class _SideSlots(NamedTuple):
+    """The slots of a `resnet_unit` for one convolution and its batch norm.
+
+    Each is given with the slot of the `conv2d` or the `batch_norm` whose variable it takes over.
+    """
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+_SLOTS_OF_FIRST = _SideSlots(
+    inputs={"X": "Input", "FilterX": "Filter", "ScaleX": "Scale", "BiasX": "Bias", "MeanX": "Mean", "VarX": "Variance"},
+    outputs={
+        "ConvX": "Output",
+        "SavedMeanX": "SavedMean",
+        "SavedInvstdX": "SavedVariance",  # 1 / sqrt(variance + epsilon) in both operators
+        "RunningMeanX": "Mean",
+        "RunningVarX": "Variance",
+    },
+)
+_SLOTS_OF_SECOND = _SideSlots(
+    inputs={"Z": "Input", "FilterZ": "Filter", "ScaleZ": "Scale", "BiasZ": "Bias", "MeanZ": "Mean", "VarZ": "Variance"},
+    outputs={
+        "ConvZ": "Output",
+        "SavedMeanZ": "SavedMean",
+        "SavedInvstdZ": "SavedVariance",
+        "RunningMeanZ": "Mean",
+        "RunningVarZ": "Variance",
+    },
+)
+_ADDED_IMAGE = "Z"  # the slot of an image that the unit adds without a convolution of its own
+# Slots of the unit whose variables lie otherwise in memory than in the plain network: filters and values of channels.
+_SLOTS_OF_OTHER_LAYOUT = [
+    *("FilterX", "ScaleX", "BiasX", "MeanX", "VarX"),
+    *("FilterZ", "ScaleZ", "BiasZ", "MeanZ", "VarZ"),
+]
 
 
 class _Side(NamedTuple):
@@ -44,25 +68,41 @@ class _Side(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """The operators that become one `resnet_unit`."""
+    """The operators that become one `resnet_unit`, which computes one of
+
+    relu(first)                     `add` and `second` are None
+    relu(first + another image)     `second` is None
+    relu(first + second)
+    """
 
     first: _Side
-    second: _Side | None  # a shortcut with a convolution of its own
-    add: Operator | None  # None: the relu reads the first batch norm
+    second: _Side | None
+    add: Operator | None
     relu: Operator
 
     @property
     def sides(self) -> list[_Side]:
-        """The convolutions with their batch norms."""
-        return [self.first] if self.second is None else [self.first, self.second]
+        """The one or two convolutions with their batch norms."""
+        if self.second is None:
+            return [self.first]
+        return [self.first, self.second]
 
     @property
     def operators(self) -> list[Operator]:
         """Every operator of the pattern."""
-        convolutions = [side.convolution for side in self.sides]
-        norms = [side.norm for side in self.sides]
-        adds = [] if self.add is None else [self.add]
-        return [*convolutions, *norms, *adds, self.relu]
+        operators = [self.relu]
+        if self.add is not None:
+            operators.append(self.add)
+        for side in self.sides:
+            operators += [side.convolution, side.norm]
+        return operators
+
+
+class UnitVariables(NamedTuple):
+    """The variables of one convolution and its batch norm that a `resnet_unit` takes in a memory layout of its own."""
+
+    weights: str  # [O, H, W, I]
+    per_channel: list[str]  # scale, bias, mean and variance: [1, 1, 1, O]
 
 
 def takes_convolution(op: Operator, block: Block) -> bool:
@@ -89,35 +129,37 @@ def takes_convolution(op: Operator, block: Block) -> bool:
     return bool(keeps_size and is_undilated and vertical_stride == horizontal_stride and are_multiples)
 
 
-def fuse(main: static.Program, startup: static.Program | None = None) -> None:
+def fuse(main: static.Program) -> list[UnitVariables]:
     """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
-    `main` is a forward program without gradients; Paddle can add the gradient of a `resnet_unit` later. The operator
-    needs weights and statistics in its own memory layout. Therefore the shapes of these variables change, and `startup`
-    is changed to initialize them in this layout. Pass None for an evaluation, which initializes nothing.
+    `main` is a forward program without gradients. Paddle can add the gradient of a `resnet_unit` later.
+
+    The operator needs weights and statistics in its own memory layout, so the shapes of these variables change. Returns
+    them, one entry for each convolution. In a training `initialize` must do the same in the start-up program.
     """
     block = main.global_block()
-    matcher = _Matcher(block)
-    relus = [op for op in block.ops if op.type == "relu"]  # listed first, because the loop changes `block.ops`
-    for relu in relus:
-        pattern = matcher.match(relu)
-        if pattern is None:
-            continue
+    patterns = _Matcher(block).patterns()
+    variables: list[UnitVariables] = []
+    for pattern in patterns:
+        variables += [_variables_of(side) for side in pattern.sides]
         _insert_unit(block, pattern)
-        for side in pattern.sides:  # the one or two convolutions, each with its batch norm
-            weights = side.convolution.input("Filter")[0]
-            per_channel_variables = operands(side.norm, "Scale", "Bias", "Mean", "Variance")
-            _declare_shapes(block, weights, per_channel_variables)
-            if startup is not None:
-                _initialize_in_unit_layout(startup.global_block(), weights, per_channel_variables)
-        matcher.forget(pattern)  # its operators are removed, and later matches must not find them
+    for pattern in patterns:
         for op in pattern.operators:
             block._remove_op(block.ops.index(op), sync=False)
+    for variables_of_side in variables:
+        _declare_shapes(block, variables_of_side)
     block._sync_with_cpp()
 
     for op in block.ops:
         if op.type == UNIT:
             op.desc.infer_shape(block.desc)  # of the outputs; needs the inputs' shapes, which are all declared now
+    return variables
+
+
+def _variables_of(side: _Side) -> UnitVariables:
+    """Return the variables of a convolution and its batch norm that a `resnet_unit` takes in its own memory layout."""
+    (weights,) = side.convolution.input("Filter")
+    return UnitVariables(weights, operands(side.norm, "Scale", "Bias", "Mean", "Variance"))
 
 
 class _Matcher:
@@ -130,36 +172,48 @@ class _Matcher:
         for op in block.ops:
             self._writer.update(dict.fromkeys(op.output_arg_names, op))
 
-    def match(self, relu: Operator) -> _Pattern | None:
+    def patterns(self) -> list[_Pattern]:
+        """Return all patterns of the block, in the order of their relus.
+
+        No operator is in two patterns, because each but the relu has one reader, which is in the same pattern.
+        """
+        patterns = []
+        for op in self._block.ops:
+            if op.type == "relu":
+                pattern = self._match(op)
+                if pattern is not None:
+                    patterns.append(pattern)
+        return patterns
+
+    def _match(self, relu: Operator) -> _Pattern | None:
         """Return the pattern that ends with this relu; None if there is none.
 
-        - relu(bn(conv)): the pattern has no `add`.
-        - relu(bn(conv) + bn(conv)): it has an `add`, and the `second` bn(conv).
-        - relu(bn(conv) + shortcut): it has an `add`, and `second` is None. The shortcut is any other image, or a
-          bn(conv) that `resnet_unit` cannot compute together with the first one.
-
-        `resnet_unit` must be able to compute the first bn(conv), which in an addition is the input X. Else there is no
-        pattern. X and Y are never exchanged.
+        - relu(a + b), where the relu is the only reader of the sum: see `_match_addition`.
+        - relu(a), where a is a bn(conv) that `resnet_unit` can compute: the pattern has no addition.
+        - any other relu: None.
         """
-        # `_side` returns a bn(conv) that `resnet_unit` can compute; None for anything else.
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
-        if add is None:  # relu(bn(conv))
-            first = self._side(relu.input("X")[0])
-            second = None
-        else:
-            first = self._side(add.input("X")[0])
-            second = self._side(add.input("Y")[0])
+        if add is not None:
+            return self._match_addition(add, relu)
+        first = self._side(relu.input("X")[0])
         if first is None:
             return None
-        if second is not None and _paddings(second) != _paddings(first):
-            second = None  # the kernel of `resnet_unit` pads both images by the same number
-        return _Pattern(first=first, second=second, add=add, relu=relu)
+        return _Pattern(first=first, second=None, add=None, relu=relu)
 
-    def forget(self, pattern: _Pattern) -> None:
-        """Leave the operators of a pattern out of later matches."""
-        for op in pattern.operators:
-            for name in op.output_arg_names:
-                self._writer.pop(name, None)
+    def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
+        """Return the pattern of relu(X + Y), where X and Y are the inputs of `add`; None if there is none.
+
+        - X is no bn(conv) that `resnet_unit` can compute: None. X and Y are never exchanged.
+        - Y is no such bn(conv), or its padding differs from X's: `resnet_unit` computes X and adds the image Y.
+        - any other Y: `resnet_unit` computes both. Its kernel pads both images by the same number.
+        """
+        first = self._side(add.input("X")[0])
+        second = self._side(add.input("Y")[0])
+        if first is None:
+            return None
+        if second is None or _padding(second) != _padding(first):
+            return _Pattern(first=first, second=None, add=add, relu=relu)
+        return _Pattern(first=first, second=second, add=add, relu=relu)
 
     def _sole_writer(self, name: str, kind: str) -> Operator | None:
         """Return the operator that writes a variable if it is of this kind and the variable has one reader; else None.
@@ -182,41 +236,64 @@ class _Matcher:
         return _Side(convolution, norm)
 
 
-def _paddings(side: _Side) -> list[int]:
-    """Return the padding of a side's convolution in each direction, in pixels."""
-    return list(side.convolution.attr("paddings"))
+def _padding(side: _Side) -> int:
+    """Return the padding of a side's convolution in pixels, which is the same on all sides of the image."""
+    return int(side.convolution.attr("paddings")[0])
 
 
 def _insert_unit(block: Block, pattern: _Pattern) -> None:
-    """Insert, before the relu of a matched pattern, the `resnet_unit` operator that computes the same.
-
-    - relu(bn(conv) + bn(conv)): `pattern.second` is the second convolution with its batch norm.
-    - relu(bn(conv) + shortcut): `pattern.second` is None, and `pattern.add` adds the shortcut, its input Y.
-    - relu(bn(conv)): `pattern.second` and `pattern.add` are None.
+    """Insert, before the relu of a pattern, the `resnet_unit` operator that computes the same as the pattern.
 
     The operator reads and writes the variables of the pattern's operators, which the caller removes. It also writes a
     new variable: a bit mask of the relu, which the operator's gradient reads.
     """
     relu = pattern.relu
-    relu_output = relu.output("Out")
-    mask = block.create_var(name=f"{relu_output[0]}.mask", dtype="int32", stop_gradient=True)
-    inputs: Slots = {}
-    outputs: Slots = {"Y": relu_output, "BitMask": [mask.name]}
-    # Slot names end in X for the first convolution and in Z for the second, as `FilterX` and `FilterZ`.
-    for slot_ending, side in (("X", pattern.first), ("Z", pattern.second)):
-        # `slot` is of the `resnet_unit`, `replaced_slot` of the convolution or the batch norm.
-        for slot, replaced_slot in _INPUTS.items():
-            inputs[f"{slot}{slot_ending}"] = _side_operands(side, replaced_slot)  # empty if the side is None
-        for slot, replaced_slot in _OUTPUTS.items():
-            outputs[f"{slot}{slot_ending}"] = _side_operands(side, replaced_slot)
-    if pattern.add is not None and pattern.second is None:  # relu(bn(conv) + shortcut)
-        inputs["Z"] = pattern.add.input("Y")  # the shortcut: `match` takes X as the bn(conv)
-
+    (image,) = relu.output("Out")
+    mask = block.create_var(name=f"{image}.mask", dtype="int32", stop_gradient=True)
+    outputs = {"Y": [image], "BitMask": [mask.name]} | _outputs_of_sides(pattern)
     # AMP decides by the relu's name scope whether the operator runs in half precision.
-    scope = {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
-    unit = insert(block, block.ops.index(relu), UNIT, inputs, outputs, **_attributes(pattern), **scope)
+    attrs = _attributes(pattern) | {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
+    unit = insert(block, block.ops.index(relu), UNIT, _unit_inputs(pattern), outputs, **attrs)
     for name in unit.output_arg_names:
         block.var(name).op = unit  # AMP looks up the writer of a variable here
+
+
+def _unit_inputs(pattern: _Pattern) -> Slots:
+    """Return the variables that the `resnet_unit` of a pattern reads, by its slots.
+
+    The slots of a second convolution are there even without one. They are empty then, except for an image that is
+    added. The operator's gradient looks up each slot by its name.
+    """
+    inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
+    if pattern.second is not None:
+        return inputs_of_first | _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
+    inputs_of_second: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
+    if pattern.add is not None:
+        inputs_of_second[_ADDED_IMAGE] = pattern.add.input("Y")  # the addition's X is the convolution's image
+    return inputs_of_first | inputs_of_second
+
+
+def _outputs_of_sides(pattern: _Pattern) -> Slots:
+    """Return the variables that the `resnet_unit` of a pattern writes for its convolutions and batch norms, by slots.
+
+    The slots of a second convolution are there even without one, and empty then.
+    """
+    outputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.outputs, pattern.first)
+    if pattern.second is not None:
+        return outputs_of_first | _variables_by_slot(_SLOTS_OF_SECOND.outputs, pattern.second)
+    no_outputs: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.outputs}
+    return outputs_of_first | no_outputs
+
+
+def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
+    """Map slots of a `resnet_unit` to variables of a convolution and its batch norm.
+
+    `replaced_slots` has, for each slot of the `resnet_unit`, the slot of these two operators that holds the variable.
+    """
+    variables: Slots = {}
+    for slot, replaced_slot in replaced_slots.items():
+        variables[slot] = [*operands(side.convolution, replaced_slot), *operands(side.norm, replaced_slot)]
+    return variables
 
 
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
@@ -224,7 +301,7 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
     first, second = pattern.first, pattern.second
     attrs = {name: first.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
     attrs["stride"] = first.convolution.attr("strides")[0]
-    attrs["padding"] = _paddings(first)[0]
+    attrs["padding"] = _padding(first)
     if second is not None:
         attrs["stride_z"] = second.convolution.attr("strides")[0]
     attrs["fuse_add"] = pattern.add is not None
@@ -232,48 +309,39 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
     return attrs | {"data_format": "NHWC", "act_type": "relu"}
 
 
-def _side_operands(side: _Side | None, slot: str) -> list[str]:
-    """Return the variables in a slot of a side's convolution or batch norm; an empty list if `side` is None.
-
-    A `resnet_unit` also needs the slots of an absent side, empty, because its gradient looks up each slot by name.
-    """
-    if side is None:
-        return []
-    return [*operands(side.convolution, slot), *operands(side.norm, slot)]
-
-
-def _declare_shapes(block: Block, weights: str, per_channel_variables: list[str]) -> None:
+def _declare_shapes(block: Block, variables: UnitVariables) -> None:
     """Give variables the shapes that `resnet_unit` takes.
 
-    - `weights`: from [O, I, H, W] to [O, H, W, I].
-    - each of `per_channel_variables`: from [O] to [1, 1, 1, O].
+    - weights: from [O, I, H, W] to [O, H, W, I].
+    - values of channels: from [O] to [1, 1, 1, O].
     """
-    out_channels, in_channels, height, width = block.var(weights).shape
-    block.var(weights).desc.set_shape([out_channels, height, width, in_channels])
-    for name in per_channel_variables:
+    out_channels, in_channels, height, width = block.var(variables.weights).shape
+    block.var(variables.weights).desc.set_shape([out_channels, height, width, in_channels])
+    for name in variables.per_channel:
         block.var(name).desc.set_shape([1, 1, 1, out_channels])
 
 
-def _initialize_in_unit_layout(startup: Block, weights: str, per_channel_variables: list[str]) -> None:
-    """Change a start-up program to initialize variables in the memory layout of the fused operator `resnet_unit`.
+def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
+    """Change a start-up program to initialize variables in the memory layout that `resnet_unit` takes.
 
-    The values stay those of the network without `resnet_unit`.
-
-    - `per_channel_variables`: the scale, bias, mean and variance of a batch norm. They are still filled with constants,
-      but in the shape [1, 1, 1, O] instead of [O].
-    - `weights`: they are still drawn at random as [O, I, H, W], but into a new variable. A new transpose then writes
-      them to `weights` as [O, H, W, I].
+    `variables` are those that `fuse` returned for the training program. Their values stay those of the network without
+    `resnet_unit`.
     """
-    oihw_shape = list(startup.var(weights).shape)  # read before `_declare_shapes` changes it
-    out_channels = oihw_shape[0]
-    _declare_shapes(startup, weights, per_channel_variables)
-    for op in startup.ops:
-        fills_per_channel_variable = bool(set(op.output_arg_names) & set(per_channel_variables))
-        if fills_per_channel_variable:  # with a constant
-            op.desc._set_attr("shape", [1, 1, 1, out_channels])
+    block = startup.global_block()
+    for variables_of_side in variables:
+        _transpose_weights(block, variables_of_side.weights)
+        _declare_shapes(block, variables_of_side)
+        _fill_in_declared_shape(block, variables_of_side.per_channel)
 
-    # The weights are still drawn at random as [O, I, H, W], but into a new variable. A transpose then writes them.
-    drawing_index = writers(startup)[weights][0]  # index of the one operator that writes the weights
+
+def _transpose_weights(startup: Block, weights: str) -> None:
+    """Have a start-up program draw weights into a new variable, and write them to `weights` by a transpose.
+
+    They are still drawn as [O, I, H, W], so the random numbers mean the same weights. The transpose makes them
+    [O, H, W, I].
+    """
+    (drawing_index,) = writers(startup)[weights]  # one operator draws them
+    oihw_shape = startup.var(weights).shape
     oihw_weights = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=oihw_shape)
     startup.ops[drawing_index].desc._rename_output(weights, oihw_weights.name)
     unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32")  # transpose2 demands it
@@ -283,30 +351,45 @@ def _initialize_in_unit_layout(startup: Block, weights: str, per_channel_variabl
     startup._sync_with_cpp()
 
 
+def _fill_in_declared_shape(startup: Block, names: list[str]) -> None:
+    """Have a start-up program fill variables with their constants in the shapes in which they are declared."""
+    for op in startup.ops:
+        for name in op.output_arg_names:
+            if name in names:
+                op.desc._set_attr("shape", list(startup.var(name).shape))
+
+
 # ---- values that leave the program or enter it
 
 
 def names_in_unit_layout(main: static.Program) -> set[str]:
-    """Return the names of the tensors whose memory layout differs from the same network built without `resnet_unit`.
+    """Return the names of the tensors that a program keeps in the memory layout of `resnet_unit`.
 
-    - Parameters and statistics that a `resnet_unit` operator reads. If it reads a cast copy of the weights (AMP O1),
-      the weights are returned and not the copy.
-    - The optimizer's state for these parameters.
+    They are the parameters and statistics that its `resnet_unit` operators read, and the optimizer's state of these
+    parameters. The set is empty for a program without such operators.
     """
-    block_ops = main.global_block().ops
-    # With AMP O1 an operator reads a cast copy of the weights: the weights themselves are returned.
-    source_of_cast = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
-    parameters_and_statistics: set[str] = set()
-    for op in block_ops:
-        if op.type == UNIT:
-            for name in operands(op, *_SLOTS_OF_OTHER_LAYOUT):
-                parameters_and_statistics.add(source_of_cast.get(name, name))
-
+    parameters_and_statistics = _parameters_and_statistics_of_units(main)
     optimizer_states: set[str] = set()
-    for op in block_ops:
+    for op in main.global_block().ops:
         if op.type in ALL_UPDATES:
             optimizer_states |= _states_of(op, parameters_and_statistics)
     return parameters_and_statistics | optimizer_states
+
+
+def _parameters_and_statistics_of_units(main: static.Program) -> set[str]:
+    """Return the names of the weights, scales, biases and running statistics that `resnet_unit` operators read.
+
+    At Paddle's level O1 of mixed precision an operator reads a cast copy of the weights. The name returned is that of
+    the weights themselves.
+    """
+    block_ops = main.global_block().ops
+    source_by_cast_copy = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
+    names: set[str] = set()
+    for op in block_ops:
+        if op.type == UNIT:
+            for name in operands(op, *_SLOTS_OF_OTHER_LAYOUT):
+                names.add(source_by_cast_copy.get(name, name))
+    return names
 
 
 def _states_of(update: Operator, parameters: set[str]) -> set[str]:

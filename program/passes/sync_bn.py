@@ -66,147 +66,217 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    `ranks` is the number of ranks over which the statistics are computed.
-
-    The running statistics are updated by `lerp`: running += weight * (batch - running), with weight = 1 - momentum.
-    `lerp` reads its weight from a variable. So the program starts by filling such a variable for each weight that
-    occurs.
+    `ranks` is the number of ranks over which the statistics are computed. The program starts by filling the variables
+    with the weights that `lerp`, one of the new operators, reads.
     """
     block = main.global_block()
-    # `lerp` updates the running statistics: running += weight * (batch - running). It reads the weight from a variable.
-    weights_by_name: dict[str, float] = {}  # name of such a variable: the weight that it holds
+    weight_by_variable = _lerp_weights(block)
 
     def substitute(op: Operator) -> list[Step] | None:
         if op.type == SYNC_NORM:
-            weight = 1.0 - op.attr("momentum")
-            name = f"sync_bn.share_{six_digits(weight)}"
-            weights_by_name[name] = weight
-            return _CpuEquivalent(block, op, ranks).forward(weight_name=name)
+            return _CpuEquivalent(block, op, ranks).forward()
         if op.type == SYNC_NORM_GRADIENT:
             return _CpuEquivalent(block, op, ranks).backward()
         return None  # any other operator stays
 
     rewrite(main, substitute)
-    for name, weight in weights_by_name.items():
+    for name, weight in weight_by_variable.items():
         block.create_var(name=name, shape=[1], dtype="float32")
         fill = {"shape": [1], "value": weight, "dtype": paddle.float32, "op_role": FORWARD}
         insert(block, 0, "fill_constant", {}, {"Out": [name]}, **fill)
     block._sync_with_cpp()
 
 
+def _lerp_weights(block: Block) -> dict[str, float]:
+    """Return the weight with which each `sync_batch_norm` moves its running statistics, by the variable to hold it."""
+    return {_lerp_variable(op): _lerp_weight(op) for op in block.ops if op.type == SYNC_NORM}
+
+
+def _lerp_weight(op: Operator) -> float:
+    """Return by what part of the way a `sync_batch_norm` moves its running statistics to the batch's."""
+    return float(1.0 - op.attr("momentum"))
+
+
+def _lerp_variable(op: Operator) -> str:
+    """Return the name of the variable that holds the weight of a `sync_batch_norm`; equal weights share one."""
+    return f"sync_bn.share_{six_digits(_lerp_weight(op))}"
+
+
+class _Saved(NamedTuple):
+    """Names of the variables in which a `batch_norm` saves what its gradient could read."""
+
+    mean: str  # of the batch
+    inverse_deviation: str  # of the batch: 1 / sqrt(variance + epsilon)
+    workspace: str
+
+
 class _CpuEquivalent:
     """The operators that together compute what one `sync_batch_norm` or its gradient does.
 
-    Methods append operators to `steps`, in order. Their arguments are the names of the variables that the operators
-    read or write.
+    Methods return operators, in order. Their arguments are the names of the variables that the operators read or write.
     """
 
     def __init__(self, block: Block, op: Operator, ranks: int) -> None:
         self.block = block
         self.op = op
         self.ranks = ranks
-        self.steps: list[Step] = []
-        self.x = op.input("X")[0]
+        (self.x,) = op.input("X")
         shape = block.var(self.x).shape
         self.channels = shape[1] if op.attr("data_layout") == "NCHW" else shape[-1]
         self.count = ranks * math.prod(shape) // self.channels  # number of values of a channel over all ranks
         assert self.count > 0, "the batch must be static"
         # In the slot SavedVariance Paddle stores 1 / sqrt(variance). Here it is the variance, which `backward` reads.
-        self.mean, self.variance = operands(op, "SavedMean", "SavedVariance")
+        self.batch = _Statistics(*operands(op, "SavedMean", "SavedVariance"))
 
-    def forward(self, weight_name: str) -> list[Step]:
-        """Return the steps of a forward batch normalization over all ranks.
+    def forward(self) -> list[Step]:
+        """Return the operators of a forward batch normalization over all ranks.
 
-        1. Each rank computes the mean and the variance of its own images, in `self.mean` and `self.variance`.
+        1. Each rank computes the mean and the variance of its own images, in the variables `self.batch`.
         2. They are replaced by the mean and the variance of all ranks' images.
         3. The image is normalized by them.
-        4. The running statistics move towards them: running += weight * (batch - running). The variable called
-           `weight_name` holds the weight.
+        4. The running statistics move towards them: running += weight * (batch - running). This is Paddle's `lerp`.
         """
-        scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
+        scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
+        weight = _lerp_variable(self.op)
+        return [
+            *self._statistics_of_rank(),
+            *self._joined_statistics(),
+            self._normalize(scale, bias, to=out),
+            _lerp(running.mean, self.batch.mean, weight),
+            _lerp(running.variance, self.batch.variance, weight),
+        ]
 
-        # Paddle's batch norm is called only for this rank's mean and variance, because it is the fastest way to them.
-        # Its slot SavedVariance gets 1 / sqrt(variance + epsilon), here with an epsilon of 0. Its output in `out` is
-        # overwritten by `_normalize` below. The running statistics stay as they are.
-        saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
-        self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
-        self._append("pow", self.variance, to=self.variance, factor=-2.0)  # from 1 / sqrt(variance) to variance
+    def _statistics_of_rank(self) -> list[Step]:
+        """Return the operators that compute the mean and the variance of this rank's images, in `self.batch`.
 
-        self._join_statistics()  # from here on mean and variance are those of all ranks' images
-        self._normalize(scale, bias, out)
-        self._append("lerp", running.mean, self.mean, weight_name, to=running.mean)
-        self._append("lerp", running.variance, self.variance, weight_name, to=running.variance)
-        return self.steps
+        They are a by-product of Paddle's `batch_norm`, which is the fastest way to them. With an epsilon of 0 it saves
+        1 / sqrt(variance), and the power of -2 makes this the variance. What it normalizes is not used: `forward`
+        overwrites it.
+        """
+        scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
+        running = _Statistics(*operands(self.op, "Mean", "Variance"))
+        saved = _Saved(mean=self.batch.mean, inverse_deviation=self.batch.variance, workspace=workspace)
+        attrs = {"is_test": False, "use_global_stats": False, "epsilon": 0.0}
+        return [
+            self._batch_norm(scale, bias, running, to=out, saved=saved, **attrs),
+            _step("pow", saved.inverse_deviation, to=self.batch.variance, factor=-2.0),
+        ]
 
-    def _join_statistics(self) -> None:
-        """Append operators that turn mean and variance of each rank's images into those of all ranks' images.
+    def _joined_statistics(self) -> list[Step]:
+        """Return the operators that turn mean and variance of each rank's images into those of all ranks' images.
 
         The ranks' variances cannot be averaged, but mean and E[x^2] = variance + mean^2 can. The variance of all images
-        is then E[x^2] - mean^2. The variables `self.mean` and `self.variance` are changed in place.
+        is then E[x^2] - mean^2. The variables of `self.batch` are overwritten. In between, that of the variance holds
+        E[x^2].
         """
-        # The ranks' variances cannot be averaged, but mean and E[x^2] = variance + mean^2 can.
+        mean, variance = self.batch
+        mean_of_squares = variance
         squared_mean = self._var("square", self.channels)
-        self._append("square", self.mean, to=squared_mean)  # of this rank
-        self._append("elementwise_add", self.variance, squared_mean, to=self.variance, axis=-1)  # holds E[x^2] now
-
-        both = self._sum_over_ranks(self.mean, self.variance)
-        self._append("scale", both, to=both, scale=1 / self.ranks)
-        self._unstack(both, self.mean, self.variance)
-
-        # The variance of all images is E[x^2] - mean^2.
-        self._append("square", self.mean, to=squared_mean)  # of all ranks
-        self._append("elementwise_sub", self.variance, squared_mean, to=self.variance, axis=-1)
+        both = self._var("both", 2, self.channels)
+        return [
+            _step("square", mean, to=squared_mean),  # of this rank
+            _step("elementwise_add", variance, squared_mean, to=mean_of_squares, axis=-1),
+            *_sum_over_ranks(mean, mean_of_squares, to=both),
+            _step("scale", both, to=both, scale=1 / self.ranks),
+            _unstack(both, to=(mean, mean_of_squares)),
+            _step("square", mean, to=squared_mean),  # of all ranks
+            _step("elementwise_sub", mean_of_squares, squared_mean, to=variance, axis=-1),
+        ]
 
     def backward(self) -> list[Step]:
-        """Return the steps of the gradient of a batch normalization over all ranks.
+        """Return the operators of the gradient of a batch normalization over all ranks.
 
-            d_x = f d_y - (f / m) (x_hat sum_ranks(d_gamma) + sum_ranks(d_bias))
+            d_x = f d_y - (x_hat a + b)
             f = gamma / sqrt(variance + epsilon)
+            a = f / m * sum_ranks(d_gamma)
+            b = f / m * sum_ranks(d_bias)
 
-        x_hat is the normalized image, gamma the scale, and m is `self.count`.
+        x_hat is the normalized image, gamma the scale, and m is `self.count`. The first term would be the whole
+        gradient if mean and variance were constants. The second term has the form of a batch norm whose scale is a and
+        whose bias is b, so it is computed by one.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
         first_term = self._var("straight", *shape)
         second_term = self._var("correction", *shape)
-        # The first term would be the whole gradient if mean and variance were constants.
-        self._gradient_at_fixed_statistics({"X@GRAD": [first_term], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]})
-
-        # The second term is x_hat * a + b, with numbers a and b for each channel: a batch norm with scale a and bias b.
-        sums = self._sum_over_ranks(d_gamma, d_bias)  # [2, C]
-        factor = self._factor_over_count(gamma)  # f / m
-        a_and_b = sums  # the variable of the sums is overwritten
-        self._append("elementwise_mul", sums, factor, to=a_and_b, axis=-1)  # a = f / m * sum_ranks(d_gamma), b likewise
-
+        factor = self._var("factor", self.channels)  # f / m
+        sums = self._var("both", 2, self.channels)  # over the ranks, of d_gamma and d_bias
         a = self._var("sum_scale", self.channels)
         b = self._var("sum_bias", self.channels)
-        self._unstack(a_and_b, a, b)
-        self._normalize(a, b, second_term)  # x_hat * a + b
-        self._append("elementwise_sub", first_term, second_term, to=d_x, axis=-1)
-        return self.steps
+        a_and_b = sums  # the variable of the sums is overwritten
+        return [
+            self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
+            *_sum_over_ranks(d_gamma, d_bias, to=sums),
+            *self._factor_over_count(gamma, to=factor),
+            _step("elementwise_mul", sums, factor, to=a_and_b, axis=-1),
+            _unstack(a_and_b, to=(a, b)),
+            self._normalize(a, b, to=second_term),
+            _step("elementwise_sub", first_term, second_term, to=d_x, axis=-1),
+        ]
 
-    def _factor_over_count(self, gamma: str) -> str:
-        """Append f / m = gamma / sqrt(m^2 variance + m^2 epsilon), with m = `self.count`, and return its variable."""
+    def _factor_over_count(self, gamma: str, *, to: str) -> list[Step]:
+        """Return the operators of f / m = gamma / sqrt(m^2 variance + m^2 epsilon), with m = `self.count`.
+
+        The variable `to` holds one part of the formula after the other, and f / m at the end.
+        """
         m_squared = self.count**2
         offset = m_squared * self.op.attr("epsilon")
-        factor = self._var("factor", self.channels)  # holds one part after the other
-        self._append("scale", self.variance, to=factor, scale=m_squared, bias=offset)  # m^2 variance + m^2 epsilon
-        self._append("rsqrt", factor, to=factor)  # 1 / sqrt(m^2 variance + m^2 epsilon)
-        self._append("elementwise_mul", factor, gamma, to=factor, axis=-1)
-        return factor
+        return [
+            _step("scale", self.batch.variance, to=to, scale=m_squared, bias=offset),  # m^2 variance + m^2 epsilon
+            _step("rsqrt", to, to=to),  # 1 / sqrt(m^2 variance + m^2 epsilon)
+            _step("elementwise_mul", to, gamma, to=to, axis=-1),
+        ]
 
-    def _gradient_at_fixed_statistics(self, outputs: dict[str, list[str]]) -> None:
-        """Append Paddle's batch norm gradient as if mean and variance of all ranks' images were constants.
+    def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
+        """Return Paddle's batch norm gradient as if mean and variance of all ranks' images were constants.
 
-        `outputs` names, by slot, the variables that it writes: the gradients by the image, the scale and the bias.
+        It writes the gradients by the image, the scale and the bias.
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias", "SavedMean", "SavedVariance")}
-        inputs |= {"Mean": [self.mean], "Variance": [self.variance]}
+        inputs |= {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
+        outputs = {"X@GRAD": [d_x], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]}
         attrs = {name: op.attr(name) for name in ("epsilon", "momentum", "data_layout")}
         attrs |= {"is_test": False, "use_global_stats": True, "trainable_statistics": False}
-        self.steps.append(Step("batch_norm_grad", inputs, outputs, attrs))
+        return Step("batch_norm_grad", inputs, outputs, attrs)
+
+    def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
+        """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias, by statistics of all ranks."""
+        saved = _Saved(
+            mean=self._var("unused_mean", self.channels),
+            inverse_deviation=self._var("unused_variance", self.channels),
+            workspace=self._var("unused_reserve", 1),
+        )
+        attrs = {"is_test": True, "use_global_stats": True, "epsilon": self.op.attr("epsilon")}
+        return self._batch_norm(scale, bias, self.batch, to=to, saved=saved, **attrs)
+
+    def _batch_norm(
+        self, scale: str, bias: str, statistics: _Statistics, *, to: str, saved: _Saved, **attrs: Any
+    ) -> Step:
+        """Return Paddle's own `batch_norm` of the image `self.x`.
+
+        `attrs` are its `epsilon`, and whether it normalizes by `statistics` or by the batch's own statistics, which it
+        then saves in `saved`. Paddle would move `statistics` towards the batch's. Here they stay as they are, because
+        the momentum is 1: statistics = momentum * statistics + (1 - momentum) * batch.
+        """
+        attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
+        inputs = {
+            "X": [self.x],
+            "Scale": [scale],
+            "Bias": [bias],
+            "Mean": [statistics.mean],
+            "Variance": [statistics.variance],
+        }
+        outputs = {
+            "Y": [to],
+            "MeanOut": [statistics.mean],  # Paddle demands the variables of the inputs here
+            "VarianceOut": [statistics.variance],
+            "SavedMean": [saved.mean],
+            "SavedVariance": [saved.inverse_deviation],
+            "ReserveSpace": [saved.workspace],
+        }
+        return Step("batch_norm", inputs, outputs, attrs)
 
     def _var(self, name: str, *shape: int) -> str:
         """Create an FP32 variable of this operator's own, and return its name."""
@@ -214,52 +284,26 @@ class _CpuEquivalent:
         self.block.create_var(name=full_name, shape=list(shape), dtype="float32")
         return full_name
 
-    def _append(self, kind: str, *inputs: str, to: str, **attrs: Any) -> None:
-        """Append an operator of up to three inputs, in the slots X, Y and Weight, and one output."""
-        slots = {slot: [name] for slot, name in zip(("X", "Y", "Weight"), inputs, strict=False)}
-        self.steps.append(Step(kind, slots, {"Out": [to]}, attrs))
 
-    def _sum_over_ranks(self, first: str, second: str) -> str:
-        """Append a stack of two [C] variables to one [2, C] and its sum over the ranks, and return its name."""
-        both = self._var("both", 2, self.channels)
-        self.steps.append(Step("stack", {"X": [first, second]}, {"Y": [both]}, {"axis": 0}))
-        self._append("c_allreduce_sum", both, to=both, ring_id=0, use_calc_stream=True)
-        return both
+def _step(kind: str, *inputs: str, to: str, **attrs: Any) -> Step:
+    """Return an operator of one or two inputs, in the slots X and Y, and one output."""
+    slots = {slot: [name] for slot, name in zip(("X", "Y"), inputs, strict=False)}
+    return Step(kind, slots, {"Out": [to]}, attrs)
 
-    def _unstack(self, both: str, first: str, second: str) -> None:
-        """Append the operator that splits a [2, C] variable into two [C]."""
-        self.steps.append(Step("unstack", {"X": [both]}, {"Y": [first, second]}, {"axis": 0, "num": 2}))
 
-    def _normalize(self, scale: str, bias: str, out: str) -> None:
-        """Append out = (x - mean) / sqrt(variance + epsilon) * scale + bias, as one operator."""
-        saved = {
-            "SavedMean": self._var("unused_mean", self.channels),
-            "SavedVariance": self._var("unused_variance", self.channels),
-            "ReserveSpace": self._var("unused_reserve", 1),
-        }
-        attrs = {"is_test": True, "use_global_stats": True, "epsilon": self.op.attr("epsilon")}
-        self._batch_norm(_Statistics(self.mean, self.variance), saved, scale, bias, out, **attrs)
+def _lerp(running: str, batch: str, weight: str) -> Step:
+    """Return the operator of running += weight * (batch - running)."""
+    return Step("lerp", {"X": [running], "Y": [batch], "Weight": [weight]}, {"Out": [running]}, {})
 
-    def _batch_norm(
-        self, running: _Statistics, saved: dict[str, str], scale: str, bias: str, out: str, **attrs: Any
-    ) -> None:
-        """Append Paddle's own `batch_norm` of the image `self.x`, which does not change the running statistics.
 
-        - `running`, `scale` and `bias` name the variables that it reads.
-        - `out` names the variable for its result. `saved` names, by slot, those for the batch's mean, the batch's
-          1 / sqrt(variance + epsilon) and its workspace.
-        - `attrs` are attributes of the operator: `epsilon`, and whether it normalizes by the `running` statistics or by
-          the batch's. The image's layout and the momentum are added to them.
-        """
-        # running = momentum * running + (1 - momentum) * batch, so a momentum of 1 leaves it as it is
-        attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
-        inputs = {
-            "X": [self.x],
-            "Scale": [scale],
-            "Bias": [bias],
-            "Mean": [running.mean],
-            "Variance": [running.variance],
-        }
-        outputs = {slot: [name] for slot, name in saved.items()}
-        outputs |= {"Y": [out], "MeanOut": [running.mean], "VarianceOut": [running.variance]}
-        self.steps.append(Step("batch_norm", inputs, outputs, attrs))
+def _sum_over_ranks(first: str, second: str, *, to: str) -> list[Step]:
+    """Return the operators that stack two [C] variables to one [2, C], `to`, and sum it over the ranks."""
+    return [
+        Step("stack", {"X": [first, second]}, {"Y": [to]}, {"axis": 0}),
+        _step("c_allreduce_sum", to, to=to, ring_id=0, use_calc_stream=True),
+    ]
+
+
+def _unstack(both: str, *, to: tuple[str, str]) -> Step:
+    """Return the operator that splits a [2, C] variable into two [C]."""
+    return Step("unstack", {"X": [both]}, {"Y": list(to)}, {"axis": 0, "num": 2})

@@ -1,14 +1,14 @@
 """From gradients to updates: a fixed loss scale taken off, LARS by fewer operators, gradient merge."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from paddle import static
 from paddle.base.framework import Block, Operator
 
 from program import ops
-from program.passes.edit import Slots, Step, insert, insert_all, remove, rewrite
+from program.passes.edit import Slots, Step, insert, insert_after, remove, rewrite
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
@@ -101,55 +101,76 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     is changed to create the accumulators as zeros. Run this before gradients are put into buckets.
     """
     block = main.global_block()
-    start_of_backward = ops.loss_gradient_index(block)
-    loss_gradient = block.ops[start_of_backward].output("Out")
-    # The gradient of the loss is divided, so that the sum of the parts is a mean.
-    divide = {"scale": 1.0 / steps, "op_role": ops.BACKWARD}
-    insert(block, start_of_backward + 1, "scale", {"X": loss_gradient}, {"Out": loss_gradient}, **divide)
-
-    _add_and_clear_accumulators(block, startup.global_block())  # the start-up program creates the accumulators
+    _divide_loss_gradient(block, steps)
+    _add_and_clear_accumulators(block)
+    _create_accumulators(block, startup.global_block())
     block._sync_with_cpp()
-    return _accumulating_copy(main)  # without the clearing, the all-reduces and the update
+    return _accumulating_copy(main)  # made last: it repeats what `main` computes, and leaves out what only `main` does
 
 
-def _add_and_clear_accumulators(block: Block, startup: Block) -> None:
-    """Change a training program into the last micro-step of gradient accumulation.
+def _divide_loss_gradient(block: Block, steps: int) -> None:
+    """Divide the gradient of the loss by `steps`, so that the sum of the parts is a mean."""
+    start_of_backward = block.ops[ops.loss_gradient_index(block)]
+    loss_gradient = start_of_backward.output("Out")
+    divide = Step("scale", {"X": loss_gradient}, {"Out": loss_gradient}, {"scale": 1.0 / steps})
+    insert_after(block, start_of_backward, [divide], op_role=ops.BACKWARD)
 
-    The programs of the micro-steps before it sum their gradients in accumulators. After the operator that completes a
-    parameter's gradient, this program adds the accumulator to the gradient and sets the accumulator to zero.
 
-    The accumulator of the gradient NAME is called NAME + `ops.MERGED` and has the gradient's type. It is declared in
-    both programs, and `startup` fills it with zeros.
+def _accumulator_of(gradient: str) -> str:
+    """Return the name of the variable in which the gradients of earlier micro-steps are summed."""
+    return f"{gradient}{ops.MERGED}"
+
+
+def _add_and_clear_accumulators(block: Block) -> None:
+    """Have a training program add to each gradient its accumulator, and set the accumulator to zero.
+
+    Both operators follow the one that completes the gradient, so that the all-reduce and the update read the sum.
     """
     parameters = ops.parameters_by_gradient(block)
-    completed_at = ops.completed_at(block, parameters)
-    # From the gradient that is completed last to the first: an insertion moves only the operators behind it.
-    for gradient in sorted(completed_at, key=lambda name: -completed_at[name]):
-        accumulator = f"{gradient}{ops.MERGED}"
+    last_writers = {name: block.ops[index] for name, index in ops.completed_at(block, parameters).items()}
+    for gradient, last_writer in last_writers.items():
+        accumulator = _accumulator_of(gradient)
         shape = block.var(parameters[gradient]).shape
+        zeros = _zeros(shape, block.var(gradient).dtype)
+        add = Step("elementwise_add", {"X": [gradient], "Y": [accumulator]}, {"Out": [gradient]}, {"axis": -1})
+        clear = Step("fill_constant", {}, {"Out": [accumulator]}, zeros)
+        insert_after(block, last_writer, [add, clear], op_role=ops.BACKWARD)
+
+
+def _create_accumulators(block: Block, startup: Block) -> None:
+    """Declare the accumulator of each gradient in the training and the start-up program, which fills it with zeros."""
+    for gradient, parameter in ops.parameters_by_gradient(block).items():
+        accumulator = _accumulator_of(gradient)
+        shape = block.var(parameter).shape
         dtype = block.var(gradient).dtype
         for owner in (block, startup):
             owner.create_var(name=accumulator, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
-        zero = {"shape": list(shape), "dtype": dtype, "value": 0.0}
-        insert(startup, len(startup.ops), "fill_constant", {}, {"Out": [accumulator]}, **zero)
-        add = Step("elementwise_add", {"X": [gradient], "Y": [accumulator]}, {"Out": [gradient]}, {"axis": -1})
-        clear = Step("fill_constant", {}, {"Out": [accumulator]}, zero)
-        insert_all(block, completed_at[gradient] + 1, [add, clear], op_role=ops.BACKWARD)
+        insert(startup, len(startup.ops), "fill_constant", {}, {"Out": [accumulator]}, **_zeros(shape, dtype))
     startup._sync_with_cpp()
+
+
+def _zeros(shape: Sequence[int], dtype: Any) -> dict[str, Any]:
+    """Return the attributes with which `fill_constant` makes a tensor of zeros. `dtype` is Paddle's."""
+    return {"shape": list(shape), "dtype": dtype, "value": 0.0}
 
 
 def _accumulating_copy(main: static.Program) -> static.Program:
     """Return the program of all micro-steps but the last, made from a copy of the last micro-step's program `main`.
 
-    `main` computes gradient += accumulator, accumulator = 0, all-reduces and updates. The copy only computes
-    accumulator += gradient.
+    For each gradient `main` computes gradient += accumulator and accumulator = 0, and then all-reduces and updates. The
+    copy only computes accumulator += gradient.
     """
     micro_step = main.clone()
-    remove(micro_step, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in ops.TRANSPORT)
+    remove(micro_step, _is_only_in_last_micro_step)
     block = micro_step.global_block()
     for op in block.ops:
-        if ops.is_merge(op):  # Out = X + Y: in `main` the gradient X is also Out
+        if ops.is_merge(op):  # Out = X + Y, where X is the gradient and Y the accumulator
             accumulator = op.input("Y")
-            op.desc.set_output("Out", accumulator)
+            op.desc.set_output("Out", accumulator)  # in `main`, Out is the gradient
     block._sync_with_cpp()
     return micro_step
+
+
+def _is_only_in_last_micro_step(op: Operator) -> bool:
+    """Tell whether an operator updates parameters, clears an accumulator, or carries gradients between ranks."""
+    return ops.is_optimizer(op) or ops.is_clear(op) or op.type in ops.TRANSPORT

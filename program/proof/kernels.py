@@ -1,7 +1,7 @@
 """Whether Paddle has a kernel for each operator of a program in the types of its data, and what a program is fed."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ _CALLED = {
     "bool": "bool",
     "int32": "int",
 }
-# Slots that are FP32 whatever the kernel's own type is: of normalizations, updates and the loss scale. Their names may
-# also end in X or Z (the two convolutions of `resnet_unit`), in Out, or in @GRAD.
+# Slots that are FP32 whatever the kernel's own type is: of normalizations, updates and the loss scale. Each stands for
+# all slots that differ from it only by an ending (`_without_endings`).
 _FP32_SLOTS = {
     *("Scale", "Bias", "Mean", "Variance", "Var", "SavedMean", "SavedVariance", "SavedInvstd", "ReserveSpace"),
     *("RunningMean", "RunningVar", "Velocity", "MasterParam", "LearningRate", "PrevLossScaling", "LossScaling"),
@@ -58,26 +58,30 @@ def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
     - On a GPU, the images of convolutions are small enough for cuDNN (`check_sizes`).
-    - Paddle has a kernel of each operator. It selects the kernel by the type of one of the operator's tensors.
-    - Every tensor is declared in the type that this kernel reads or writes. Else Paddle would cast the tensor at each
-      step, or stop in the middle of a step.
+    - Paddle has a kernel of each operator, for the type by which Paddle selects it (`_selecting_type`). An operator
+      without tensors may have a kernel of any type.
+    - Every tensor is declared in the type in which this kernel reads or writes it. Else Paddle would cast the tensor at
+      each step, or stop in the middle of a step.
 
     Operators that need no kernel (NO_KERNEL) are skipped. Raises Refused for the first tensor or operator that breaks a
     rule.
     """
     block = main.global_block()
-    if device == "gpu":  # cuDNN limits the size of a tensor
+    if device == "gpu":
         check_sizes(main)
     registry = _Registry(device)
     for op in block.ops:
         if op.type in NO_KERNEL:
             continue
-        types_by_slot = _declared_types(op, block)
-        kernel_type = _selected_type(op, types_by_slot)
-        has_kernel = _has_kernel(registry.kernel_types(op.type), kernel_type)
-        prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {kernel_type or 'any type'}")
-        # Paddle would cast a tensor of another type at each step, or stop in the middle of a step.
-        _check_declared_types(op, types_by_slot, kernel_type)
+        registered_types = registry.kernel_types(op.type)
+        declared_types = _declared_types(op, block)
+        kernel_type = _selecting_type(op, declared_types)
+        if kernel_type is None:
+            prove(bool(registered_types), f"this Paddle has no {device} kernel of {op.type} for any type")
+        else:
+            has_kernel = _type_in_cpp(kernel_type) in registered_types
+            prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {kernel_type}")
+            _check_declared_types(op, declared_types, kernel_type)
 
 
 class _Registry:
@@ -101,16 +105,6 @@ class _Registry:
         return types
 
 
-def _has_kernel(kernel_types: Collection[str], selected: str) -> bool:
-    """Tell whether there is a kernel of the `selected` type, as `float16`, among kernels of these types.
-
-    `kernel_types` are names in C++. If `selected` is empty (an operator without tensors), a kernel of any type will do.
-    """
-    if not selected:
-        return bool(kernel_types)
-    return _type_in_cpp(selected) in kernel_types
-
-
 def _declared_types(op: Operator, block: Block) -> SlotTypes:
     """Map each slot of an operator to its tensors, and each tensor to its declared type, as `float16`.
 
@@ -126,24 +120,30 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
     return declared
 
 
-def _selected_type(op: Operator, declared: SlotTypes) -> str:
-    """Return the type, as `float16`, of the kernel that Paddle selects; empty for an operator without tensors.
+def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
+    """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
 
-    `declared` maps each slot to its tensors and their types. The kernel has the type of the first tensor in
+    It is that of one tensor:
 
-    - operators of _TYPED_BY_OUTPUT: the output slots.
-    - other operators: the slots of _SELECTORS, in this order. If these hold no tensor: any slot.
+    - operators of _TYPED_BY_OUTPUT: the first tensor that the operator writes.
+    - other operators: the first tensor in those of the slots _SELECTORS that are inputs of the operator.
+    - other operators without a tensor in these slots: the first tensor in any slot.
     """
     if op.type in _TYPED_BY_OUTPUT:
-        slots = list(op.output_names)
-    else:
-        slots = [slot for slot in _SELECTORS if slot in op.input_names]  # in the order of _SELECTORS
-        slots += declared  # all other slots come after these
+        return _first_type(declared_types, op.output_names)
+    selecting_slots = [slot for slot in _SELECTORS if slot in op.input_names]
+    selecting_type = _first_type(declared_types, selecting_slots)
+    if selecting_type is not None:
+        return selecting_type
+    return _first_type(declared_types, declared_types.keys())
+
+
+def _first_type(declared_types: SlotTypes, slots: Iterable[str]) -> str | None:
+    """Return the type of the first tensor in these slots, in their order; None if they hold no tensor."""
     for slot in slots:
-        types = list(declared.get(slot, {}).values())
-        if types:
-            return types[0]  # the slot's first tensor
-    return ""
+        for dtype in declared_types.get(slot, {}).values():
+            return dtype
+    return None
 
 
 def _type_in_cpp(dtype: str) -> str:
@@ -151,9 +151,9 @@ def _type_in_cpp(dtype: str) -> str:
     return _CALLED.get(dtype, f"{dtype}_t")
 
 
-def _check_declared_types(op: Operator, types_by_slot: SlotTypes, kernel_type: str) -> None:
+def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: str) -> None:
     """Prove that each tensor is declared in the type in which the operator's kernel reads or writes it."""
-    for slot, type_by_tensor in types_by_slot.items():
+    for slot, type_by_tensor in declared_types.items():
         for name, declared in type_by_tensor.items():
             needed = _needed_type(op, slot, declared=declared, kernel_type=kernel_type)
             prove(declared == needed, f"{op.type} reads or writes {name} in {needed}, and it is declared {declared}")
@@ -162,29 +162,36 @@ def _check_declared_types(op: Operator, types_by_slot: SlotTypes, kernel_type: s
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    `declared` is the type in which the tensor is declared. `kernel_type` is the type of the selected kernel, which is
-    that of one of the operator's tensors.
+    `declared` is the type in which the tensor is declared, and `kernel_type` the one by which the kernel was selected.
 
     - parameters and statistics of normalizations, optimizer state, loss scale: float32 in every kernel.
     - `cast` and `fill_constant`: the type in an attribute of the operator.
-    - inputs of `coalesce_tensor`: `declared`, because the kernel reads only their sizes and accepts any type.
-    - one of the two types is of integers or bools: `declared`. Indices, masks and counts may have any type.
-    - both types are of floating-point numbers: `kernel_type`.
+    - inputs of `coalesce_tensor`: `declared`. Only their sizes are read.
+    - integers and bools, as indices, masks and counts: `declared`. Kernels take them beside any type.
+    - any tensor of a kernel for integers or bools: `declared`.
+    - floating-point numbers: `kernel_type`.
     """
-    # `ScaleX`, `VarZ`, `VarianceOut` and `Bias@GRAD` -> `Scale`, `Var`, `Variance` and `Bias`
-    base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")
-    if base_slot in _FP32_SLOTS:  # in every kernel
+    if _without_endings(slot) in _FP32_SLOTS:
         return "float32"
     if op.type == "cast":
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
-    # `coalesce_tensor` reads only the sizes of its inputs. Integers and bools (indices, masks) may have any type.
-    is_only_measured = op.type == "coalesce_tensor" and slot == "Input"
-    both_types_are_floats = declared in _FLOATS and kernel_type in _FLOATS
-    if is_only_measured or not both_types_are_floats:
+    if op.type == "coalesce_tensor" and slot == "Input":
+        return declared
+    if declared not in _FLOATS:
+        return declared
+    if kernel_type not in _FLOATS:
         return declared
     return kernel_type
+
+
+def _without_endings(slot: str) -> str:
+    """Return the name of a slot without what Paddle puts behind it for gradients, outputs and one of two convolutions.
+
+    `Bias@GRAD` -> `Bias`, `VarianceOut` -> `Variance`, `ScaleX` -> `Scale`, `VarZ@GRAD` -> `Var`
+    """
+    return slot.removesuffix("@GRAD").removesuffix("Out").removesuffix("X").removesuffix("Z")
 
 
 def _attr_type(op: Operator, attr: str) -> str:

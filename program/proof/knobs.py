@@ -8,7 +8,7 @@ from paddle import static
 from paddle.base.framework import Block, Operator
 
 from program import ops
-from program.ops import Refused, prove, type_in
+from program.ops import prove, type_in
 from program.passes.resnet_unit import takes_convolution
 from program.strategy import Strategy
 from runlog.digits import six_digits
@@ -18,16 +18,17 @@ class _Fusion(NamedTuple):
     """A knob, and two nouns for messages: what its pass makes, and what its pass replaces."""
 
     knob: str
-    made_noun: str  # for most passes, the type of the operator that the pass makes
-    left_noun: str  # what a program still has if the pass left it unchanged; empty if it is not counted
+    made_noun: str
+    left_noun: str  # what a program still has if the pass left it unchanged
 
 
+_SUMS = ("sum", "grad_add")  # operators that sum the gradients of a variable with several readers
 _FUSIONS = (
     _Fusion("fuse_bn_act_ops", "fused_batch_norm_act", "batch_norm before a relu"),
     _Fusion("fuse_bn_add_act_ops", "fused_bn_add_activation", "batch_norm before an add and a relu"),
     _Fusion("fuse_elewise_add_act_ops", "fused_elemwise_add_activation", "elementwise_add before a relu"),
     _Fusion("enable_addto", "gradient of a convolution that adds", "sum of the gradient of a convolution's input"),
-    _Fusion("enable_inplace", "share_buffer", ""),
+    _Fusion("enable_inplace", "share_buffer", "buffer that is not shared"),
     _Fusion("merged_optimizer", "merged_momentum", "momentum"),
     _Fusion("resnet_unit", "resnet_unit", "convolution that a unit takes"),
     _Fusion("merged_lars", "lars_momentum of several parameters", "lars_momentum of one parameter"),
@@ -41,10 +42,10 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
     same knobs, with on or off in place of None. Only cuDNN's knobs may still be None in it.
 
     - fusions and merged updates: see `_check_fusions`.
-    - cuDNN's flags: Paddle has the values that the user gave.
+    - cuDNN's flags: see `_check_cudnn_flags`.
     - `perturb_input`: if it is on, an input is moved.
-    - `fuse_grad_size_in_MB`: no bucket of several gradients is larger than this limit, and buckets are filled up to it.
-      With one rank there are no buckets, so any value except the default is refused.
+    - `fuse_grad_size_in_MB` with several ranks: see `_check_buckets`.
+    - `fuse_grad_size_in_MB` with one rank: it must have its default, because there are no buckets.
 
     Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
     rule that does not hold.
@@ -58,13 +59,18 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         proved.append(f"perturb_input moved {', '.join(moved)} by one rounding")
     if ranks > 1:
         proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
-    # One rank has no buckets.
-    elif asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:  # the class has the default
-        raise Refused(
-            "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
-            "above 1"
-        )
+    else:
+        _refuse_bucket_limit(asked)
     return proved
+
+
+def _refuse_bucket_limit(asked: Strategy) -> None:
+    """Raise Refused if the user set a limit for buckets, which a program of one rank does not have."""
+    is_default = asked.fuse_grad_size_in_MB == Strategy.fuse_grad_size_in_MB  # the class has the defaults
+    prove(
+        is_default,
+        "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES above 1",
+    )
 
 
 def _moved_inputs(block: Block) -> list[str]:
@@ -77,30 +83,30 @@ def _moved_inputs(block: Block) -> list[str]:
 
 
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
-    """Prove that the pass of each knob of `_FUSIONS` did all its work if the knob is on, and nothing if it is off.
+    """Prove for each knob of `_FUSIONS` that its pass did all its work if the knob is on, and nothing if it is off.
 
-    `asked` says which knobs the user turned on. Returns in words what each pass did that is on, and how many sums of
-    gradients `enable_addto` left. Raises Refused for the first knob that fails.
+    `decided` says which knobs are on, and `asked` which of them the user turned on. Returns a text for each knob that
+    is on: what its pass did. A further text says how many sums of gradients `enable_addto` left, if there are any.
+    Raises Refused for the first knob that fails.
     """
-    made_by_knob = _count_made(block)  # how many operators, or gradients added to, each pass made
-    left_by_knob = _count_left(block)  # how many operators each pass could still replace
+    made_by_knob = _count_made(block)
+    left_by_knob = _count_left(block)
     proved = []
     for fusion in _FUSIONS:
         knob = fusion.knob
         made_count = made_by_knob[knob]
-        is_on = getattr(decided, knob)
+        left_count = left_by_knob[knob]
+        is_on = bool(getattr(decided, knob))
         if is_on:
             is_asked = bool(getattr(asked, knob))
-            proved.append(
-                _check_fusion_that_is_on(fusion, made_count, left_count=left_by_knob[knob], is_asked=is_asked)
-            )
+            proved.append(_check_fusion_that_is_on(fusion, made_count, left_count=left_count, is_asked=is_asked))
         else:
             prove(made_count == 0, f"STRATEGY: {knob} is off and the program has {made_count} {fusion.made_noun}")
 
-    # These sums are no failure: `enable_addto` can only remove sums of gradients that a convolution makes.
-    sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
-    if decided.enable_addto and sums:
-        proved.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
+    if decided.enable_addto:
+        sums = sum(1 for op in block.ops if op.type in _SUMS)
+        if sums > 0:  # no failure: the pass takes only gradients that a convolution makes
+            proved.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
     return proved
 
 
@@ -122,84 +128,90 @@ def _check_fusion_that_is_on(fusion: _Fusion, made_count: int, *, left_count: in
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count what each pass made in a program, by the knob that turns on the pass.
+    """Count what the pass of each knob made in a program.
 
-    Most passes make operators of a type that nothing else makes. These operators are counted. There are three
-    exceptions:
-
-    - `enable_addto`: the gradients to which a convolution's gradient operator adds its result.
-    - `enable_inplace`: the `share_buffer` operators, except those on a gradient that is added to. The pass of
-      `enable_addto` makes such operators too.
-    - `merged_lars`: the `lars_momentum` operators that update several parameters.
+    Most passes make operators of a type that nothing else makes. These operators are counted.
     """
     count_by_type = Counter(op.type for op in block.ops)
-    made = {fusion.knob: count_by_type[fusion.made_noun] for fusion in _FUSIONS}
+    gradients_added_to = _gradients_added_to(block)
+    return {
+        "fuse_bn_act_ops": count_by_type["fused_batch_norm_act"],
+        "fuse_bn_add_act_ops": count_by_type["fused_bn_add_activation"],
+        "fuse_elewise_add_act_ops": count_by_type["fused_elemwise_add_activation"],
+        "enable_addto": len(gradients_added_to),
+        "enable_inplace": _count_shared_by_inplace(block, gradients_added_to),
+        "merged_optimizer": count_by_type["merged_momentum"],
+        "resnet_unit": count_by_type["resnet_unit"],
+        "merged_lars": len([op for op in block.ops if op.type == "lars_momentum" and len(op.input("Param")) > 1]),
+    }
 
-    gradients_added_to: list[str] = []  # those to which a convolution's gradient operator adds its result
+
+def _gradients_added_to(block: Block) -> list[str]:
+    """Return the gradients to which a convolution's gradient operator adds its result (`enable_addto`)."""
+    names: list[str] = []
     for op in block.ops:
-        gradients_added_to += ops.added_to(op)
-    made["enable_addto"] = len(gradients_added_to)
+        names += ops.added_to(op)
+    return names
 
-    made["enable_inplace"] = 0
-    made["merged_lars"] = 0
+
+def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int:
+    """Count the `share_buffer` operators that the pass of `enable_inplace` made.
+
+    The pass of `enable_addto` makes such operators too. Those are on `gradients_added_to`, and do not count.
+    """
+    count = 0
     for op in block.ops:
         if op.type == "share_buffer":
             shared = {*op.input("X"), *op.output("Out")}
-            # The pass of `enable_addto` makes such operators too, on the gradients that are added to.
-            is_from_addto = bool(shared.intersection(gradients_added_to))
-            if not is_from_addto:
-                made["enable_inplace"] += 1
-        elif op.type == "lars_momentum" and len(op.input("Param")) > 1:
-            made["merged_lars"] += 1
-    return made
+            if shared.isdisjoint(gradients_added_to):
+                count += 1
+    return count
 
 
-def _count_left(block: Block) -> Counter[str]:
-    """Count the places of a program that each pass would still change, by the knob that turns on the pass.
+def _count_left(block: Block) -> dict[str, int]:
+    """Count the places of a program that the pass of each knob would still change.
 
-    A place is an operator that is part of the pattern that the pass replaces. One operator may be a place for several
-    passes. The comments in the body name the patterns.
+    A place is a group of operators that the pass replaces. One operator may be in places of several passes. Left
+    buffers are not counted, because not every output can take an input's buffer.
     """
     reads = _Reads(block)
-    places: Counter[str] = Counter()
+    after_norms = [reads.sole_reader(op, "Y") for op in block.ops if _is_half_nhwc_norm(op, block)]
+    return {
+        "fuse_bn_act_ops": sum(1 for reader in after_norms if _is_relu(reader)),
+        "fuse_bn_add_act_ops": sum(1 for reader in after_norms if reads.is_add_before_relu(reader)),
+        "fuse_elewise_add_act_ops": sum(1 for op in block.ops if reads.is_unfused_add_before_relu(op)),
+        "enable_addto": _count_sums_for_convolutions(block),
+        "enable_inplace": 0,
+        "merged_optimizer": sum(1 for op in block.ops if op.type == "momentum"),
+        "resnet_unit": sum(1 for op in block.ops if takes_convolution(op, block)),
+        "merged_lars": _count_mergeable_lars(block),
+    }
+
+
+def _count_sums_for_convolutions(block: Block) -> int:
+    """Count the sums of gradients that a convolution's gradient operator could have added itself."""
     last_writer: dict[str, Operator] = {}  # variable: the last operator so far that wrote it
+    count = 0
     for op in block.ops:
-        if takes_convolution(op, block):  # a convolution that `resnet_unit` can compute
-            places["resnet_unit"] += 1
-        if op.type == "elementwise_add" and reads.is_add_before_relu(op):  # add -> relu
-            places["fuse_elewise_add_act_ops"] += 1
-        if op.type == "momentum":  # an update of one parameter
-            places["merged_optimizer"] += 1
-        if _is_half_nhwc_norm(op, block):
-            reader = reads.sole_reader(op, "Y")
-            if reader is not None and reader.type == "relu":  # batch norm -> relu
-                places["fuse_bn_act_ops"] += 1
-            if reader is not None and reads.is_add_before_relu(reader):  # batch norm -> add -> relu
-                places["fuse_bn_add_act_ops"] += 1
-        if _could_be_added_by_convolution(op, last_writer):  # gradient of a convolution -> sum
-            places["enable_addto"] += 1
-        for name in op.output_arg_names:
-            last_writer[name] = op
-    places["merged_lars"] = _count_mergeable_lars(block)  # LARS updates of one parameter
-    return places
+        if op.type in _SUMS:
+            writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
+            if any(_could_add(writer) for writer in writers):
+                count += 1
+        last_writer |= dict.fromkeys(op.output_arg_names, op)
+    return count
 
 
-def _could_be_added_by_convolution(op: Operator, last_writer: dict[str, Operator]) -> bool:
-    """Tell whether `op` sums gradients that a convolution's gradient operator could have added itself.
+def _could_add(writer: Operator) -> bool:
+    """Tell whether an operator is a convolution's gradient that could add its result to another gradient.
 
-    The last writer of one of the inputs of `op` must be a convolution's gradient operator. This writer must not add its
-    result to another gradient already.
-
-    `last_writer` maps each variable to the last operator before `op` that wrote it.
+    One that adds to a gradient already cannot add to another.
     """
-    if op.type not in ("sum", "grad_add"):
-        return False
-    for name in op.input_arg_names:
-        writer = last_writer.get(name)
-        # A writer that adds its result to one gradient already cannot add it to another.
-        if writer is not None and writer.type in ops.ADDING and not ops.added_to(writer):
-            return True
-    return False
+    return writer.type in ops.ADDING and not ops.added_to(writer)
+
+
+def _is_relu(op: Operator | None) -> bool:
+    """Tell whether there is an operator, and it is a relu."""
+    return op is not None and op.type == "relu"
 
 
 class _Reads:
@@ -218,14 +230,17 @@ class _Reads:
         readers = [reader for reader in readers if reader.type != "share_buffer"]
         return readers[0] if len(readers) == 1 else None
 
-    def is_add_before_relu(self, op: Operator) -> bool:
-        """Tell whether an operator is an addition whose only reader is a relu, or Paddle's fusion of the two."""
+    def is_add_before_relu(self, op: Operator | None) -> bool:
+        """Tell whether there is an operator that is an addition before a relu, or Paddle's fusion of the two."""
+        if op is None:
+            return False
         if op.type == "fused_elemwise_add_activation":
             return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
-        if op.type != "elementwise_add":
-            return False
-        reader = self.sole_reader(op, "Out")
-        return reader is not None and reader.type == "relu"
+        return self.is_unfused_add_before_relu(op)
+
+    def is_unfused_add_before_relu(self, op: Operator) -> bool:
+        """Tell whether an operator is an addition whose only reader is a relu."""
+        return op.type == "elementwise_add" and _is_relu(self.sole_reader(op, "Out"))
 
 
 def _is_half_nhwc_norm(op: Operator, block: Block) -> bool:
@@ -245,80 +260,96 @@ def _count_mergeable_lars(block: Block) -> int:
 
 
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the knobs of cuDNN that the user set are in force.
+    """Prove that the knobs of cuDNN that the user set are in force, and that cuDNN computes what they are for.
 
     Raises Refused if
 
     - Paddle has a flag of cuDNN at another value than the user's, or
-    - the user set `cudnn_batchnorm_spatial_persistent` and the program has no normalization that cuDNN computes.
+    - the user set `cudnn_batchnorm_spatial_persistent` and cuDNN computes no normalization of the program. The knob
+      would then change nothing.
     """
     for flag, value in asked.flags.items():
         value_in_force = paddle.get_flags(flag)[flag]
         knob = flag.removeprefix("FLAGS_")
         prove(value_in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={value_in_force}")
-    if asked.cudnn_batchnorm_spatial_persistent is None:
-        return
-    computed_by_cudnn = ops.NORMALIZATIONS - {"sync_batch_norm"}  # this one has a kernel of Paddle's own
-    prove(
-        any(op.type in computed_by_cudnn for op in block.ops),
-        "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
-    )
+    is_norm_knob_set = asked.cudnn_batchnorm_spatial_persistent is not None
+    if is_norm_knob_set:
+        prove(
+            any(_is_norm_of_cudnn(op) for op in block.ops),
+            "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
+        )
+
+
+def _is_norm_of_cudnn(op: Operator) -> bool:
+    """Tell whether an operator is a normalization that cuDNN computes. Paddle has a kernel of its own over ranks."""
+    return op.type in ops.NORMALIZATIONS and op.type != "sync_batch_norm"
+
+
+class _Bucket(NamedTuple):
+    """Gradients of one data type that `coalesce_tensor` puts side by side in a buffer."""
+
+    buffer: str
+    dtype: str
+    sizes_mib: list[float]  # of its gradients, in order
 
 
 def _check_buckets(block: Block, limit_mib: float) -> str:
-    """Prove that all-reduces sum buckets of gradients, and that the buckets are within `limit_mib` and full.
+    """Prove that gradients are summed over the ranks in buckets, which are within `limit_mib` and full.
 
-    A bucket is a buffer that `coalesce_tensor` makes of gradients. Returns the number of all-reduces in words. Raises
-    Refused for the first bucket that fails.
+    - Every all-reduce sums a bucket.
+    - Several gradients in a bucket have at most `limit_mib` together.
+    - Buckets of one data type are filled as far as the limit allows (`_check_full`).
+
+    `check_gradients` proves that every gradient is summed. Returns the number of all-reduces in words. Raises Refused
+    for the first bucket that fails.
     """
-    coalescing = [op for op in block.ops if op.type == "coalesce_tensor"]
-    buffers = {op.output("FusedOutput")[0] for op in coalescing}
-    # `verify.check_gradients` proves that every gradient is in an all-reduce.
+    buckets = [_bucket_made_by(op, block) for op in block.ops if op.type == "coalesce_tensor"]
+    buffers = {bucket.buffer for bucket in buckets}
     all_reduced = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
     for name in all_reduced:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
-
-    for buckets in _bucket_sizes_by_type(coalescing, block, limit_mib).values():
-        _check_full(buckets, limit_mib)
+    for bucket in buckets:
+        _check_within_limit(bucket, limit_mib)
+    for dtype in dict.fromkeys(bucket.dtype for bucket in buckets):  # each type once
+        _check_full([bucket for bucket in buckets if bucket.dtype == dtype], limit_mib)
     return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
 
 
-def _bucket_sizes_by_type(coalescing: list[Operator], block: Block, limit_mib: float) -> dict[str, list[list[float]]]:
-    """Map each data type to its buckets, each a list of the MiB of its gradients.
-
-    `coalescing` has the `coalesce_tensor` operator of each bucket. Raises Refused if several gradients in a bucket have
-    more than `limit_mib` together.
-    """
-    buckets_by_type: dict[str, list[list[float]]] = {}
-    for op in coalescing:
-        gradients = op.output("Output")
-        sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
-        # A bucket of one gradient may have any size.
-        is_within_limit = len(sizes_mib) == 1 or sum(sizes_mib) <= limit_mib
-        prove(
-            is_within_limit,
-            f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {six_digits(limit_mib)}",
-        )
-        buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
-    return buckets_by_type
+def _bucket_made_by(op: Operator, block: Block) -> _Bucket:
+    """Return the bucket that a `coalesce_tensor` operator makes."""
+    gradients = op.output("Output")
+    return _Bucket(
+        buffer=op.output("FusedOutput")[0],
+        dtype=type_in(block, gradients[0]),
+        sizes_mib=[ops.size_bytes(block.var(name)) / ops.MIB for name in gradients],
+    )
 
 
-def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
+def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
+    """Prove that the gradients of a bucket have at most `limit_mib` together. A single gradient may have any size."""
+    mib = sum(bucket.sizes_mib)
+    is_single = len(bucket.sizes_mib) == 1
+    prove(
+        is_single or mib <= limit_mib,
+        f"STRATEGY: a bucket has {mib:.2f} MiB, fuse_grad_size_in_MB is {six_digits(limit_mib)}",
+    )
+
+
+def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one data type, in order. Each is a list of the MiB of its gradients. `limit_mib` is the most
-    that a bucket may hold.
+    `buckets` are those of one data type, in order. Three are not checked:
 
-    Not checked are the first bucket, which `passes/buckets.py` closes early so that the network has work soon, and the
-    last two: the last one is small on purpose, so the one before it may have room. Raises Refused for the first other
-    bucket that is not full.
+    - the first one: `passes/buckets.py` closes it early, so that the network has work soon.
+    - the last one: no gradient follows it.
+    - the one before: it may have room, because the last one is made of the gradients that come last, however few.
+
+    Raises Refused for the first other bucket that is not full.
     """
-    # `passes/buckets.py` closes the first bucket early, so that the network has work soon. The last one is small on
-    # purpose, so the one before it may have room.
     must_be_full = range(1, len(buckets) - 2)
     for index in must_be_full:
-        mib = sum(buckets[index])
-        next_mib = buckets[index + 1][0]
+        mib = sum(buckets[index].sizes_mib)
+        next_mib = buckets[index + 1].sizes_mib[0]
         prove(
             mib + next_mib > limit_mib,
             f"STRATEGY: a bucket is closed at {mib:.2f} MiB, the next gradient has {next_mib:.2f}, "

@@ -57,23 +57,24 @@ def calibration() -> Calibration:
 
 
 def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, list[Width]]:
-    """Return the widths of a table of calibration.yaml by the kind of windows: EPOCHS and ROWS.
+    """Return one table of calibration.yaml as lists of `Width`, by the kind of windows: EPOCHS and ROWS.
 
-    The widths of a kind keep the file's order, from fewer windows to more.
+    Each row of the file has the fields of a `Width`. They keep the file's order, from fewer windows to more.
     """
-    by_kind = {}
+    widths_by_kind = {}
     for kind, rows in table.items():
-        widths = []
-        for row in rows:
-            width = Width(
-                windows=int(row["windows"]),
-                factor=row["factor"],
-                power=row["power"],
-                least_share=row["least_share"],
-            )
-            widths.append(width)
-        by_kind[kind] = widths
-    return by_kind
+        widths_by_kind[kind] = [_width(row) for row in rows]
+    return widths_by_kind
+
+
+def _width(row: Mapping[str, float]) -> Width:
+    """Return the width that a row of calibration.yaml describes."""
+    return Width(
+        windows=int(row["windows"]),
+        factor=row["factor"],
+        power=row["power"],
+        least_share=row["least_share"],
+    )
 
 
 def width_for(widths: Sequence[Width], windows: int) -> Width | None:

@@ -1,30 +1,23 @@
 """Systems side by side: ratio, speedup and efficiency against the first, and whether they really differ."""
 
-import argparse
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from compliance import mlperf
-from runlog.digits import percent
 from runlog.json_types import JsonObject
-from runlog.text import safe_lines
-from runlog.verdict import Verdict, as_text
-from scoring.figure import spread, warnings
+from runlog.verdict import Verdict
+from scoring.figure import medians, spread, warnings
 from scoring.figure.calibration import smallest_difference
-from scoring.figure.levels import hosts_of_runs, in_words, independent_values
-from scoring.figure.options import add_score_options, counts, protocol_of
+from scoring.figure.levels import IndependentValues, hosts_of_runs, independent_values
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import refuse_same_run_twice
-from scoring.figure.score import Score, score
-from scoring.figure.systems import read_systems
-from scoring.importers import count, jsonable
+from scoring.figure.score import Score
 from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
-from scoring.record import InputError, Record, TooFewRunsError
+from scoring.record import InputError, Record
 
 # Two logs of one system agree in these facts, if both give them.
 FACTS_OF_ONE_SYSTEM = ("model", "mode", "nodes", "precision", "math_mode")
@@ -41,7 +34,7 @@ class BetweenRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One system beside the base, which is the first."""
+    """The comparison of one system with the base, which is the first system. The base has a row too."""
 
     name: str
     devices: int | None
@@ -49,7 +42,7 @@ class Row:
     ratio: float  # figure / figure of the base
     ratio_interval_95: tuple[float, float] | None
     basis: str  # what the interval is made of
-    different: bool | None  # None: nothing says how far repeats lie apart
+    different: bool | None  # from the base; None: there is no interval of the ratio to tell it by
     speedup: float  # over 1 is faster than the base, for times too
     efficiency: float | None  # speedup / (devices / devices of the base), at the same precision
 
@@ -92,11 +85,12 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
-    `named_scores` are pairs of a system's name and its score. `given_spread` is the spread between repeated runs; it is
-    used for systems with a single run. None takes it from those of the scores that are repeats of the same system.
+    `named_scores` are pairs of a system's name and its score. `given_spread` is how far repeated runs lie apart, which
+    is needed for the interval of a system with a single run. If it is None, it is estimated for each system from those
+    of the scores that are repeats of it and of the base.
 
-    If a system has another number of devices than the base, its efficiency should be 1 or less. A warning is added if
-    it is above 1. If it is above MAX_PLAUSIBLE_RATIO, it is also left out.
+    There are warnings for settings that differ. If a system has more or fewer devices than the base, there is also a
+    warning of an efficiency that is clearly above 1. One above MAX_PLAUSIBLE_RATIO is left out, too.
 
     Raises InputError for fewer than two systems, for scores of different units or protocols, and if two systems share
     a run.
@@ -107,20 +101,23 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
     refuse_same_run_twice(records)
 
     base = scores[0]
+    shown_warnings = list(warnings.warn_of_mixed_settings(records))
     rows = []
-    shown_warnings = list(warnings.warn_of_mixed_settings(records))  # `warnings` is the module of this package
     for name, result in named_scores:
         between_runs = given_spread or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between_runs)
-        # With as many devices as the base, the efficiency is just the speedup, which has no upper limit.
+        # With as many devices as the base, the efficiency is the speedup, which has no upper limit.
         has_other_device_count = row.devices != base.records[0].devices
         if row.efficiency is not None and has_other_device_count:
-            # An efficiency just above 1 only gets a warning. One above MAX_PLAUSIBLE_RATIO is left out, too.
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
-            if row.efficiency > MAX_PLAUSIBLE_RATIO:
-                row = dataclasses.replace(row, efficiency=None)
+            row = dataclasses.replace(row, efficiency=_if_plausible(row.efficiency))
         rows.append(row)
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
+
+
+def _if_plausible(efficiency: float) -> float | None:
+    """Return a scaling efficiency; None if it is above MAX_PLAUSIBLE_RATIO."""
+    return efficiency if efficiency <= MAX_PLAUSIBLE_RATIO else None
 
 
 def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) -> None:
@@ -134,18 +131,13 @@ def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) ->
 
 
 def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None) -> Row:
-    """Return a system's row beside the base.
+    """Return a system's row, which compares its figure with that of the base.
 
-    `between_runs` is the spread of single runs of the system; None if not known. The speedup is above 1 if the system
-    is faster than the base: it is the ratio of two throughputs, or 1 / the ratio of two times to train.
-
-    The base's own row has no interval.
+    `between_runs` is the spread of single runs of the system; None if not known. The base's own row has no interval.
     """
     ratio = result.value / base.value
-    interval = RatioInterval(None, "the base itself")
-    if result is not base:
-        interval = ratio_interval(base, result, between_runs)
-    speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio  # above 1 is faster
+    interval = _BASE_ITSELF if result is base else ratio_interval(base, result, between_runs)
+    speedup = _speedup(ratio, result.protocol)
     return Row(
         name=name,
         devices=result.records[0].devices,
@@ -159,6 +151,13 @@ def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None
     )
 
 
+def _speedup(ratio: float, protocol: Protocol) -> float:
+    """Return how many times as fast as the base a system is; `ratio` is its figure / the figure of the base."""
+    if protocol.figure == "run_time":
+        return 1 / ratio  # twice the time is half as fast
+    return ratio
+
+
 def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | None:
     """Tell whether two figures of the given ratio differ; None without an interval of the ratio.
 
@@ -166,10 +165,14 @@ def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | 
     """
     if interval is None:
         return None
-    low, high = interval
-    interval_holds_1 = low <= 1 <= high
     is_large_enough = abs(math.log(ratio)) >= smallest_difference()
-    return is_large_enough and not interval_holds_1
+    return is_large_enough and excludes_1(interval)
+
+
+def excludes_1(interval: tuple[float, float]) -> bool:
+    """Tell whether 1 lies outside an interval (low, high)."""
+    low, high = interval
+    return low > 1 or high < 1
 
 
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
@@ -200,16 +203,17 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return the spread between single runs of the system of `base` and `other`.
+    """Return how far single runs of one system lie apart, to judge `base` and `other` by; None if not known.
 
-    It is computed from those of `scores` that are repeats of that system. Returns None if there are none.
+    It is pooled over those of `scores` that have several runs of the same system as `base`, and also of the same system
+    as `other`. If `base` and `other` differ in a fact of the system, there are no such scores. Scores with a run that
+    did not converge are left out, because its figure is infinite.
     """
     values_of_repeats = []
     for candidate in scores:
         values = _run_values(candidate)
-        is_same_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
-        all_converged = all(math.isfinite(value) for value in values)
-        if is_same_system and all_converged and len(values) > 1:
+        is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
+        if is_of_their_system and len(values) > 1 and all(math.isfinite(value) for value in values):
             values_of_repeats.append(values)
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
@@ -247,6 +251,9 @@ class RatioInterval(NamedTuple):
     basis: str  # what the interval is made of, or why there is none
 
 
+_BASE_ITSELF = RatioInterval(None, "the base itself")
+
+
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, by the method for the protocol's average of runs.
 
@@ -279,7 +286,7 @@ def _interval_by_protocol(base: Score, other: Score, between_runs: BetweenRuns |
 def _interval_of_medians(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two medians of runs, by ordered quotients."""
     over = f"over {len(base.runs)} and {len(other.runs)} runs"
-    bounds = spread.median_ratio_interval(_run_values(base), _run_values(other))
+    bounds = medians.median_ratio_interval(_run_values(base), _run_values(other))
     if bounds is None:
         return RatioInterval(None, f"too few runs {over} for ordered quotients")
     return RatioInterval(bounds, f"ordered quotients {over}")
@@ -289,8 +296,8 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two olympic means of runs, by Yuen's t."""
     over = f"over {len(base.runs)} and {len(other.runs)} runs"
     dropped = base.protocol.dropped_runs
-    base_mean = spread.mean_of(_run_values(base), dropped=dropped)
-    other_mean = spread.mean_of(_run_values(other), dropped=dropped)
+    base_mean = spread.olympic_mean_of(_run_values(base), dropped=dropped)
+    other_mean = spread.olympic_mean_of(_run_values(other), dropped=dropped)
     if base_mean is None or other_mean is None:
         return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
     return RatioInterval(spread.ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
@@ -303,142 +310,56 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
 
     - `between_runs` is None,
     - a run did not converge,
-    - one side has several runs, and the protocol does not average them by their mean.
+    - one side has several runs, and the protocol takes their median or olympic mean. The spread of single runs does not
+      give the spread of these.
+
+    `basis` is the same in all three cases, because several runs of each system help in all of them.
     """
-    counts = (len(base.runs), len(other.runs))
-    runs_of_larger_side = max(counts)
-    all_converged = all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)])
-    # The spread of single runs gives that of their mean. It does not give that of a median or an olympic mean.
-    spread_holds = runs_of_larger_side == 1 or base.protocol.over_runs == "mean"
-    if between_runs is None or not all_converged or not spread_holds:
-        # One text for all cases, because several runs of each system help in all of them.
-        how = "--between-runs-sd, or several runs of a system"
-        return RatioInterval(None, f"one run: how far its repeats lie apart is unknown ({how})")
-    ratio = other.value / base.value
-    bounds = spread.single_run_interval(ratio, between_runs.relative_sd, between_runs.freedom, counts)
-    return RatioInterval(bounds, f"one run against {runs_of_larger_side}: {between_runs.source}")
+    unknown = RatioInterval(
+        None, "one run: how far its repeats lie apart is unknown (--between-runs-sd, or several runs of a system)"
+    )
+    if between_runs is None:
+        return unknown
+    if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
+        return unknown
+    most_runs = max(len(base.runs), len(other.runs))
+    if most_runs > 1 and base.protocol.over_runs != "mean":
+        return unknown
+
+    bounds = spread.single_run_interval(
+        ratio=other.value / base.value,
+        relative_sd=between_runs.relative_sd,
+        freedom=between_runs.freedom,
+        runs=len(base.runs),
+        other_runs=len(other.runs),
+    )
+    return RatioInterval(bounds, f"one run against {most_runs}: {between_runs.source}")
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs, by Welch's t.
 
-    Each side has two runs or more. If its logs name several hosts, the mean of each host is one value.
+    Each side has two runs or more. If they are of several hosts, and some host has several runs, the mean of each host
+    counts as one value.
     """
-    base_values = independent_values(_run_values(base), hosts_of_runs(base.records))
-    other_values = independent_values(_run_values(other), hosts_of_runs(other.records))
-    are_means_of_hosts = len(base_values) < len(base.runs) or len(other_values) < len(other.runs)
-    counted = "hosts" if are_means_of_hosts else "runs"
-    basis = f"Welch's t over {len(base_values)} and {len(other_values)} {counted}"
-    base_mean = spread.mean_of(base_values)
-    other_mean = spread.mean_of(other_values)
-    # Two runs or more make two values or more: they are either the runs, or the means of two hosts or more.
-    assert base_mean is not None and other_mean is not None
-    return RatioInterval(spread.ratio_interval(base_mean, other_mean), basis)
+    base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
+    other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))
+    base_mean = spread.mean_of(base_repeats.values)
+    other_mean = spread.mean_of(other_repeats.values)
+    assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
+    bounds = spread.ratio_interval(base_mean, other_mean)
+    return RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
+
+
+def _counts_in_words(base: IndependentValues, other: IndependentValues) -> str:
+    """Return how many values two sides have, and of what: `2 and 3 hosts`, `5 and 5 runs` or `2 hosts and 5 runs`."""
+    base_unit = "hosts" if base.are_hosts else "runs"
+    other_unit = "hosts" if other.are_hosts else "runs"
+    if base_unit == other_unit:
+        return f"{len(base.values)} and {len(other.values)} {other_unit}"
+    return f"{len(base.values)} {base_unit} and {len(other.values)} {other_unit}"
 
 
 def _run_values(score: Score) -> list[float]:
     """Return the figure of each run of a score; infinite for a run that did not converge."""
     return [run.value for run in score.runs]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "systems", nargs="+", metavar="SYSTEM", help="a log, or the folder of one system's logs; the first is the base"
-    )
-    add_score_options(parser, convert=counts)
-    parser.add_argument(
-        "--between-runs-sd",
-        type=between_runs_sd,
-        metavar="PERCENT/RUNS",
-        help="standard deviation between runs, in percent of the figure, and over how many: judges single runs (0.8/5)",
-    )
-    parser.add_argument("--json", action="store_true")
-
-
-def between_runs_sd(text: str) -> BetweenRuns:
-    """Return the spread that the option --between-runs-sd gives: `0.8/5` is 0.8 % over 5 runs.
-
-    Raises ValueError for any other form, for a percentage that is not between 0 and 100, and for fewer than two runs.
-    """
-    deviation, _, runs = text.partition("/")
-    if not (0 < float(deviation) < 100 and count(runs) > 1):
-        raise ValueError(text)
-    return BetweenRuns(float(deviation) / 100, count(runs) - 1, f"a given {deviation} % between {runs} runs")
-
-
-def main(args: argparse.Namespace) -> int:
-    """Print the systems that the command line names side by side, as lines or as JSON. Returns 0.
-
-    Raises TooFewRunsError, with the system's name, if a system has fewer runs than the protocol asks for.
-    """
-    protocol = protocol_of(args)
-    named_scores = []
-    for system, records in read_systems(args, args.systems):
-        try:
-            named_scores.append((system, score(records, protocol, skip=args.skip)))
-        except TooFewRunsError as error:
-            raise TooFewRunsError(f"{system}: {error}") from None
-    result = compare(named_scores, args.between_runs_sd)
-    if args.json:
-        print(json.dumps(jsonable(result.to_json()), indent=1))
-    else:
-        print(safe_lines(comparison_lines(result)))
-    return 0
-
-
-# By a row's `different`
-_VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be told apart or alike"}
-
-
-def comparison_lines(result: Comparison) -> list[str]:
-    """Return the lines that `compare` prints.
-
-    These are the protocol, then for each system its figure, levels of repetition, MLPerf standing, ratio to the base
-    and warnings, and at last the warnings and footnotes about all systems. The base itself has no ratio.
-    """
-    counts = [len(row.score.runs) for row in result.rows]
-    lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
-    base = result.rows[0]
-    for row in result.rows:
-        lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
-        lines.append(f"  figure      {row.score.value:.3f} {row.score.shown_unit}")
-        lines.append(f"  levels      {in_words(row.score.levels)}")
-        if row.score.standing is not None:
-            lines.append(f"  result      {row.score.standing.name}")
-        if row is not base:
-            lines += _ratio_lines(row)
-        lines += [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
-    return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
-
-
-def _verdict_in_words(row: Row) -> str:
-    """Return in words whether a system differs from the base.
-
-    The interval of the ratio may exclude 1 although the system is not called different: the ratio is then too near to
-    1, because two like hosts differ as much. The text says so.
-    """
-    if row.different is False and row.ratio_interval_95 is not None:
-        low, high = row.ratio_interval_95
-        interval_holds_1 = low <= 1 <= high
-        if not interval_holds_1:
-            return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
-    return _VERDICTS[row.different]
-
-
-def _ratio_lines(row: Row) -> list[str]:
-    """Return the two lines that compare a system with the base. An unknown interval or efficiency is left out.
-
-    ratio       1.9800, 95 % 1.9500 to 2.0100   different (Welch's t over 3 and 3 runs)
-    speedup     1.98   efficiency 99.0%
-    """
-    interval = ""
-    if row.ratio_interval_95 is not None:
-        low, high = row.ratio_interval_95
-        interval = f", 95 % {low:.4f} to {high:.4f}"
-    efficiency = ""
-    if row.efficiency is not None:
-        efficiency = f"   efficiency {percent(row.efficiency)}"
-    return [
-        f"  ratio       {row.ratio:.4f}{interval}   {_verdict_in_words(row)} ({row.basis})",
-        f"  speedup     {row.speedup:.2f}{efficiency}",
-    ]

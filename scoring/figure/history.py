@@ -28,22 +28,28 @@ PAGE = Path(__file__).with_name("history.html")
 PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
 
 
-def ratio_interval(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high).
+def interval_of_new_to_past(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high). There is a new value at least.
 
     - Fewer than LEAST_RUNS past values: None.
+    - A single new value: by the spread of the past values, because a single value has no spread of its own.
     - Two new values or more: by the spread of both sets.
-    - A single new value: by the spread of the past values, because a single value has no spread.
     """
-    past_mean = spread.mean_of(past)
-    if past_mean is None or len(past) < LEAST_RUNS:
+    if len(past) < LEAST_RUNS:
         return None
+    past_mean = spread.mean_of(past)
+    assert past_mean is not None, "LEAST_RUNS is 2 or more"
+    if len(new) == 1:
+        return spread.single_run_interval(
+            ratio=new[0] / past_mean.value,
+            relative_sd=spread.relative_sd(past),
+            freedom=past_mean.freedom,
+            runs=len(past),
+            other_runs=1,
+        )
     new_mean = spread.mean_of(new)
-    if new_mean is not None:
-        return spread.ratio_interval(past_mean, new_mean)
-    # A single new value has no spread: it has that of the past values.
-    relative_sd = spread.relative_sd(past)
-    return spread.single_run_interval(new[0] / past_mean.value, relative_sd, past_mean.freedom, (len(past), 1))
+    assert new_mean is not None, "two values or more have a mean"
+    return spread.ratio_interval(past_mean, new_mean)
 
 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
@@ -74,37 +80,38 @@ class Judgement(NamedTuple):
 
 
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
-    """Return the verdict whether a new result is lower than the `past` runs of its trend, with a line for the user.
+    """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    The ratio is that of the mean of the new runs to the mean of the past runs. For its interval, the mean of each host
-    counts as one value, if there are several hosts. Without an interval, the verdict is `cannot be told`.
+    - The interval of the ratio of new to past is not known: `cannot be told`, and why. This does not count as lower.
+    - Otherwise: LOWER, or that it is not lower, with the ratio and its interval.
 
-    `hosts` names the host of each past run; None if not known. The line begins with the verdict and the new figure:
-    `LOWER: 980 images/s ...` or `cannot be told: 980 images/s ...`.
+    The ratio is that of the mean of all new runs to the mean of all past runs. For its interval, the mean of each host
+    counts as one value, if some host has several runs. `hosts` names the host of each past run; None if not known.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
     new_mean = statistics.fmean(new_values)
-    # The levels are how many windows, runs and hosts were measured: "40 windows +-1.20%; 3 runs +-0.31%; one host".
-    figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
+    new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
 
-    # The runs on one host are not independent. If there are several hosts, each host counts once.
-    independent_past = independent_values(past_values, hosts)
-    independent_new = independent_values(new_values, hosts_of_runs(result.records))
-    interval = ratio_interval(independent_past, independent_new)
+    past_repeats = independent_values(past_values, hosts).values
+    new_repeats = independent_values(new_values, hosts_of_runs(result.records)).values
+    interval = interval_of_new_to_past(past_repeats, new_repeats)
     if interval is None:
-        # False: the new result is not called lower
-        return Judgement(False, f"cannot be told: {figure}; {_too_few_in_words(len(past), len(independent_past))}")
+        return _cannot_be_told(new_figure, _too_few_in_words(len(past), len(past_repeats)))
     if spread.has_no_width(interval):
-        says = "the figures have too few digits to tell how far runs lie apart"
-        return Judgement(False, f"cannot be told: {figure}; {says}")
+        return _cannot_be_told(new_figure, "the figures have too few digits to tell how far runs lie apart")
 
-    ratio = new_mean / statistics.fmean(past_values)  # over all runs
+    ratio = new_mean / statistics.fmean(past_values)
     low, high = interval
     verdict = _verdict(ratio, high)
     past_levels = _past_levels_in_words(past_values, hosts)
     compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({past_levels})"
-    return Judgement(verdict == LOWER, f"{verdict}: {figure}; {compared}")
+    return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
+
+
+def _cannot_be_told(new_figure: str, reason: str) -> Judgement:
+    """Return the verdict on a new result that cannot be compared with the past. It is not called lower."""
+    return Judgement(is_lower=False, text=f"cannot be told: {new_figure}; {reason}")
 
 
 def _past_levels_in_words(past_values: Sequence[float], hosts: Sequence[str] | None) -> str:

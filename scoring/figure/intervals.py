@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scoring.figure import spread
+from scoring.figure import medians, spread
 from scoring.figure.calibration import Width, calibration, kind_of, width_for
 from scoring.figure.levels import hosts_of_runs, independent_values
 from scoring.figure.protocols import Protocol
@@ -21,50 +21,55 @@ class Intervals:
     """The intervals of a figure. None: not known, and `method` says why."""
 
     deviation: float | None  # sample standard deviation in the score's unit
-    interval_95: Bounds | None = None
-    method: str
-    run_95: Bounds | None = None  # of one run: where the mean of the whole run lies
+    interval_95: Bounds | None = None  # of the figure; for one run, where the mean of the whole run lies
+    method: str  # how `interval_95` was made, or "none: " and why there is none
     repeat_95: Bounds | None = None  # of one run: where the figure of another run of the system lies
 
 
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    The intervals need a figure that is made of windows, because their widths were calibrated for such figures. There
-    are no intervals, and `method` says why, if:
-
-    - `over_steps` is own_summary: the figure is the one that the log closes with. It has no standard deviation either.
-    - `over_steps` is run_time or between_stamps: the figure is the difference of two time stamps. It has no standard
-      deviation either.
-    - The log prints running averages, and `over_steps` averages these. They are not independent.
-    - `over_steps` is epoch_rates: the widths are not calibrated for printed summaries of epochs.
-    - The windows are too few or too uneven.
-
-    From the third case on, the standard deviation is that of the windows' rates.
+    They need a figure that is made of windows, because their widths were calibrated for such figures. For any other
+    figure there are none, and `method` says why. The deviation is that of the windows' rates; None without windows.
     """
-    if protocol.over_steps == "own_summary":
-        return Intervals(deviation=None, method="none: the log says one figure")
-    if protocol.over_steps in ("run_time", "between_stamps"):
-        return Intervals(deviation=None, method="none: one run, and the protocol takes one difference of time stamps")
-
-    deviation = spread.sd(run.rates)
-    # Only these two methods average the printed values. If `cumulative`, the printed values are running averages.
-    if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
-        return Intervals(deviation=deviation, method="none: running averages are no independent windows")
-    if protocol.over_steps == "epoch_rates":
-        return Intervals(deviation=deviation, method="none: widths are not calibrated for printed epochs")
+    deviation = spread.sd(run.rates)  # there are no rates if the figure is not made of windows
+    reason = _why_not_calibrated(record, protocol)
+    if reason is not None:
+        return Intervals(deviation=deviation, method=f"none: {reason}")
     return _intervals_by_calibrated_widths(run, kind_of(record), deviation)
 
 
+def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
+    """Return why calibrated widths do not hold for the figure of a single run; None if they do.
+
+    By the way in which the protocol makes the figure of a run:
+
+    - `own_summary`: the figure is the one that the log closes with.
+    - `run_time` or `between_stamps`: the figure is the difference of two time stamps.
+    - `mean_of_printed_rates` or `mean_step_time`, if the log prints running averages: each printed value repeats the
+      ones before it. The other ways do not average the printed values.
+    - `epoch_rates`: widths are not calibrated for printed summaries of epochs.
+    - Otherwise the figure is made of windows, and the widths hold.
+    """
+    if protocol.over_steps == "own_summary":
+        return "the log says one figure"
+    if protocol.over_steps in ("run_time", "between_stamps"):
+        return "one run, and the protocol takes one difference of time stamps"
+    averages_printed_values = protocol.over_steps in ("mean_of_printed_rates", "mean_step_time")
+    if record.cumulative and averages_printed_values:
+        return "running averages are no independent windows"
+    if protocol.over_steps == "epoch_rates":
+        return "widths are not calibrated for printed epochs"
+    return None
+
+
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the intervals of a run, with the widths that published logs showed for windows of its kind and number.
+    """Return the intervals of a run by the widths that published logs showed for as many windows of its kind.
 
-    - `run_95` is where the mean of the whole run lies, and `interval_95` is the same.
-    - `repeat_95` is where the figure of another run lies; None if the windows are too few for it.
-    - `deviation` is the given one: the standard deviation of the windows' rates.
+    - The windows are too few, or too uneven: no interval, and `method` says why.
+    - Otherwise: the interval of the run's mean. That of another run needs more windows, so it may still be None.
 
-    If the windows are too few or too uneven, all three intervals are None, and `method` says why. `kind` is EPOCHS or
-    ROWS.
+    `kind` is EPOCHS or ROWS. `deviation` is the standard deviation of the windows' rates, which is handed on.
     """
     windows = len(run.rates)
     calibrated_widths = calibration().run[kind]
@@ -73,17 +78,14 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         return Intervals(deviation=deviation, method=_why_no_width(calibrated_widths, kind))
 
     times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
-    half_share = width.half_width(spread.relative_sd(times))  # half the width of `run_95`, as a share of the figure
-    # `windows_interval_95` is None for too few or too uneven windows. Here they are enough, so they are too uneven.
+    half_share = width.half_width(spread.relative_sd(times))  # half the interval's width, as a share of the figure
+    # The windows' own interval is None if they are too few, which is ruled out here, or too uneven.
     if half_share > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
-
-    run_95 = spread.around(run.value, half_share)
     return Intervals(
         deviation=deviation,
-        interval_95=run_95,
+        interval_95=spread.around(run.value, half_share),
         method=f"from {windows} windows of one run",
-        run_95=run_95,
         repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
     )
 
@@ -111,9 +113,15 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the runs' standard deviation.
 
-    Without an interval, the result's `method` says why.
+    There is no interval, and `method` says why, if
+
+    - the runs or hosts are too few for the method,
+    - the interval would have no width, because the runs print one and the same figure.
+
+    The deviation is that of the runs that converged. The others are infinite. An interval can hold them only by a
+    method that leaves out the greatest values.
     """
-    values = [run.value for run in runs]  # infinite for a run that did not converge
+    values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])
     hosts = hosts_of_runs(records)
     runs_in_words = f"{len(runs)} runs"
@@ -121,21 +129,17 @@ def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Recor
         runs_in_words += " of one host"
 
     made = _interval_by_protocol(values, runs_in_words, hosts, protocol)
-    if made.bounds is None:
-        why_none = f"none: {runs_in_words}, {made.needed}"  # such as "none: 3 runs, order statistics need 5"
-        return Intervals(deviation=deviation, method=why_none)
-    if spread.has_no_width(made.bounds):
+    if made.bounds is not None and spread.has_no_width(made.bounds):
         says = "print one and the same figure, in too few digits to tell how far they lie apart"
         return Intervals(deviation=deviation, method=f"none: {runs_in_words} {says}")
     return Intervals(deviation=deviation, interval_95=made.bounds, method=made.method)
 
 
 class _IntervalOfRuns(NamedTuple):
-    """A 95 % interval of several runs, if they are enough for one."""
+    """The outcome of one method for the 95 % interval of several runs."""
 
-    bounds: Bounds | None  # None: too few runs or hosts
-    method: str  # how the bounds were made, in words
-    needed: str  # how many runs or hosts the method needs, in words
+    bounds: Bounds | None  # None: the runs are too few for the method
+    method: str  # how the bounds were made, or "none: " and what the method needs
 
 
 def _interval_by_protocol(
@@ -145,67 +149,59 @@ def _interval_by_protocol(
 
     - A median: order statistics.
     - An olympic mean: Yuen's t.
-    - A mean, if the runs are of several hosts and some host has several runs: Student's t over the means of the hosts,
-      because runs on one host lie closer together than hosts do.
+    - A mean, if the runs are of several hosts and some host has several runs: Student's t over the means of the hosts.
     - Any other mean: Student's t over the runs.
 
     `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """
-    # `needed` ends a text such as "none: 3 runs, order statistics need 5". The last one below says that the interval of
-    # a mean needs 2 runs.
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)
     if protocol.over_runs == "olympic_mean":
         return _interval_of_olympic_mean(values, runs_in_words, protocol.dropped_runs)
-    if hosts is not None and _some_host_ran_twice(hosts):  # and there are two hosts or more
-        return _interval_over_hosts(values, runs_in_words, hosts)
-    bounds = _bounds_of(spread.mean_of(values))
-    return _IntervalOfRuns(bounds, f"t over {runs_in_words}", needed="a mean's needs 2")
+    repeats = independent_values(values, hosts)
+    if repeats.are_hosts:
+        return _interval_over_hosts(repeats.values, statistics.fmean(values), runs_in_words)
+    return _interval_of_mean(values, runs_in_words)
 
 
 def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
     """Return the interval of the median of runs by order statistics. It needs five runs."""
+    bounds = medians.median_interval(values)
+    if bounds is None:
+        return _IntervalOfRuns(None, f"none: {runs_in_words}, order statistics need 5")
     method = f"order statistics of {runs_in_words}"
     if len(values) == 5:  # even the least and the greatest of five hold the median in no more than 1 - 2 / 2**5
         method += ", least to greatest: 93.75 %"
-    return _IntervalOfRuns(spread.median_interval(values), method, needed="order statistics need 5")
+    return _IntervalOfRuns(bounds, method)
 
 
 def _interval_of_olympic_mean(values: Sequence[float], runs_in_words: str, dropped: int) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs without the `dropped` least and the `dropped` greatest values."""
-    bounds = _bounds_of(spread.mean_of(values, dropped=dropped))
-    method = f"Yuen's t of the olympic mean over {runs_in_words}"
-    runs_needed = 2 * dropped + 2  # two must be left
-    return _IntervalOfRuns(bounds, method, needed=f"an olympic mean's needs {runs_needed}")
+    """Return the interval of the mean of runs without the `dropped` least and the `dropped` greatest, by Yuen's t.
 
-
-def _interval_over_hosts(values: Sequence[float], runs_in_words: str, hosts: Sequence[str]) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs, made of the means of their hosts."""
-    means_of_hosts = independent_values(values, hosts)
-    bounds = _bounds_over_hosts(means_of_hosts, statistics.fmean(values))
-    method = f"t over the means of {len(means_of_hosts)} hosts, {runs_in_words}"
-    return _IntervalOfRuns(bounds, method, needed="two hosts are needed")
-
-
-def _some_host_ran_twice(hosts: Sequence[str]) -> bool:
-    """Tell whether runs are of two hosts or more, and some host has several runs; `hosts` has one name for each run."""
-    different_hosts = len(set(hosts))
-    return 1 < different_hosts < len(hosts)
-
-
-def _bounds_of(estimate: spread.Estimate | None) -> Bounds | None:
-    """Return the 95 % interval of a mean; None if there is no mean, because the values are too few."""
-    return None if estimate is None else estimate.interval_95
-
-
-def _bounds_over_hosts(means_of_hosts: Sequence[float], mean_of_runs: float) -> Bounds | None:
-    """Return the 95 % interval of the mean of hosts, scaled so that it lies around the mean of all runs.
-
-    The two means differ if the hosts have unequal numbers of runs. Returns None for fewer than two hosts.
+    It needs two runs that are not dropped.
     """
-    interval = _bounds_of(spread.mean_of(means_of_hosts))
-    if interval is None:
-        return None
-    low, high = interval
+    mean = spread.olympic_mean_of(values, dropped=dropped)
+    if mean is None:
+        return _IntervalOfRuns(None, f"none: {runs_in_words}, an olympic mean's needs {2 * dropped + 2}")
+    return _IntervalOfRuns(mean.interval_95, f"Yuen's t of the olympic mean over {runs_in_words}")
+
+
+def _interval_of_mean(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
+    """Return the interval of the mean of runs by Student's t."""
+    mean = spread.mean_of(values)
+    assert mean is not None, "there are several runs"
+    return _IntervalOfRuns(mean.interval_95, f"t over {runs_in_words}")
+
+
+def _interval_over_hosts(means_of_hosts: Sequence[float], mean_of_runs: float, runs_in_words: str) -> _IntervalOfRuns:
+    """Return the interval of the mean of runs by Student's t over the means of their hosts, two or more.
+
+    The mean of hosts differs from the mean of runs if the hosts have unequal numbers of runs. So the interval is scaled
+    from the one to the other.
+    """
+    mean_of_hosts = spread.mean_of(means_of_hosts)
+    assert mean_of_hosts is not None, "there are two hosts or more"
+    low, high = mean_of_hosts.interval_95
     scale = mean_of_runs / statistics.fmean(means_of_hosts)
-    return low * scale, high * scale
+    method = f"t over the means of {len(means_of_hosts)} hosts, {runs_in_words}"
+    return _IntervalOfRuns((low * scale, high * scale), method)

@@ -4,10 +4,12 @@ Each level has its own spread, because different things change from one value to
 runs, and runs of one host show little about other hosts.
 """
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from runlog.digits import percent
 from scoring.figure import spread
@@ -34,27 +36,27 @@ def levels_of_repetition(
 
     - Windows: how far they vary within their runs.
     - Runs: how far they vary within their hosts. If the hosts are not known, this includes the variation of the hosts.
-    - Hosts: how far the means of their runs vary.
+    - Hosts: how far the means of their runs vary. If the hosts are not known, there is no number of them either.
 
     `values` are the figures of the runs. An infinite one is of a run that did not converge: the run is only counted in
     the run level's `not_converged`. `rates` are the rates of each run's windows. `hosts` names each run's host; None
     if not known.
     """
-    # `unknown` is the reason that a level gives if it has no deviation. "one run of each host": no host has two runs
-    # that could be compared.
-    window_level = _level_of_windows(rates)
-    indices_of_converged = [index for index, value in enumerate(values) if not math.isinf(value)]
-    not_converged = len(values) - len(indices_of_converged)
-    converged_values = [values[index] for index in indices_of_converged]
-    if hosts is None:  # the variation of the runs then includes that of their hosts
-        run_level = _level_of_sets("run", [converged_values], unknown="one run", not_converged=not_converged)
-        return window_level, run_level, Level(name="host", count=None, unknown=HOSTS_UNSAID)
+    converged = [index for index, value in enumerate(values) if not math.isinf(value)]
+    converged_values = [values[index] for index in converged]
+    if hosts is None:
+        run_level = _level_of_groups("run", [converged_values], if_no_pair="one run")
+        host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
+    else:
+        converged_hosts = [hosts[index] for index in converged]
+        runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
+        host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]
+        run_level = _level_of_groups("run", runs_of_hosts, if_no_pair="one run of each host")
+        host_level = _level_of_groups("host", [host_means], if_no_pair="one host")
 
-    converged_hosts = [hosts[index] for index in indices_of_converged]
-    runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
-    run_level = _level_of_sets("run", runs_of_hosts, unknown="one run of each host", not_converged=not_converged)
-    host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]
-    return window_level, run_level, _level_of_sets("host", [host_means], unknown="one host")
+    not_converged = len(values) - len(converged_values)
+    run_level = dataclasses.replace(run_level, not_converged=not_converged)
+    return _level_of_windows(rates), run_level, host_level
 
 
 def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
@@ -64,27 +66,26 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
     """
     if not any(rates):
         return Level(name="window", count=None, unknown="the figure is not made of windows")
-    return _level_of_sets("window", rates, unknown="no run has two windows")
+    return _level_of_groups("window", rates, if_no_pair="no run has two windows")
 
 
-def _level_of_sets(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
-    """Return how many values a level of repetition has, and how far they vary within sets of comparable values.
+def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
+    """Return how many values a level of repetition has in all, and how far they vary within groups of them.
 
-    A set is the windows of one run, the runs of one host, or the means of all hosts. The relative deviation is pooled
-    over all sets. A value of NaN is counted, but has no part in the deviation.
+    The values of a group are of one kind: the windows of one run, the runs of one host, or the means of all hosts. The
+    relative deviations of the groups are pooled into one. A value of NaN is counted, but has no part in the deviation.
 
-    - `name` is the level: window, run or host.
-    - `unknown` is the reason, in words, why there is no deviation. It is used only if no set has two values.
-    - `not_converged` is the number of runs that are in no set because they did not converge.
+    `name` is the level: window, run or host. If no group has two values to compare, there is no deviation, and
+    `if_no_pair` is the reason that the level gives.
     """
-    count = sum(len(values) for values in sets)
-    measured_sets = []  # without NaN: a run without a figure only counts
-    for values in sets:
-        measured_sets.append([value for value in values if math.isfinite(value)])
-    pooled = spread.pooled_sd(measured_sets)
+    count = sum(len(values) for values in groups)
+    measured_groups = []  # without NaN, which is the figure of a run that has none
+    for values in groups:
+        measured_groups.append([value for value in values if math.isfinite(value)])
+    pooled = spread.pooled_sd(measured_groups)
     if pooled is None:
-        return Level(name=name, count=count, unknown=unknown, not_converged=not_converged)
-    return Level(name=name, count=count, relative_sd=pooled.relative_sd, not_converged=not_converged)
+        return Level(name=name, count=count, unknown=if_no_pair)
+    return Level(name=name, count=count, relative_sd=pooled.relative_sd)
 
 
 def in_words(repeated: Sequence[Level]) -> str:
@@ -159,15 +160,29 @@ def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, l
     return by_host
 
 
-def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> Sequence[float]:
+class IndependentValues(NamedTuple):
+    """The values that count as independent repeats of a system."""
+
+    values: Sequence[float]
+    are_hosts: bool  # each value is the mean of a host's runs; otherwise it is a run
+
+
+def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values that count as independent repeats of a system.
 
-    - The means of the hosts, if `hosts` names two or more: runs on one host lie closer together than hosts do.
+    - The means of the hosts, if `hosts` names two or more, and some host has several runs. Runs on one host lie closer
+      together than hosts do, so they are not independent.
     - Otherwise the runs' own `values`.
 
     `hosts` names the host of each run; None if not known.
     """
-    if hosts is None or len(set(hosts)) < 2:
-        return values
-    # Runs on one host are not independent: they lie closer together than hosts do.
-    return [statistics.fmean(values_of_host) for values_of_host in values_by_host(values, hosts).values()]
+    if hosts is None or not _some_host_ran_twice(hosts):
+        return IndependentValues(values, are_hosts=False)
+    means_of_hosts = [statistics.fmean(of_one_host) for of_one_host in values_by_host(values, hosts).values()]
+    return IndependentValues(means_of_hosts, are_hosts=True)
+
+
+def _some_host_ran_twice(hosts: Sequence[str]) -> bool:
+    """Tell whether runs are of two hosts or more, and some host has several runs; `hosts` has one name for each run."""
+    different_hosts = len(set(hosts))
+    return 1 < different_hosts < len(hosts)

@@ -21,19 +21,21 @@ def add_score_options(
     protocol: str | None = None,
     default_in_words: str = "",
 ) -> None:
-    """Add the options that choose a protocol, and those for what logs do not say.
+    """Add the options that choose a protocol (--protocol, --skip and --runs), and those for what logs do not say.
 
-    `convert` turns the texts of --devices and --batch into their values. `protocol` is the default of --protocol.
+    - `protocol` is given: the default of --protocol.
+    - Only `default_in_words` is given: without --protocol the caller chooses by the logs, as these words say in the
+      help. The option's value is then None.
+    - Neither is given: the user must give --protocol.
 
-    If the default depends on the logs, `protocol` is None, and `default_in_words` says in the help what is done. If
-    neither is given, the user must give --protocol.
+    `convert` is called with the text of --devices, and of --batch, and returns the option's value.
     """
     shown_default = protocol or default_in_words
     text = "a name, or a YAML file of your own"
     if shown_default:
         text += f" (default: {shown_default})"
-    is_required = not shown_default  # without any default, the user must give --protocol
-    parser.add_argument("--protocol", required=is_required, default=protocol, metavar="P", help=text)
+    must_be_given = not shown_default
+    parser.add_argument("--protocol", required=must_be_given, default=protocol, metavar="P", help=text)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, convert)

@@ -45,8 +45,8 @@ class Protocol:
     runs: int  # of a protocol by_benchmark a stand-in until the benchmark is known
     over_runs: Literal["mean", "median", "olympic_mean"]  # how the figures of the runs become one
     dropped_runs: int = 1  # at each end of an olympic mean
-    by_benchmark: bool = False  # `runs: by_benchmark`: it decides how many runs there are, and how many are dropped
-    runs_given: bool = False  # whether `runs` was asked for: of a benchmark, it decides only how many are dropped then
+    by_benchmark: bool = False  # the benchmark, which is not known yet, decides `runs` and `dropped_runs`
+    runs_given: bool = False  # `runs` is the user's --runs, so that a benchmark decides only `dropped_runs`
 
     @property
     def unit(self) -> str:
@@ -61,19 +61,24 @@ class Protocol:
         """Return the protocol with another number of runs, as `--runs` asks for."""
         return dataclasses.replace(self, runs=runs, runs_given=True)
 
-    def describe(self, counts: Sequence[int] = ()) -> str:
-        """Return the rule in words: `skip 1 windows, mean of rates; mean of 1 run`.
+    def with_numbers_of_benchmark(self, runs: int, dropped_runs: int) -> "Protocol":
+        """Return the protocol with these numbers of runs, which a benchmark has settled."""
+        return dataclasses.replace(self, runs=runs, dropped_runs=dropped_runs, by_benchmark=False)
 
-        If the number of runs depends on a benchmark that is not known yet, the rule ends with `olympic mean of as many
-        runs as MLPerf asks for of the benchmark`.
+    def describe(self, counts: Sequence[int] = ()) -> str:
+        """Return the rule in words: how a run is measured, then how the runs are averaged.
+
+        - The number of runs depends on a benchmark that is not known yet: `...; olympic mean of as many runs as MLPerf
+          asks for of the benchmark`.
+        - An olympic mean drops several runs at each end: `...; olympic mean without 4 at each end of 40 runs`.
+        - Otherwise: `skip 1 windows, mean of rates; mean of 1 run`.
 
         `counts` are the numbers of runs of the systems, if known. If a system has more runs than the protocol asks for,
         the counts are shown: `5 to 7 runs`.
         """
         mean = self.over_runs.replace("_", " ")
-        # The number of runs is not known before a log has named the benchmark.
-        benchmark_is_open = self.by_benchmark and not self.runs_given
-        if benchmark_is_open:
+        number_of_runs_is_open = self.by_benchmark and not self.runs_given
+        if number_of_runs_is_open:
             return f"{self._steps_in_words()}; {mean} of as many runs as MLPerf asks for of the benchmark"
         if self.over_runs == "olympic_mean" and self.dropped_runs > 1:
             mean += f" without {self.dropped_runs} at each end"

@@ -7,13 +7,24 @@ from scoring.importers.text import steps_as_weights
 from scoring.record import InputError, Record, Window
 
 
-def devices_in_rate(record: Record) -> int | None:
-    """Return the factor from a printed rate to the rate of all devices; None if the log does not say it.
+def are_rates_of_one_device(record: Record) -> bool:
+    """Tell whether the rates of a log can only be given for one device, because it does not say how many ran.
 
-    - The log prints the rate of all devices: 1.
-    - It prints the rate of one device, or does not say which: the number of devices, None if not known.
+    A log that prints rates of all devices need not say how many they are.
     """
-    return 1 if record.rate_scope == "global" else record.devices
+    return record.rate_scope != "global" and record.devices is None
+
+
+def devices_per_printed_rate(record: Record) -> int:
+    """Return the factor that turns the rates that a log prints into rates of all devices.
+
+    - The log prints rates of all devices: 1.
+    - It prints rates of one device, or does not say of how many: the number of devices.
+    - This number is not known: 1, so that the rates stay those of one device; see `are_rates_of_one_device`.
+    """
+    if record.rate_scope == "global":
+        return 1
+    return record.devices or 1
 
 
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
@@ -39,7 +50,7 @@ def _printed_rate_of_all(record: Record, item: Window) -> float | None:
     """Return the rate that a row prints, of all devices if their number is known; None if it prints none."""
     if item.printed_rate is None:
         return None
-    return item.printed_rate * (devices_in_rate(record) or 1)
+    return item.printed_rate * devices_per_printed_rate(record)
 
 
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
@@ -83,8 +94,8 @@ def images_per_step(record: Record) -> int:
 class Work(NamedTuple):
     """The images of each window, and the seconds that they took.
 
-    If the log prints only a speed, they are any images and seconds that make that speed, such as 1 image in 1 / rate
-    seconds. So only their ratio is meaningful.
+    If the log prints only rates, just the ratio of the two has a meaning: the images are some number that the seconds
+    fit, such as 1 image in 1 / rate seconds.
     """
 
     images: Sequence[float]
@@ -96,31 +107,27 @@ class Work(NamedTuple):
         return [seconds / images for images, seconds in zip(self.images, self.seconds, strict=True)]
 
 
-def work_of(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
-    """Return the images and seconds of each chosen window, by the way in which the protocol averages the windows.
-
-    - `over_steps` is `images_over_time`, and all rows measured both: these.
-    - `epoch_rates`: any images and seconds that make the printed speed. All epochs weigh the same.
-    - Otherwise: such images and seconds times the steps of the window, so that longer windows weigh more.
+def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
+    """Return the images and seconds of each window: as measured if all rows give both, else at the printed speed.
 
     Raises InputError if the log lacks something that is needed, such as the batch.
     """
-    if over_steps == "images_over_time":
-        measured = _measured_work(record, chosen)
-        if measured is not None:
-            return measured
-
-    at_printed_speed = _work_at_printed_speed(record, chosen, over_steps)
-    if over_steps == "epoch_rates":
-        return at_printed_speed  # all epochs weigh the same
-    return _weighted_by_steps(at_printed_speed, chosen)
+    measured = _measured_work(record, chosen)
+    if measured is not None:
+        return measured
+    return work_at_printed_speed(record, chosen)
 
 
-def _weighted_by_steps(work: Work, chosen: Sequence[Window]) -> Work:
-    """Return each window's images and seconds times its steps: 20 steps weigh twice as much as 10."""
+def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
+    """Return the images and seconds of each window: those of a step at the speed that its row prints, times its steps.
+
+    So a window of 20 steps weighs twice as much as one of 10. If a window lacks its steps, all windows weigh the same.
+    Raises InputError if the log lacks something that is needed, such as the batch.
+    """
+    of_a_step = _step_at_printed_speed(record, chosen)
     weights = steps_as_weights(chosen)
-    images = [count * weight for count, weight in zip(work.images, weights, strict=True)]
-    seconds = [time * weight for time, weight in zip(work.seconds, weights, strict=True)]
+    images = [count * weight for count, weight in zip(of_a_step.images, weights, strict=True)]
+    seconds = [time * weight for time, weight in zip(of_a_step.seconds, weights, strict=True)]
     return Work(images, seconds)
 
 
@@ -146,31 +153,42 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
     return None
 
 
-def _work_at_printed_speed(record: Record, chosen: Sequence[Window], over_steps: str) -> Work:
-    """Return images and seconds for each window that make the speed of its row. The windows' lengths play no part.
+def _step_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
+    """Return images and seconds of one step of each window, at the speed that its row prints.
 
-    All windows use the same source, the first of these that all rows print:
+    - All rows print the rate of all devices: by this rate, whatever else they print.
+    - All rows print a step time: the images of one step in this time.
+    - Otherwise by rates. They do not say how long a step is, so see `work_at_printed_rates`.
 
-    - A step time: the images of one step in this time. It is passed over if rates are preferred: for `epoch_rates`, and
-      if all rows print the rate of all devices.
-    - A rate: N images in 1 / rate seconds. N is 1 for a rate of all devices. For a rate of one device, N is the number
-      of devices, or 1 if it is not known.
-    - Otherwise the rate by `rate_of`: 1 image in 1 / rate seconds. This rate is of all devices already.
-
-    Raises InputError if a row gives no rate, or if the batch is not known for a step time.
+    Raises InputError if a row gives no rate, or if the batch is needed for a step time and not known.
     """
-    windows = len(chosen)
-    rates = _values_if_in_all(chosen, "printed_rate")
+    all_print_rates = bool(_values_if_in_all(chosen, "printed_rate"))
+    if all_print_rates and record.rate_scope == "global":
+        return work_at_printed_rates(record, chosen)
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
-    all_print_rate_of_all_devices = bool(rates) and record.rate_scope == "global"
-    prefers_rates = over_steps == "epoch_rates" or all_print_rate_of_all_devices
-    if step_times and not prefers_rates:
-        return Work([images_per_step(record)] * windows, step_times)
+    if step_times:
+        return Work([images_per_step(record)] * len(chosen), step_times)
+    return work_at_printed_rates(record, chosen)
+
+
+def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
+    """Return images and seconds for each window whose ratio is the rate of all devices that its row prints.
+
+    The windows all weigh the same, however long they are.
+
+    - All rows print a rate of all devices: 1 image in 1 / rate seconds.
+    - All rows print a rate of one device: an image on each device in 1 / rate seconds; 1 image if they are not known.
+    - Otherwise: 1 image in 1 / rate seconds, by the rate of all devices that `rate_of` finds in each row.
+
+    Raises InputError if a row gives no rate.
+    """
+    rates = _values_if_in_all(chosen, "printed_rate")
     if rates:
-        images_in_1_over_rate = devices_in_rate(record) or 1  # None: take 1, the images of one device
-        return Work([images_in_1_over_rate] * windows, [1 / rate for rate in rates])
-    rates_of_any_kind = [rate_or_refuse(record, window, printed=False) for window in chosen]
-    return Work([1] * windows, [1 / rate for rate in rates_of_any_kind])
+        images = devices_per_printed_rate(record)
+    else:
+        images = 1
+        rates = [rate_or_refuse(record, window, printed=False) for window in chosen]
+    return Work([images] * len(chosen), [1 / rate for rate in rates])
 
 
 def _values_if_in_all(windows: Sequence[Window], name: str) -> list[float]:

@@ -13,14 +13,19 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 def refuse_unless_repeats(records: Sequence[Record]) -> None:
     """Raise InputError if the runs are not repeats of one system, or if two logs are of the same run.
 
-    Repeats agree in the facts of IN_COMMON and in the framework, but not in its version. A fact that a log does not say
-    agrees with any other. But if a log does not say its framework, all logs must have the same format.
+    Repeats agree in the facts of IN_COMMON and in the framework's name; its version may differ. A fact that a log does
+    not say agrees with any other. But if a log does not say its framework, all logs must have the same format, because
+    each format is that of one framework.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
-    frameworks = [record.framework_name if record.framework else None for record in records]
-    _refuse_difference("framework", records, frameworks)
-    if None in frameworks:  # the format stands for the framework
+
+    framework_names = []
+    for record in records:
+        says_framework = bool(record.framework)  # otherwise `framework_name` is the format
+        framework_names.append(record.framework_name if says_framework else None)
+    _refuse_difference("framework", records, framework_names)
+    if None in framework_names:
         _refuse_difference("format", records, [record.format for record in records])
     refuse_same_run_twice(records)
 

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from runlog.digits import six_digits
-from scoring.figure import spread
-from scoring.figure.protocols import Protocol
-from scoring.figure.rates import devices_in_rate, images_per_step, rate_or_refuse, work_of
+from scoring.figure import series
+from scoring.figure.protocols import OverSteps, Protocol
+from scoring.figure.rates import (
+    Work,
+    devices_per_printed_rate,
+    images_per_step,
+    rate_or_refuse,
+    work_at_printed_rates,
+    work_at_printed_speed,
+    work_over_time,
+)
 from scoring.figure.selection import nothing_left, positions, select, too_short
 from scoring.importers.checks import AGREES_WITHIN, rows_with_clock_set_back
 from scoring.importers.text import total
@@ -54,10 +62,10 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 
 
 def _refuse_contradictions(record: Record) -> None:
-    """Raise InputError if the log says something in two ways that differ too much for any figure.
+    """Raise InputError if the log gives the same thing in two ways so far apart that no figure can be trusted.
 
-    The importer has compared them already, in `scoring.importers.checks`. The error names the facts that the user gave
-    as options, because one of these may be the mistake.
+    The importer has compared the ways, and has marked such a comparison as `refused`. The error is about the first one.
+    It also names the facts that the user gave as options, because one of these may be the mistake.
     """
     given = ""
     if record.from_options:
@@ -75,17 +83,14 @@ class _Average(NamedTuple):
     interval_95: tuple[float, float] | None  # of the windows alone
 
 
-def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: str) -> RunFigure:
+def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> RunFigure:
     """Return the figure of the chosen windows of a run, in images/s.
 
-    `over_steps` is how the protocol averages them. For `epoch_rates` the windows are summaries of epochs. Raises
-    InputError if a row does not give its speed, or if the batch or the number of devices is needed for it and not
-    known.
+    `over_steps` is one of the five ways of a protocol to average windows; see `_average_of_windows`. Raises InputError
+    if a row does not give its speed, or if the batch or the number of devices is needed for it and not known.
     """
-    if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
-        average = _mean_of_rates(record, chosen, prefers_printed=over_steps == "mean_of_printed_rates")
-    else:
-        average = _average_over_time(record, chosen, over_steps)
+    average = _average_of_windows(record, chosen, over_steps)
+    are_epochs = over_steps == "epoch_rates"
     return RunFigure(
         file=record.file,
         value=average.value,
@@ -93,35 +98,51 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: str
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
         # The rows are kept for the warnings about windows, which are not for epochs.
-        chosen=() if over_steps == "epoch_rates" else tuple(chosen),
+        chosen=() if are_epochs else tuple(chosen),
         rates=tuple(average.rates),
         windows_interval_95=average.interval_95,
     )
 
 
-def _mean_of_rates(record: Record, chosen: Sequence[Window], *, prefers_printed: bool) -> _Average:
-    """Return the mean of the windows' images/s. Raises InputError if a row does not give its rate.
+def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> _Average:
+    """Return the average of the windows' images/s, in one of five ways.
 
-    `prefers_printed` takes the rate that a row prints before that of its images and seconds.
+    - `mean_of_printed_rates`: the mean of the rates, as printed if the row prints one.
+    - `mean_of_rates`: the mean of the rates, by the row's images and seconds if it has both.
+    - `images_over_time`: all images / all seconds.
+    - `mean_step_time`: 1 / the mean of the windows' seconds per image, by the step times or rates that they print.
+    - `epoch_rates`: the same for epochs, by the rates that they print.
     """
-    rates = [rate_or_refuse(record, window, printed=prefers_printed) for window in chosen]
-    return _Average(statistics.fmean(rates), rates, spread.series_interval(rates))
-
-
-def _average_over_time(record: Record, chosen: Sequence[Window], over_steps: str) -> _Average:
-    """Return the images/s of windows, averaged over their time.
-
-    - `over_steps` is `images_over_time`: all images / all seconds.
-    - `mean_step_time` or `epoch_rates`: 1 / mean of the windows' seconds per image. All windows weigh the same.
-
-    Raises InputError if the log lacks something that is needed, such as the batch.
-    """
-    work = work_of(record, chosen, over_steps)
-    seconds_per_image = work.seconds_per_image
+    if over_steps == "mean_of_printed_rates":
+        return _mean_of_rates([rate_or_refuse(record, window, printed=True) for window in chosen])
+    if over_steps == "mean_of_rates":
+        return _mean_of_rates([rate_or_refuse(record, window, printed=False) for window in chosen])
     if over_steps == "images_over_time":
-        value = math.fsum(work.images) / math.fsum(work.seconds)
-    else:
-        value = 1 / statistics.fmean(seconds_per_image)
+        return _images_over_time(work_over_time(record, chosen))
+    if over_steps == "mean_step_time":
+        return _images_over_mean_time(work_at_printed_speed(record, chosen))
+    assert over_steps == "epoch_rates", over_steps
+    return _images_over_mean_time(work_at_printed_rates(record, chosen))
+
+
+def _mean_of_rates(rates: Sequence[float]) -> _Average:
+    """Return the mean of the windows' images/s."""
+    return _Average(statistics.fmean(rates), rates, series.series_interval(rates))
+
+
+def _images_over_time(work: Work) -> _Average:
+    """Return all images / all seconds of the windows."""
+    return _average_by_times(work, math.fsum(work.images) / math.fsum(work.seconds))
+
+
+def _images_over_mean_time(work: Work) -> _Average:
+    """Return 1 / the mean of the windows' seconds per image. All windows weigh the same."""
+    return _average_by_times(work, 1 / statistics.fmean(work.seconds_per_image))
+
+
+def _average_by_times(work: Work, value: float) -> _Average:
+    """Return the average `value` of the windows' images/s, with each window's rate and an interval by their times."""
+    seconds_per_image = work.seconds_per_image
     rates = [1 / seconds for seconds in seconds_per_image]
     return _Average(value, rates, _interval_of_rate(seconds_per_image, value))
 
@@ -129,16 +150,17 @@ def _average_over_time(record: Record, chosen: Sequence[Window], over_steps: str
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
     """Return the 95 % interval of the rate `value`, as (low, high) in images/s.
 
-    The times of an image have an interval of their mean, and 1 / its bounds is the interval of the rate 1 / mean time.
-    These bounds are then scaled to `value`. Returns None if the times are too few or too uneven for an interval.
+    - The times are too few or too uneven for an interval of their mean: None.
+    - Otherwise 1 / the bounds of that interval: a long time is a low rate. They bound the rate 1 / mean time, and are
+      multiplied by value / (1 / mean time) to bound `value`. The two rates differ a little if `value` is all images /
+      all seconds of unequal windows.
     """
-    interval_of_time = spread.series_interval(seconds_per_image)
-    if interval_of_time is None:
+    interval_of_mean_time = series.series_interval(seconds_per_image)
+    if interval_of_mean_time is None:
         return None
-    low_time, high_time = interval_of_time
-    # `value` over 1 / mean time. If `value` is all images / all seconds of unequal windows, the two differ a little.
-    correction = value * math.fsum(seconds_per_image) / len(seconds_per_image)
-    return correction / high_time, correction / low_time
+    low_time, high_time = interval_of_mean_time
+    scale = value * math.fsum(seconds_per_image) / len(seconds_per_image)  # value * mean time
+    return scale / high_time, scale / low_time
 
 
 class StampedRow(NamedTuple):
@@ -150,27 +172,33 @@ class StampedRow(NamedTuple):
 
 
 def _figure_between_stamps(record: Record, protocol: Protocol, start_row: int | None) -> RunFigure:
-    """Return the images/s between the time stamps of two rows: steps * batch / seconds between them.
+    """Return the images/s between the time stamps of two rows, the start and the end: steps * batch / seconds.
 
-    `start_row` is the user's --skip. It is the number, from 1, of the stamped row at which the clock starts. None: the
-    clock starts where the protocol's warm-up ends.
+    - Start: the row where the protocol's warm-up ends. If the user gives --skip, `start_row` is it: the number of the
+      stamped row, from 1.
+    - End: the last row within the steps that the protocol takes after the start.
+
+    The figure is of the rows after the start up to the end, because a row's stamp is made when its steps are done.
 
     Raises InputError if
 
     - no row has a time stamp and a known number of steps done,
     - `start_row` is 0,
-    - the log ends before the clock starts, or is too short for the steps that the protocol takes,
+    - the log ends before the start, or is too short for the steps that the protocol takes,
     - the clock was set between the two rows, or their stamps are equal,
     - the batch is not known.
     """
     stamped = _stamped_rows(record, protocol)
-    if start_row == 0:
-        raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
     if start_row is None:
         start = _row_ending_warm_up(record, protocol.skip, stamped)
+    elif start_row == 0:
+        raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
     else:
         start = _row_of_number(record, start_row, stamped)
-    measured = _rows_to_measure(record, protocol.take_steps, stamped, start)
+    if protocol.take_steps is None:
+        measured = _all_rows_after(record, stamped, start)
+    else:
+        measured = _rows_of_next_steps(record, protocol.take_steps, stamped, start)
     end = measured[-1]
     seconds = _seconds_between(record, start, end)
     steps = end.position - start.position
@@ -203,22 +231,28 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     raise InputError(f"{record.file}: protocol {protocol.name} {lacks}")
 
 
-def _rows_to_measure(
-    record: Record, take_steps: int | None, stamped: Sequence[StampedRow], start: StampedRow
-) -> list[StampedRow]:
-    """Return the rows after `start`, up to the last one within `take_steps` steps; None takes all of them.
-
-    Raises InputError if there is no such row, or if the log is too short for `take_steps`. A log that is only one step
-    too short is accepted, because it may count its steps from 0.
-    """
-    steps_left = max(0, stamped[-1].position - start.position)
-    steps_to_take = steps_left if take_steps is None else take_steps
-    last_position = start.position + steps_to_take  # `position` counts the steps of the run that were done
+def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
+    """Return the rows after `start`, up to the end of the log. Raises InputError if there is none."""
+    last_position = stamped[-1].position
     rows = [row for row in stamped if start.position < row.position <= last_position]
-    # One step less is enough: a log that counts its steps from 0 prints N - 1 for the last of N steps.
-    least_steps_left = 0 if take_steps is None else take_steps - 1
-    if not rows or steps_left < least_steps_left:
-        raise too_short(record, take_steps or 1, steps_left)  # without `take_steps`, one step is enough
+    if not rows:
+        raise too_short(record, steps=1, total=0)
+    return rows
+
+
+def _rows_of_next_steps(
+    record: Record, steps: int, stamped: Sequence[StampedRow], start: StampedRow
+) -> list[StampedRow]:
+    """Return the rows at which at most so many `steps` after `start` were done.
+
+    Raises InputError if there is no such row, or if the log is too short for the steps. A log that is only one step too
+    short is accepted: if it counts its steps from 0, it prints N - 1 for the last of N steps.
+    """
+    rows = [row for row in stamped if start.position < row.position <= start.position + steps]
+    steps_in_log = max(0, stamped[-1].position - start.position)
+    steps_needed = steps - 1
+    if not rows or steps_in_log < steps_needed:
+        raise too_short(record, steps, steps_in_log)
     return rows
 
 
@@ -248,19 +282,19 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     """Return the row at whose time stamp the warm-up ends: the first of these that there is.
 
     - The row at which exactly the steps to skip were done.
-    - If the log counts its steps from 0: the row that prints this number. It is one step late.
-    - The first row at which more steps were done.
+    - If the log counts its steps from 0: the row that prints the number of the steps to skip. It prints 20 after 21
+      steps, so the warm-up then ends one step late.
+    - The first row at which more than the steps to skip were done.
 
-    Raises InputError if the log ends before.
+    Raises InputError if no row has so many steps, because the log ends before.
     """
-    # `position` is how many steps were done at the row, whatever number the row prints.
     for row in stamped:
         if row.position == steps_to_skip:
             return row
-    # A log that counts from 0 prints "step 20" after 21 steps. This row is taken as the end of 20 steps nevertheless.
-    for row in stamped:
-        if record.first_step == 0 and row.window.step == steps_to_skip:
-            return row
+    if record.first_step == 0:
+        for row in stamped:
+            if row.window.step == steps_to_skip:
+                return row
     for row in stamped:
         if row.position > steps_to_skip:
             return row
@@ -287,7 +321,7 @@ def _figure_of_own_summary(record: Record) -> RunFigure:
         says = "the log closes with no figure of its own; take a protocol that counts its rows"
         raise InputError(f"{record.file}: {says}")
     line = record.field_lines["summary_rate"]
-    value = record.summary_rate * (devices_in_rate(record) or 1)
+    value = record.summary_rate * devices_per_printed_rate(record)
     return RunFigure(file=record.file, value=value, first_line=line, last_line=line, chosen=record.windows)
 
 

@@ -1,6 +1,5 @@
 """How many runs a figure is made of: the number of the protocol, or the one that MLPerf sets for the benchmark."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -22,24 +21,26 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    - The protocol is returned unchanged if its numbers do not depend on the benchmark, or if the log has no run_start.
-      `run_figure` refuses a log without run_start, with a message about that.
-    - If the user gave a number of runs (--runs), this number is kept. Only the number of dropped runs is set.
+    - The numbers of the protocol do not depend on the benchmark: it is returned unchanged.
+    - The log has no run_start: it is returned unchanged too. `run_figure` then refuses the log, with a message that
+      helps more than one about the benchmark.
+    - The user gave a number of runs (--runs): this number is kept. Only the number of dropped runs is set.
     - Otherwise, both numbers are set.
 
     Raises InputError if the benchmark does not determine the numbers, or if --runs is too few.
     """
+    if not protocol.by_benchmark:
+        return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
-    has_start = record.run_start_s is not None  # if not, `run_figure` refuses the log
-    if not protocol.by_benchmark or not has_start:
+    if record.run_start_s is None:
         return protocol
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
-        return _with_dropped_runs(protocol, benchmark)
+        dropped = _dropped_runs_of(protocol, benchmark)
+        return protocol.with_numbers_of_benchmark(protocol.runs, dropped)
     wanted = _runs_of_submission(record.file, benchmark)
-    # by_benchmark=False: the numbers are settled now
-    return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
+    return protocol.with_numbers_of_benchmark(wanted.runs, wanted.dropped)
 
 
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
@@ -65,49 +66,55 @@ def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     return runs_of_all_rounds
 
 
-def _with_dropped_runs(protocol: Protocol, benchmark: str | None) -> Protocol:
-    """Return a protocol with the number of runs that MLPerf drops of the benchmark at each end; its `runs` are kept.
+def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
+    """Return the number of runs that MLPerf drops of the benchmark at each end.
 
-    Raises InputError if the protocol would drop all of its runs.
+    For an unknown benchmark, it is the number of most benchmarks. Raises InputError if the protocol would drop all of
+    its runs.
     """
-    dropped = dropped_runs(benchmark or "")  # of an unknown benchmark: as many as of most benchmarks
+    dropped = dropped_runs(benchmark or "")
     if protocol.runs <= 2 * dropped:
         says = f"drops {2 * dropped} runs of {benchmark or 'a benchmark'}: --runs must be {2 * dropped + 1} or more"
         raise InputError(f"protocol {protocol.name} {says}")
-    return dataclasses.replace(protocol, dropped_runs=dropped, by_benchmark=False)
+    return dropped
 
 
-def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
+def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
+    """Raise TooFewRunsError if the protocol cannot average the runs at all.
+
+    - An olympic mean would drop all of them: the error says how many runs the protocol asks for.
+    - More runs failed to converge than the protocol allows: as many as an olympic mean drops as the worst, or else
+      none. The error names them.
+
+    Other runs that are too few for the protocol still have a mean: see `message_of_missing_runs`.
+    """
+    is_olympic = protocol.over_runs == "olympic_mean"
+    if is_olympic and len(runs) <= 2 * protocol.dropped_runs:
+        raise TooFewRunsError(_message_that_runs_are_missing(runs, protocol, unit))
+
+    failures_allowed = protocol.dropped_runs if is_olympic else 0
+    failed_files = [run.file for run in runs if math.isinf(run.value)]  # a run that did not converge is infinite
+    if len(failed_files) > failures_allowed:
+        says = f"{len(failed_files)} of {len(runs)} runs did not converge ({', '.join(failed_files)})"
+        raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {failures_allowed}")
+
+
+def message_of_missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
     """Return a message that the protocol asks for more runs than there are; None if there are enough.
 
     The message lists the figures of the runs, which are in `unit`.
     """
     if len(runs) >= protocol.runs:
         return None
+    return _message_that_runs_are_missing(runs, protocol, unit)
+
+
+def _message_that_runs_are_missing(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str:
+    """Return the message that the protocol asks for more runs than these, with their figures in `unit`."""
     return (
         f"protocol {protocol.name} asks for {protocol.runs} runs, given {len(runs)} "
         f"({_figures_in_words(runs, unit)}); give all of them, or take a protocol of one run, such as window"
     )
-
-
-def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, missing_runs_message: str | None) -> None:
-    """Raise TooFewRunsError if the protocol cannot average the runs: they are too few, or too many did not converge.
-
-    `missing_runs_message` is what `missing_runs` returns; None if there are enough runs.
-    """
-    is_olympic = protocol.over_runs == "olympic_mean"
-    would_drop_all = is_olympic and len(runs) <= 2 * protocol.dropped_runs
-    # If all runs would be dropped, the message is never None, because an olympic mean asks for more runs than it drops.
-    # So the test for None is only for the type checker.
-    if would_drop_all and missing_runs_message is not None:
-        raise TooFewRunsError(missing_runs_message)
-
-    failed_files = [run.file for run in runs if math.isinf(run.value)]  # a run that did not converge is infinite
-    # An olympic mean counts failures as the worst runs, which it drops.
-    failures_allowed = protocol.dropped_runs if is_olympic else 0
-    if len(failed_files) > failures_allowed:
-        says = f"{len(failed_files)} of {len(runs)} runs did not converge ({', '.join(failed_files)})"
-        raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {failures_allowed}")
 
 
 def _figures_in_words(runs: Sequence[RunFigure], unit: str) -> str:

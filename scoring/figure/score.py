@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from compliance.mlperf import Standing
 from runlog.digits import percent, significant
@@ -16,10 +17,10 @@ from scoring.figure import intervals, spread, warnings, window_warnings
 from scoring.figure.levels import Level, hosts_of_runs, levels_of_repetition
 from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.protocols import Protocol
-from scoring.figure.rates import devices_in_rate
+from scoring.figure.rates import are_rates_of_one_device
 from scoring.figure.repeats import refuse_unless_repeats
 from scoring.figure.run import RunFigure, run_figure
-from scoring.figure.run_count import missing_runs, refuse_if_no_mean, with_runs_of_benchmark
+from scoring.figure.run_count import message_of_missing_runs, refuse_if_no_mean, with_runs_of_benchmark
 from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
 from scoring.importers.checks import has_second_clock
@@ -39,7 +40,6 @@ class Score:
     spread: float | None = None  # sample standard deviation, in the unit
     interval_95: tuple[float, float] | None = None
     interval_method: str = "none: no figure"
-    run_interval_95: tuple[float, float] | None = None  # of one run: where the mean of the whole run lies
     repeat_interval_95: tuple[float, float] | None = None  # of one run: where another run of the system lies
     warnings: tuple[Verdict, ...] = ()
     records: tuple[Record, ...] = dataclasses.field(default=(), repr=False)
@@ -48,6 +48,11 @@ class Score:
     @property
     def spread_over(self) -> str:
         return "windows" if len(self.runs) == 1 else "runs"
+
+    @property
+    def run_interval_95(self) -> tuple[float, float] | None:
+        """The interval of one run, in which the mean of the whole run lies; None for several runs."""
+        return self.interval_95 if len(self.runs) == 1 else None
 
     @property
     def hosts(self) -> list[str] | None:
@@ -200,89 +205,119 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    protocol = with_runs_of_benchmark(protocol, records)
-    records, chosen_in_words = _scored_runs(records, protocol)
+    counted_protocol = with_runs_of_benchmark(protocol, records)
+    chosen = _chosen_runs(records, counted_protocol, skip)
+    unit = _unit(chosen.records, counted_protocol)
+    refuse_if_no_mean(chosen.figures, counted_protocol, unit)
 
-    runs = [run_figure(record, protocol, skip=skip) for record in records]
-    unit = _unit(records, protocol)
-    missing_runs_message = missing_runs(runs, protocol, unit)  # None: there are enough
-    refuse_if_no_mean(runs, protocol, missing_runs_message)
-
-    shown_protocol = protocol if skip is None else protocol.skipping(skip)
-    result = _score_without_warnings(runs, records, shown_protocol, unit)
-    shown_warnings = list(_warnings(result, missing_runs_message))
+    shown_protocol = counted_protocol if skip is None else counted_protocol.skipping(skip)
+    without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
+    missing_runs = message_of_missing_runs(chosen.figures, counted_protocol, unit)
+    shown_warnings = list(_warnings(without_warnings, missing_runs))
     if not system:
-        shown_warnings += warnings.warn_if_machine_is_unknown(records)
-    result = dataclasses.replace(result, warnings=tuple(shown_warnings), chosen=chosen_in_words)
-    if missing_runs_message is not None:
-        raise TooFewRunsError(missing_runs_message, partial=result)
+        shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
+    result = dataclasses.replace(without_warnings, warnings=tuple(shown_warnings))
+    if missing_runs is not None:
+        raise TooFewRunsError(missing_runs, partial=result)
     return result
 
 
-def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequence[Record], str]:
-    """Return the runs to score, and a text that says which they are; the text is empty if all runs are scored.
+class _ScoredRun(NamedTuple):
+    """A run and its figure."""
 
-    If a protocol times whole runs, and there are more than it asks for, MLPerf scores only a set of consecutive runs:
-    the one with the median figure.
+    record: Record
+    figure: RunFigure
+
+
+class _ChosenRuns(NamedTuple):
+    """The runs that are scored, each with its figure."""
+
+    runs: Sequence[_ScoredRun]
+    in_words: str  # which of more runs they are; empty if they are all runs
+
+    @property
+    def records(self) -> list[Record]:
+        """The runs' records."""
+        return [run.record for run in self.runs]
+
+    @property
+    def figures(self) -> list[RunFigure]:
+        """The runs' figures."""
+        return [run.figure for run in self.runs]
+
+
+def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
+    """Return the runs to score.
+
+    - The protocol times whole runs, asks for three or more, and there are more than it asks for: by the rules of
+      MLPerf, the consecutive runs whose figure is the median of all such sets; see `median_set`.
+    - Otherwise: all runs.
     """
-    times_whole_runs = protocol.figure == "run_time"
-    has_surplus_runs = len(records) > protocol.runs
-    asks_for_enough_runs = protocol.runs >= 3  # the rule of MLPerf is for three runs or more
-    if not (times_whole_runs and has_surplus_runs and asks_for_enough_runs):
-        return records, ""
-
-    def figure_of_set(runs: Sequence[Record]) -> float:
-        return over_runs([run_figure(record, protocol).value for record in runs], protocol)
+    takes_median_set = protocol.figure == "run_time" and 3 <= protocol.runs < len(records)
+    if not takes_median_set:
+        return _ChosenRuns(_scored_runs(records, protocol, skip), "")
 
     # A run without a start has no place in this order, but `run_figure` refuses it anyway.
     by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
-    scored, which_in_words = median_set(by_start, protocol.runs, figure_of_set)
-    return scored, which_in_words
+    runs = _scored_runs(by_start, protocol, skip)
+
+    def figure_of_set(runs_of_set: Sequence[_ScoredRun]) -> float:
+        return over_runs([run.figure.value for run in runs_of_set], protocol)
+
+    median_runs, which_in_words = median_set(runs, protocol.runs, figure_of_set)
+    return _ChosenRuns(median_runs, which_in_words)
 
 
-def _score_without_warnings(
-    runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol, unit: str
-) -> Score:
-    """Return the score of runs with its intervals; `records` are those of the runs."""
-    if len(runs) == 1:
-        estimated = intervals.intervals_of_one_run(runs[0], records[0], protocol)
+def _scored_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> list[_ScoredRun]:
+    """Return each run with its figure under the protocol."""
+    return [_ScoredRun(record, run_figure(record, protocol, skip=skip)) for record in records]
+
+
+def _score_and_intervals(chosen: _ChosenRuns, protocol: Protocol, unit: str) -> Score:
+    """Return the score of runs: their figure over all of them, and its intervals. It has no warnings yet."""
+    figures = chosen.figures
+    if len(figures) == 1:
+        estimated = intervals.intervals_of_one_run(figures[0], chosen.records[0], protocol)
     else:
-        estimated = intervals.intervals_of_several_runs(runs, records, protocol)
+        estimated = intervals.intervals_of_several_runs(figures, chosen.records, protocol)
     return Score(
-        value=over_runs([run.value for run in runs], protocol),
+        value=over_runs([figure.value for figure in figures], protocol),
         unit=unit,
         protocol=protocol,
-        runs=tuple(runs),
+        runs=tuple(figures),
         spread=estimated.deviation,
         interval_95=estimated.interval_95,
         interval_method=estimated.method,
-        run_interval_95=estimated.run_95,
         repeat_interval_95=estimated.repeat_95,
-        records=tuple(records),
+        records=tuple(chosen.records),
+        chosen=chosen.in_words,
     )
 
 
 def _unit(records: Sequence[Record], protocol: Protocol) -> str:
     """Return the unit of the figure; for a throughput with ` per device` if a log does not say how many devices ran."""
-    if protocol.figure == "throughput" and any(devices_in_rate(record) is None for record in records):
-        return f"{protocol.unit} per device"
-    return protocol.unit
+    return f"{protocol.unit} per device" if _is_per_device(records, protocol) else protocol.unit
 
 
-def _warnings(result: Score, missing_runs_message: str | None) -> Iterator[Verdict]:
+def _is_per_device(records: Sequence[Record], protocol: Protocol) -> bool:
+    """Tell whether the figure is the throughput of one device, because a log does not say how many devices ran."""
+    return protocol.figure == "throughput" and any(are_rates_of_one_device(record) for record in records)
+
+
+def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
     """Yield the warnings about a score, in the order in which they are shown.
 
-    `missing_runs_message` is None if there are as many runs as the protocol asks for.
+    They are about what the importer found, the number of devices, the number of runs, the figure, and settings that
+    differ. `missing_runs` is the message that the runs are fewer than the protocol asks for; None if they are enough.
     """
     protocol = result.protocol
     for record in result.records:
         yield from warnings.warn_of_import_findings(record)
-    is_per_device = result.unit != protocol.unit
-    if is_per_device:
+    if _is_per_device(result.records, protocol):
         message = "the log does not say how many devices ran: the figure is of one; give --devices"
         yield warning("devices_unknown", message)
-    if missing_runs_message is not None:
-        yield warning("too_few_runs", missing_runs_message)
+    if missing_runs is not None:
+        yield warning("too_few_runs", missing_runs)
     elif len(result.runs) == 1 and protocol.figure == "throughput":
         yield warning("too_few_runs", "one run: run-to-run spread cannot be estimated from one run")
 
@@ -296,20 +331,20 @@ def _warnings(result: Score, missing_runs_message: str | None) -> Iterator[Verdi
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together.
 
-    A mean of rates is higher than the total rate, all images / all time, unless all rates are equal. So there are
-    further warnings if the protocol takes the mean of the windows' rates, or the mean of the runs' rates.
+    A protocol may take the mean of the windows' rates, or the mean of the runs' rates. Such a mean is higher than all
+    images / all time, unless all rates are equal. So either has a further warning.
     """
     protocol = result.protocol
-    # Means of rates have a warning of their own: they lie above all images / all time, unless all rates are equal.
-    averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
+    averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     for record, run in zip(result.records, result.runs, strict=True):
         yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))
         yield from window_warnings.warn_about_windows(record, run.chosen, averages_window_rates)
 
     run_rates = [run.value for run in result.runs]
     yield from warnings.warn_of_outlying_run(result.records, run_rates, result.unit)
-    if protocol.over_runs == "mean":
+    averages_run_rates = protocol.over_runs == "mean"
+    if averages_run_rates:
         yield from warnings.warn_if_mean_of_rates_is_high(run_rates)
 
 

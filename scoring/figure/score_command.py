@@ -32,10 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the score of the logs, as lines or as JSON. Returns 1 if there are too few runs, else 0.
+    """Print the score of the logs, as lines or as JSON, and return the exit status.
 
-    The warm-up may leave nothing to measure. If --skip is not given, and all runs were resumed from a checkpoint and
-    finished, this is no mistake: a score without a figure is printed. Otherwise NothingMeasuredError is raised.
+    - There are too few runs, or too few that converged: 1. The error is printed. With --json, so is the score of the
+      runs that there are, or a score without a figure if the protocol cannot average them.
+    - Otherwise: 0.
+
+    The warm-up may leave nothing to measure. For runs that were resumed near their end this is no mistake, and a score
+    without a figure is printed; see `_may_be_shorter_than_warm_up`. For other runs NothingMeasuredError is raised.
     """
     protocol = protocol_of(args)
     records = read_records(args)
@@ -48,9 +52,7 @@ def main(args: argparse.Namespace) -> int:
             _print_json(error.partial or _score_without_figure("too_few_runs", error, protocol, records))
         return 1
     except NothingMeasuredError as error:
-        # A run that was resumed near its end may be shorter than the warm-up.
-        is_expected = args.skip is None and all(_was_resumed_and_finished(record) for record in records)
-        if not is_expected:
+        if not _may_be_shorter_than_warm_up(records, args.skip):
             raise
         result = _score_without_figure("nothing_measured", error, protocol, records)
 
@@ -59,6 +61,15 @@ def main(args: argparse.Namespace) -> int:
     else:
         print(safe_lines(score_lines(result)))
     return 0
+
+
+def _may_be_shorter_than_warm_up(records: Sequence[Record], skip: int | None) -> bool:
+    """Tell whether it is no mistake that the warm-up leaves nothing to measure.
+
+    All runs were resumed from a checkpoint and finished, which may take a few steps only, and the user did not choose
+    the warm-up (--skip).
+    """
+    return skip is None and all(_was_resumed_and_finished(record) for record in records)
 
 
 def _print_json(result: Score) -> None:

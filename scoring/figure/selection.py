@@ -3,6 +3,7 @@
 import bisect
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from scoring.figure.protocols import Protocol
 from scoring.record import InputError, NothingMeasuredError, Record, Window
@@ -30,8 +31,12 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    Windows that the log marks as "warmup" are always dropped. `skip` is how many of the others to drop; None leaves it
-    to the log and the protocol.
+    Windows that the log marks as "warmup" are always dropped. Further ones are dropped by the first rule that applies:
+
+    - `skip` is given: so many further windows.
+    - The protocol skips windows: its number of windows, in which those marked as warm-up count.
+    - The log marks windows as "measured": none.
+    - Otherwise: the windows that begin within the steps that the protocol skips.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
@@ -41,12 +46,13 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     if skip is not None:
         return _drop_first(record, windows, skip, "windows")
     if protocol.skip_unit == "window":
-        already_dropped = len(record.windows) - len(windows)
-        return _drop_first(record, windows, max(0, protocol.skip - already_dropped), "windows")
+        marked_as_warm_up = len(record.windows) - len(windows)
+        still_to_drop = max(0, protocol.skip - marked_as_warm_up)
+        return _drop_first(record, windows, still_to_drop, "windows")
     log_marks_its_warm_up = any(window.phase == "measured" for window in windows)
     if log_marks_its_warm_up:
         return windows
-    return _windows_after_skipped_steps(record, protocol)  # the log marks nothing: the protocol's steps decide
+    return _windows_after_skipped_steps(record, protocol)
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -82,32 +88,46 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
     return chosen
 
 
+class _Progress(NamedTuple):
+    """How far a run is at the end of a row."""
+
+    done: int | None  # steps of the run, warm-up included; None if not known
+    done_at_restart: int  # of these, the steps done when the printed numbers last started again
+    epoch: int | None  # of the last row that printed a step
+
+
 def positions(record: Record) -> list[int | None]:
     """Return for each window how many steps of the run, warm-up included, were done at its end; None if not known.
 
     If the printed numbers start again in each epoch, the epochs are added up: 50, 100, 50, 100 -> 50, 100, 150, 200.
     """
-    steps_done: list[int | None] = []
-    done: int | None = 0  # at the end of the row before
-    done_at_restart = 0  # when the printed numbers last started again
-    last_epoch: int | None = None
+    steps_done = []
+    progress = _Progress(done=0, done_at_restart=0, epoch=None)
     for window in record.windows:
-        if window.step is None:  # such as the row of a whole epoch
-            done = _sum_if_known(done, window.steps)
-            steps_done.append(done)
-            continue
-
-        # In a new epoch the printed numbers may start again or go on. If going on would not lead beyond `done`, they
-        # have started again: after 100 in the epoch before, 50 is a restart, and 150 is not.
-        printed_done = window.step - record.first_step + 1  # a log may print 0 for its first step
-        is_new_epoch = last_epoch is not None and window.epoch != last_epoch
-        done_if_numbers_go_on = done_at_restart + printed_done
-        if is_new_epoch and done is not None and done_if_numbers_go_on <= done:
-            done_at_restart = done
-        last_epoch = window.epoch
-        done = done_at_restart + printed_done
-        steps_done.append(done)
+        progress = _progress_after(window, progress, record.first_step)
+        steps_done.append(progress.done)
     return steps_done
+
+
+def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
+    """Return how far the run is at the end of a window, by how far it was `before` it.
+
+    - The row prints no step, such as that of a whole epoch: the window's own number of steps is added, if it is known.
+    - The row is of a new epoch, and its printed number would not lead beyond the steps done before: the numbers have
+      started again. After 100 steps, 50 is a restart, and 150 is not. The printed steps come on top of those before.
+    - Otherwise the printed steps come on top of those at the last restart.
+
+    `first_step` is the number that the log prints for the first step, 0 or 1.
+    """
+    if window.step is None:
+        return before._replace(done=_sum_if_known(before.done, window.steps))
+
+    printed_steps = window.step - first_step + 1
+    done_without_restart = before.done_at_restart + printed_steps
+    is_new_epoch = before.epoch is not None and window.epoch != before.epoch
+    if is_new_epoch and before.done is not None and done_without_restart <= before.done:
+        return _Progress(done=before.done + printed_steps, done_at_restart=before.done, epoch=window.epoch)
+    return _Progress(done=done_without_restart, done_at_restart=before.done_at_restart, epoch=window.epoch)
 
 
 def _sum_if_known(done: int | None, steps: int | None) -> int | None:

@@ -18,26 +18,29 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 def _facts(record: Record) -> ResultFacts:
     """Return the facts that decide whether a log's result is an MLPerf result. A fact that it does not say is None.
 
-    Only this project's own logs have a header, which describes the data set. They follow OWN_RULESET, the rules of one
-    MLPerf round. Any other log has no ruleset, because it does not say its round.
-
-    The numbers of samples are those of the header, or else those of the log's MLPerf events.
+    A log of this project has a header, which describes the data set. It follows OWN_RULESET, the rules of one MLPerf
+    round, and its numbers of samples are exact. Any other log has no header, does not say its round, and may have
+    rounded the numbers of samples in its MLPerf events.
     """
-    dataset = section(record, "dataset")  # of the header; its numbers of samples go before those of MLPerf events
-    is_project_log = bool(record.header)  # other logs have no header
-    train_samples = real(dataset.get("train_samples"))
-    eval_samples = real(dataset.get("eval_samples"))
+    is_project_log = bool(record.header)
+    dataset = section(record, "dataset")  # of the header; empty without one
     synthetic = dataset.get("synthetic")
     return ResultFacts(
         benchmark=record.benchmark,
         division=record.division,
-        ruleset=OWN_RULESET if is_project_log else None,  # other logs do not say their round
+        ruleset=OWN_RULESET if is_project_log else None,
         dataset=mlperf.dataset_name(dataset),
-        train_samples=record.train_samples if train_samples is None else int(train_samples),
-        eval_samples=record.eval_samples if eval_samples is None else int(eval_samples),
-        bytes_of_parts=bytes_of_parts(dataset),  # of the data set's files
-        has_exact_counts=is_project_log,  # numbers of samples; other logs may round them
+        train_samples=_samples(dataset.get("train_samples"), record.train_samples),
+        eval_samples=_samples(dataset.get("eval_samples"), record.eval_samples),
+        bytes_of_parts=bytes_of_parts(dataset),  # sizes of the data set's files
+        has_exact_counts=is_project_log,
         synthetic=synthetic if isinstance(synthetic, bool) else None,
         quality_target=recipe_target(record),
         throughput_only=record.mode == "throughput",
     )
+
+
+def _samples(in_header: object, in_events: int | None) -> int | None:
+    """Return a number of samples: that of the log's header, or else that of its MLPerf events."""
+    number = real(in_header)
+    return in_events if number is None else int(number)

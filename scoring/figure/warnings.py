@@ -115,23 +115,28 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
-    Returns None if a row lacks its steps or its time, if there are no rows, or if the batch is unknown.
+    The row of `first_line` itself is left out, because a figure between two time stamps begins when that row ends.
+
+    The batch is that of all devices. If it is not known, but the log prints rates of one device, the figure is of one
+    device too, and so is the batch. Returns None if a row lacks its steps or its time, if there are no rows, or if the
+    batch is not known.
     """
-    # A figure between two time stamps begins at the end of the first line's row, so that row is left out.
-    rows = [window for window in record.windows if first_line < window.line <= last_line]
+    batch = record.global_batch
+    if not batch and record.rate_scope == "device":
+        batch = record.batch_per_device
+    if not batch:
+        return None
+
     steps = 0
     seconds = 0.0
-    for row in rows:
-        row_s = seconds_of_row(record, row)
-        if not row.steps or not row_s:
-            return None
-        steps += row.steps
-        seconds += row_s
-
-    batch = record.global_batch
-    if not batch and record.rate_scope == "device":  # the figure is then of one device, too
-        batch = record.batch_per_device
-    if not batch or not seconds:
+    for row in record.windows:
+        if first_line < row.line <= last_line:
+            row_s = seconds_of_row(record, row)
+            if not row.steps or not row_s:
+                return None
+            steps += row.steps
+            seconds += row_s
+    if not seconds:
         return None
     return steps * batch / seconds
 
@@ -153,38 +158,48 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 
 
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
-    """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than clocks differ.
+    """Yield a warning if the scaling efficiency of the system `name` is clearly above 1.
 
-    Above 1, each device does more than a device of the base. This points to a wrong clock, a wrong number of devices,
-    or another machine than the log says. Above MAX_PLAUSIBLE_RATIO, the message adds that no efficiency is given.
+    - At most 1 + CLOCKS_AGREE_WITHIN: no warning, because two clocks may differ so much.
+    - Above that: the message says how many times as much each device does as a device of the base. Something is wrong:
+      a clock, the number of devices, or the machine that a log names.
+    - Above MAX_PLAUSIBLE_RATIO: the message adds that no efficiency is given. `compare` leaves it out.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
-    # "as much a device": the throughput of each device, beside that of a device of the base
-    message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
-    message += " is another than it seems"
-    # The caller leaves out such an efficiency.
+    message = (
+        f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine is "
+        "another than it seems"
+    )
     if efficiency > MAX_PLAUSIBLE_RATIO:
         message += "; no efficiency is given, as it is 1 at most"
     yield warning("over_linear", message)
 
 
 def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
-    """Yield the warnings about what the importer found in a log.
+    """Yield the warnings about what the importer found in a log, in this order.
 
-    These are text that it could not read or that contradicts an option, facts whose two sources disagree, and FP32 that
-    was computed in TF32.
+    - Its first MOST_PROBLEMS problems: text that could not be read, or that contradicts an option.
+    - Facts that the log gives in two ways which do not agree.
+    - FP32 that was computed in TF32.
     """
     for problem in record.problems[:MOST_PROBLEMS]:
-        contradicts_option = "the options" in problem  # "line 3: the log says devices 8, the options 4"
-        yield warning("option_contradicts_log" if contradicts_option else "log_problem", problem, record)
+        yield warning(_rule_of_problem(problem), problem, record)
     for check in record.checks:
-        was_compared = not check.one_sided  # both sources could be read
+        was_compared = not check.one_sided  # both ways could be read
         if was_compared and not check.agree:
             yield warning("ways_disagree", str(check), record)
     if record.math_mode == "tf32" and record.precision == "fp32":
         message = "FP32 here is TF32: not to be compared with FP32 of older devices"
         yield warning("tf32", message, record, record.field_lines.get("math_mode"))
+
+
+def _rule_of_problem(problem: str) -> str:
+    """Return the name of the warning about a problem, by the importer's text.
+
+    An option that the log contradicts has a text such as `line 3: the log says devices 8, the options 4`.
+    """
+    return "option_contradicts_log" if "the options" in problem else "log_problem"
 
 
 def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
@@ -263,7 +278,7 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
 
     Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned.
 
-    If some logs lack a precision, and no log says fp32, the text "not said" is one more value. A log without a
+    If some logs lack a precision, and no log says FP32, the text "not said" is one more value. A log without a
     precision may have run in FP32, which would differ from the others.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
@@ -274,8 +289,7 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     different_values = list(value_by_letters.values())
 
     some_logs_lack_it = len(values) < len(records)
-    # A log without a precision may have run in FP32.
-    if field == "precision" and values and some_logs_lack_it and "fp32" not in values:
+    if field == "precision" and values and some_logs_lack_it and "fp32" not in value_by_letters:
         different_values.append("not said")
     return [str(value) for value in sorted(different_values)]
 

@@ -143,12 +143,13 @@ def _warn_if_mean_of_rates_is_high(
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is too far above all images over all time.
 
-    The two are equal if all windows have the same speed. Otherwise the mean of rates is the higher one. The warning
-    comes if it is higher by more than MOST_RATE_GAP.
+    The two are equal if all windows have the same speed. In the mean of rates all windows weigh the same, so a fast
+    window counts for more than its share of the time. The warning comes if the mean of rates is higher by more than
+    MOST_RATE_GAP. `times` has a value for each window that is in proportion to its time per image.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
-    mean_time = weighted_mean(times, steps_as_weights(windows))
-    gap = mean_rate * mean_time - 1  # mean_rate over the rate of all time, which is 1 / mean_time
+    time_of_all_images = weighted_mean(times, steps_as_weights(windows))  # per image, over the windows' lengths
+    gap = mean_rate * time_of_all_images - 1  # the mean of rates over 1 / time_of_all_images, less 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
@@ -157,23 +158,19 @@ def _warn_if_mean_of_rates_is_high(
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
 
-    A window is an outlier if its time is farther from the median than OUTLIER_DEVIATIONS standard deviations, and also
-    farther than OUTLIER_DISTANCE_SHARE of the median. If more than MOST_OUTLIERS_SHARE of the windows are outliers, the
-    whole run is uneven. Another warning reports that.
+    There is no warning if more than MOST_OUTLIERS_SHARE of the windows are outliers: the whole run is uneven then, and
+    another warning reports that. `times` has one value for each window; `_are_outliers` says which are outliers.
     """
     median = statistics.median(times)
-    distances = [abs(time - median) for time in times]
-    # The standard deviation of the times, estimated from their median distance (MAD): a few outliers hardly change it.
-    deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
-    most_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)  # of any other window
-    is_outlier = [distance > most_distance for distance in distances]
-    outliers = sum(is_outlier)
+    are_outliers = _are_outliers(times, median)
+    outliers = sum(are_outliers)
     if outliers == 0 or outliers > MOST_OUTLIERS_SHARE * len(times):
         return None
-    mean_shift = _shift_of_mean(times, steps_as_weights(windows), is_outlier)
+    mean_shift = _shift_of_mean(times, steps_as_weights(windows), are_outliers)
     if abs(mean_shift) <= MOST_MEAN_SHIFT:
         return None
 
+    distances = [abs(time - median) for time in times]
     farthest = distances.index(max(distances))
     longer = "longer" if mean_shift > 0 else "shorter"
     times_the_median = significant(times[farthest] / median, digits=3)
@@ -183,6 +180,19 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
         "of the window rates"
     )
     return warning("outlying_window", message, record, windows[farthest].line)
+
+
+def _are_outliers(times: Sequence[float], median: float) -> list[bool]:
+    """Tell of each time whether it is an outlier: far from the median by both of two measures.
+
+    - Farther than OUTLIER_DEVIATIONS standard deviations. The deviation is estimated by the median distance from the
+      median, which a few outliers hardly change.
+    - Farther than OUTLIER_DISTANCE_SHARE of the median.
+    """
+    distances = [abs(time - median) for time in times]
+    deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
+    most_usual_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)
+    return [distance > most_usual_distance for distance in distances]
 
 
 def _shift_of_mean(times: Sequence[float], weights: Sequence[float], is_outlier: Sequence[bool]) -> float:
@@ -288,24 +298,28 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
 def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if the computation suddenly slows down and stays slow to the end; otherwise None.
 
+    The slowdown is a level change of the compute times, of more than THROTTLING_SLOWDOWN. It is sought after the first
+    tenth of the windows, which may be warm-up, and before the last fifth, which is too short to call it lasting. It is
+    sudden if the times before it, and those after it, drift by less than half as much. Drift has a warning of its own.
+
     `times` has one value for each window.
     """
     count = len(times)
     compute_times = _times_without_waiting(windows, times)
-    after_warm_up = max(1, count // 10)
-    before_last_fifth = count - max(3, count // 5)  # a later slowdown may be brief
-    change = change_point(compute_times, first_index=after_warm_up, last_index=before_last_fifth)
+    first_index = max(1, count // 10)
+    last_index = count - max(3, count // 5)
+    change = change_point(compute_times, first_index=first_index, last_index=last_index)
     if change is None or change.before <= 0:  # 0: all of the time before the change was waiting
         return None
-
-    # A run that also changes before or after drifts, which is another warning.
+    is_slower = change.after > change.before * (1 + THROTTLING_SLOWDOWN)
+    if not is_slower:
+        return None
     drift_before = _absolute_drift(compute_times[: change.at])
     drift_after = _absolute_drift(compute_times[change.at :])
-    most_drift = THROTTLING_SLOWDOWN / 2
-    is_sudden = max(drift_before, drift_after) < most_drift
-    is_slower = change.after > change.before * (1 + THROTTLING_SLOWDOWN)
-    if not (is_sudden and is_slower):
+    is_sudden = max(drift_before, drift_after) < THROTTLING_SLOWDOWN / 2
+    if not is_sudden:
         return None
+
     message = (
         f"from window {change.at + 1} of {count} on steps take {percent(change.after / change.before - 1)} longer, to "
         f"the end: throttling, or another job on the machine{_power_note(windows, change.at)}"

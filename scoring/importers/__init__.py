@@ -24,7 +24,8 @@ from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines, Span
 from scoring.importers.show import record_lines
 from scoring.importers.table import FormatReader
-from scoring.record import Check, InputError, Record
+from scoring.importers.text import RowPattern
+from scoring.record import Check, InputError, Record, Window
 
 MOST = 10**9  # no number of devices, images or runs is this large
 MOST_RUNS_SHOWN = 6  # in an error about the runs of a log
@@ -58,6 +59,13 @@ class Fingerprint(NamedTuple):
     lines: int  # an unfinished last line included
 
 
+class RowSign(NamedTuple):
+    """The sign by which a line is recognised as a row of a format: the line holds the text, and the pattern matches."""
+
+    text: str  # sought first, because the pattern is slow
+    pattern: RowPattern
+
+
 def recognise(path: str | os.PathLike[str]) -> str:
     """Return the name in FORMATS of the format of the log at `path`.
 
@@ -65,17 +73,13 @@ def recognise(path: str | os.PathLike[str]) -> str:
     are read, because rows of a second format may follow. Raises InputError if the log holds rows of no known format, or
     of more than one.
     """
+    signs = {name: _sign_of_row(format) for name, format in FORMATS.items()}
     first_rows: dict[str, int] = {}  # the line of the first row, by the format's name
     line = 0
     with _open_unpacked(path) as stream:
-        # All lines are read, because rows of a second format may follow.
         for line, text in enumerate(Lines(stream).texts(), 1):
-            for name, reader in FORMATS.items():
-                if name in first_rows:
-                    continue
-                text_in_each_row = reader.row_clue or reader.row_marker  # sought first, because the pattern is slow
-                row_pattern = reader.recognised_by or reader.row_pattern
-                if text_in_each_row in text and row_pattern.search(text) is not None:
+            for name, sign in signs.items():
+                if name not in first_rows and sign.text in text and sign.pattern.search(text) is not None:
                     first_rows[name] = line
 
     if not first_rows:
@@ -85,6 +89,11 @@ def recognise(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
     [name] = first_rows
     return name
+
+
+def _sign_of_row(format: type[FormatReader]) -> RowSign:
+    """Return how a line is recognised as a row of `format`, which may have its own text and pattern for that."""
+    return RowSign(text=format.row_clue or format.row_marker, pattern=format.recognised_by or format.row_pattern)
 
 
 @contextlib.contextmanager
@@ -148,15 +157,14 @@ def read_record(
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
 
-    reader = _read(path, name, _WHOLE_LOG)
+    whole_log = _read(path, name, _WHOLE_LOG)
     fingerprint = _fingerprint(path)
-    runs = reader.lines.runs(reader.restarts)
-    span = _span_of_segment(path, runs, fingerprint.lines, segment)
-    if span != _WHOLE_LOG:
-        reader = _read(path, name, span)  # again, but only the lines of this run
+    runs = whole_log.lines.runs(whole_log.restarts)
+    span = _span_of_run(path, runs, fingerprint.lines, segment)
+    reader = whole_log if span == _WHOLE_LOG else _read(path, name, span)
 
     changed_fields = _override_by_options(reader, {"devices": devices, "batch_per_device": batch_per_device})
-    _derive_devices_or_batch(reader)
+    _derive_devices_or_batch(reader)  # after the options: it derives the one from the other
     record = _record_of_reader(reader, os.fspath(path), name, fingerprint, from_options=changed_fields)
     _complete_windows(record)
     has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
@@ -172,15 +180,17 @@ def read_record(
 def _record_of_reader(
     reader: FormatReader, file: str, format: str, fingerprint: Fingerprint, *, from_options: tuple[str, ...]
 ) -> Record:
-    """Return a record of what `reader` has read. Its checks are those that the reader itself made."""
-    first_line, last_line = reader.lines.span
-    is_whole_log = reader.lines.span == _WHOLE_LOG
-    facts = {field: fact for field, fact in reader.facts_by_name.items() if field in _FIELDS}
+    """Return a record of what `reader` has read. Its checks are those that the reader itself made.
+
+    The facts of the reader that are fields of a record, such as `devices` and `run_start_s`, are set by their names.
+    """
+    facts = {name: fact for name, fact in reader.facts_by_name.items() if name in _FIELDS}
+    values_by_field = {name: fact.value for name, fact in facts.items()}
     return Record(
         file=file,
         sha256=fingerprint.sha256,
         lines=fingerprint.lines,
-        segment=None if is_whole_log else (first_line, last_line or fingerprint.lines),
+        segment=_segment_of(reader.lines.span, fingerprint.lines),
         format=format,
         windows=tuple(reader.windows),
         epochs=tuple(reader.epochs),
@@ -188,12 +198,20 @@ def _record_of_reader(
         evaluations=tuple(reader.evaluation_spans),
         truncated=reader.truncated,
         software=reader.software,
-        field_lines={field: fact.line for field, fact in facts.items() if fact.line},
+        field_lines={name: fact.line for name, fact in facts.items() if fact.line > 0},  # 0: no line states it
         from_options=from_options,
         checks=tuple(reader.checks),
         header=reader.header,
-        **{field: fact.value for field, fact in facts.items()},
+        **values_by_field,
     )
+
+
+def _segment_of(span: Span, lines: int) -> tuple[int, int] | None:
+    """Return the first and the last line of a run in a log of so many lines, or None if the run is the whole log."""
+    if span == _WHOLE_LOG:
+        return None
+    first_line, last_line = span
+    return first_line, lines if last_line is None else last_line
 
 
 def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
@@ -210,30 +228,34 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
     return reader
 
 
-def _span_of_segment(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
-    """Return the first and the last line of one run in a log.
+def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, number: int | None) -> Span:
+    """Return the first and the last line of the run `number` in a log, counted from 1. None stands for the only run.
 
-    - `segment` is a run's number, from 1: that run.
-    - `segment` is None: the only run.
-
-    `runs` are the spans of all runs. The last line of the last run may be None, which means the end of the log. Error
-    texts then show `lines`, the number of lines in the log. Raises InputError if the log has no run `segment`, or if it
-    has several runs and `segment` is None.
+    `runs` are the spans of all runs, at least one. Raises InputError if the log has several runs and `number` is None,
+    or if it has no run `number`. The error's text lists the runs; `lines` is the number of lines in the log.
     """
-    in_words = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
-    shown = "; ".join(in_words[:MOST_RUNS_SHOWN])
-    if segment is None and len(runs) > 1:
+    if number is None and len(runs) == 1:
+        return runs[0]
+    shown = _runs_in_words(runs, lines)
+    if number is None:
         more = ""
         if len(runs) > MOST_RUNS_SHOWN:
             # A run is taken to begin where the step number goes back. If several ranks write their rows into one log,
             # the step number goes back many times, so the log seems to hold many runs.
             more = f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
         raise InputError(f"{path}: {len(runs)} runs in one log ({shown}{more}): score one of them with --segment N")
-    if segment is not None and segment > len(runs):
-        raise InputError(f"{path}: no run {segment}: the log holds {len(runs)} ({shown})")
+    if number > len(runs):
+        raise InputError(f"{path}: no run {number}: the log holds {len(runs)} ({shown})")
+    return runs[number - 1]
 
-    run_number = segment or 1  # without `segment` there is only one run
-    return runs[run_number - 1]
+
+def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
+    """Return the first MOST_RUNS_SHOWN runs of a log of so many lines: `1: lines 1 to 311; 2: lines 312 to 640`."""
+    texts = []
+    for number, (first_line, last_line) in enumerate(runs[:MOST_RUNS_SHOWN], 1):
+        end = lines if last_line is None else last_line
+        texts.append(f"{number}: lines {first_line} to {end}")
+    return "; ".join(texts)
 
 
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
@@ -290,13 +312,18 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
 
 
 def _complete_windows(record: Record) -> None:
-    """Fill in what the rows themselves do not say, in place.
+    """Fill in what the rows themselves do not say, in the record's windows.
 
-    The first row gets its steps if the second row shows them. Every row gets its images if its steps and the batch are
-    known.
+    - The steps of the first row, and its seconds, if the second row shows them (see `_steps_of_first_row`).
+    - The images of every row: its steps x the batch of all devices, if both are known.
     """
     if len(record.windows) > 1:
-        _complete_first_window(record)
+        first, second = record.windows[:2]
+        if first.steps is None:
+            first.steps = _steps_of_first_row(first, second, record.first_step)
+            if first.steps is not None:
+                first.seconds = _seconds_of_first_row(first, second, first.steps)
+
     batch = record.global_batch
     if batch is None:
         return
@@ -305,29 +332,33 @@ def _complete_windows(record: Record) -> None:
             window.images = window.steps * batch
 
 
-def _complete_first_window(record: Record) -> None:
-    """Set the number of steps of the first row, and its seconds if possible, if the row covers the run's first steps.
+def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
+    """Return how many steps the first row of a log covers, in a format that counts a row's steps from the row before.
 
-    - The run's steps up to the first row are as many as from the first row to the second. Example: rows at steps 10 and
-      20, counted from 1. Each has 10 steps, and they are set.
-    - The two numbers differ. Example: rows at steps 510 and 520. Rows before the first one may be missing, so nothing
-      is set.
+    `first_step` is the number of a run's first step. The steps of the run up to the first row are compared with the
+    steps from the first row to the second:
 
-    The seconds are set to the printed step time x steps, but only if the program prints the mean time of the row's
-    steps, not the time of the last step.
+    - They are equally many: so many. Rows at steps 10 and 20, counted from 1: 10.
+    - They are not: None, because rows before the first one may be missing. Rows at steps 510 and 520: 510 is not 10.
+
+    Also None if a row does not print what is needed for this.
     """
-    first, second = record.windows[:2]
-    if first.steps is not None or first.step is None:
-        return
-    steps_up_to_first = first.step - record.first_step + 1
-    if second.steps is None or steps_up_to_first != second.steps:
-        return
+    if first.step is None or second.steps is None:
+        return None
+    steps_up_to_first = first.step - first_step + 1
+    return steps_up_to_first if steps_up_to_first == second.steps else None
 
-    first.steps = second.steps
-    # Whether the printed step time is that of all steps of a row. The importer sets a row's seconds only then.
+
+def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
+    """Return the seconds of a log's first row, which covers so many steps: printed step time x steps.
+
+    None if no step time is printed, or if it is that of a row's last step only. The second row then has no seconds
+    either: a format sets the seconds of a row only if the printed time stands for all steps of the row.
+    """
     stands_for_all_steps = second.seconds is not None
-    if first.printed_step_time_s is not None and stands_for_all_steps:
-        first.seconds = first.printed_step_time_s * second.steps
+    if first.printed_step_time_s is None or not stands_for_all_steps:
+        return None
+    return first.printed_step_time_s * steps
 
 
 def count(text: str) -> int:

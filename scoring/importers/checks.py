@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from runlog.digits import four_digits, six_digits
 from scoring.importers.gaps import Gap, gaps_of_training, without_pauses
-from scoring.importers.run_time import rows_of_epochs, training_rate_by_clock
+from scoring.importers.run_time import rate_by_durations, rows_of_epochs, training_rate_by_clock
 from scoring.importers.text import lines_in_words, total
 from scoring.record import Check, Record, Window
 
@@ -95,12 +95,13 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 
 
 def _check_time_stamps(record: Record) -> Check | None:
-    """Compare two times of the gaps between successive rows. Gaps that are pauses are left out of both:
+    """Compare two sums over the gaps from each row to the next one, those that are pauses left out:
 
-    - the time between the rows' time stamps;
-    - the time that each row states itself, or that follows from its printed rate.
+    - of the times between the two rows' time stamps;
+    - of the times that the later rows state themselves, or that follow from their printed rates.
 
-    Returns None if there are fewer than two gaps, or if all gaps are pauses.
+    The ratio of the two may be off by the rounding of the stamps. Returns None if there are fewer than two gaps, or if
+    all gaps are pauses.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -114,18 +115,26 @@ def _check_time_stamps(record: Record) -> Check | None:
     name, own_figures = _names_of_own_figures(record)  # name of the check; in words, what the rows' own time is from
     stamps_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
-    lines = lines_in_words([gap.row for gap in kept])
-    # Each pause cuts the rows into one more stretch. The time of a stretch is its last stamp less its first one. So
-    # each stretch adds the rounding of two stamps to `stamps_s`, which is about `last_digit_s`.
     pauses = len(gaps) - len(kept)
-    stretches = pauses + 1
+    lines = lines_in_words([gap.row for gap in kept])
     return _check_of_ratio(
         name,
         f"{lines}: time stamps, {six_digits(stamps_s)} s",
         f"{lines}: {own_figures}, {six_digits(rows_s)} s",
         ratio=stamps_s / rows_s,
-        rounding=last_digit_s * stretches / rows_s,
+        rounding=_rounding_of_stamps_s(pauses, last_digit_s) / rows_s,
     )
+
+
+def _rounding_of_stamps_s(pauses: int, last_digit_s: float) -> float:
+    """Return by how many seconds a sum of gaps between time stamps may be off, because the stamps are rounded.
+
+    The gaps of rows without a pause between them add up to their last stamp less their first one. Two rounded stamps
+    are off by about `last_digit_s`, what the last digit of a stamp stands for. The pauses, which are left out, cut the
+    rows into pauses + 1 stretches, each with such an error.
+    """
+    stretches = pauses + 1
+    return last_digit_s * stretches
 
 
 def _names_of_own_figures(record: Record) -> tuple[str, str]:
@@ -173,7 +182,7 @@ def _check_pauses(record: Record) -> Check | None:
 def _check_run_time(record: Record) -> Check | None:
     """Compare two rates of a log whose rows are whole epochs:
 
-    - images / the epochs' printed durations;
+    - images / the durations that the epochs state;
     - images / the clock's time, less that of evaluations if it is known (see `training_rate_by_clock`).
 
     Returns None if the rows are not whole epochs, or if no clock time is left because the clock was set back.
@@ -181,45 +190,47 @@ def _check_run_time(record: Record) -> Check | None:
     rows = rows_of_epochs(record)
     if not rows:
         return None
-
-    # Durations are too short if a program stamps an epoch when its work is launched on the devices, not when the work
-    # is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
-    durations_s = total(rows, "seconds")
-    rate_by_durations = total(rows, "images") / durations_s
-    # The function takes the time of the whole run if `rate_by_durations` shows that the epochs' stamps are wrong.
-    by_clock = training_rate_by_clock(record, rows, rate_by_durations)
+    by_clock = training_rate_by_clock(record, rows)
     if by_clock is None:
         return None
 
-    durations = f"{six_digits(durations_s)} s, which is {six_digits(rate_by_durations)} images/s"
+    # Durations are too short if a program stamps an epoch when its work is launched on the devices, not when the work
+    # is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
+    by_durations = rate_by_durations(rows)
+    durations_s = total(rows, "seconds")
+    durations = f"{six_digits(durations_s)} s, which is {six_digits(by_durations)} images/s"
     return _check_of_ratio(
         EPOCHS_AND_RUN,
         by_clock.text,
         f"{lines_in_words(rows)}: the epochs' own times, {durations}",
-        ratio=rate_by_durations / by_clock.images_per_s,
+        ratio=by_durations / by_clock.images_per_s,
     )
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
-    """Compare the mean rate that rows print with the mean rate of the epochs' summaries, which have another clock.
+    """Compare two mean rates of the same epochs:
 
-    Only epochs with both a summary and rows that print a rate are compared. Returns None if there are none.
+    - by the rows: the images/s that the program prints every few steps;
+    - by the epochs' summaries: a program may print, at the end of an epoch, its seconds and its images/s.
+
+    Only epochs are compared that have both a summary and rows that print a rate. Returns None if there are none.
     """
-    summaries = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
-    rows = [row for row in _rows_with_rates(record) if row.epoch in summaries]
+    summaries_by_epoch = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
+    rows = [row for row in _rows_with_rates(record) if row.epoch in summaries_by_epoch]
     if not rows:
         return None
 
-    epoch_numbers = dict.fromkeys(row.epoch for row in rows)  # each once, in order; a set would lose the order
-    epochs = [summaries[number] for number in epoch_numbers]
-    epochs_s = total(epochs, "seconds")
-    epochs_rate = _mean_rate_of_summaries(epochs)
+    epochs_with_rows = {row.epoch for row in rows}
+    summaries = [summary for epoch, summary in summaries_by_epoch.items() if epoch in epochs_with_rows]
+    summaries_s = total(summaries, "seconds")
+    summaries_rate = _mean_rate_of_summaries(summaries)
     rows_rate = _mean_rate_of_rows(rows)
+    summaries_in_words = f"the epochs' own {six_digits(summaries_s)} s, {six_digits(summaries_rate)} images/s"
     return _check_of_ratio(
         "rates against the epochs' time",
-        f"{lines_in_words(epochs)}: the epochs' own {six_digits(epochs_s)} s, {six_digits(epochs_rate)} images/s",
+        f"{lines_in_words(summaries)}: {summaries_in_words}",
         f"{lines_in_words(rows)}: their rates, {six_digits(rows_rate)} images/s",
-        ratio=rows_rate / epochs_rate,
+        ratio=rows_rate / summaries_rate,
     )
 
 
@@ -279,7 +290,7 @@ def _check_counted_images(record: Record) -> Check | None:
 
 
 def _check_printed_rates(record: Record) -> Check | None:
-    """Compare the rates that rows print with the rows' images over their seconds.
+    """Compare the rates of all devices that rows print with the rows' images over their seconds.
 
     Rows without images, seconds or a printed rate are skipped. The remaining rows, such as the epochs of MLPerf logs,
     have these two rates:
@@ -287,16 +298,21 @@ def _check_printed_rates(record: Record) -> Check | None:
     - printed: sum of images / sum of (images / printed rate), which is the mean weighted by time;
     - measured: sum of images / sum of seconds.
 
-    Returns None if no row has all three figures, or if the rates are those of one device.
+    Returns None if the printed rates are not those of all devices, or if no row has all three figures.
     """
-    rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
-    if record.rate_scope != "global" or not rows:
+    if record.rate_scope != "global":
+        return None
+    rows: list[Window] = []
+    seconds_by_rates: list[float] = []  # of each row: how long its images take at its printed rate
+    for window in record.windows:
+        if window.printed_rate and window.images and window.seconds:
+            rows.append(window)
+            seconds_by_rates.append(window.images / window.printed_rate)
+    if not rows:
         return None
 
     images = total(rows, "images")
-    # The condition in the sum is for the type checker: all of these rows have both figures.
-    seconds_by_rates = math.fsum(row.images / row.printed_rate for row in rows if row.images and row.printed_rate)
-    printed_rate = images / seconds_by_rates
+    printed_rate = images / math.fsum(seconds_by_rates)
     measured_rate = images / total(rows, "seconds")
     ratio = measured_rate / printed_rate
     return _check_of_ratio(
@@ -312,32 +328,35 @@ def _check_batch(record: Record) -> Check | None:
 
     Returns None in these cases:
 
-    - The rates are those of all devices.
-    - No row prints both a rate and a step time, or the batch is unknown.
-    - The log states the batch and the rows agree. A batch from the command line is always reported.
+    - The rates are not those of one device, or the batch is unknown.
+    - No row prints both a rate and a step time.
+    - The batch is the log's own, and the rows agree with it. (A batch from the command line is always reported.)
     """
+    batch = record.batch_per_device
+    if record.rate_scope != "device" or not batch:
+        return None
     rows: list[Window] = []
-    batches: list[float] = []
+    batches: list[float] = []  # of each row: rate x step time
     for window in record.windows:
         if window.printed_rate and window.printed_step_time_s:
             rows.append(window)
             batches.append(window.printed_rate * window.printed_step_time_s)
-    batch = record.batch_per_device
-    if record.rate_scope != "device" or not rows or not batch:
+    if not rows:
         return None
 
     batch_by_rows = statistics.median(batches)
-    is_from_options = "batch_per_device" in record.from_options
-    rows_agree = abs(batch_by_rows / batch - 1) <= AGREES_WITHIN
-    if rows_agree and not is_from_options:
-        return None
-
-    source = "the options" if is_from_options else f"line {record.field_lines['batch_per_device']}"
+    ratio = batch_by_rows / batch
+    source = "the options"
+    if "batch_per_device" not in record.from_options:
+        rows_agree = abs(ratio - 1) <= AGREES_WITHIN
+        if rows_agree:
+            return None
+        source = f"line {record.field_lines['batch_per_device']}"
     return _check_of_ratio(
         "batch",
         f"{source}: {batch} a device",
         f"{lines_in_words(rows)}: rate x step time, {four_digits(batch_by_rows)} a device at the median",
-        ratio=batch_by_rows / batch,
+        ratio=ratio,
     )
 
 

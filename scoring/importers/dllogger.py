@@ -17,9 +17,10 @@ import json
 import re
 from typing import NamedTuple
 
+from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
-from scoring.importers.table import Columns, EpochFormatReader, FormatReader, RowPosition
+from scoring.importers.table import Columns, FormatReader, RowPosition
 from scoring.importers.text import NUMBER, RowPattern, field, integer
 
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
@@ -300,14 +301,15 @@ class Json(MXNet):
     )
     columns = "stamp epoch step rate time loss wait"
 
-    def read_first_row(self, text: str, row: Columns) -> None:
+    def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Set the framework, the meaning of its batch and the number of its first step by the first row's columns."""
         for column, dialect in _DIALECTS.items():
             if column in text:
                 self.framework = dialect.framework
                 self.batch_field = dialect.batch_field
                 self.first_step = dialect.first_step
-                return
+                break
+        super().read_first_row(text, position, row)  # now, because it may lower the first step
 
 
 class TensorFlow(PyTorch):
@@ -330,12 +332,12 @@ class TensorFlow(PyTorch):
             return Fact("amp", self.facts_by_name["amp_line"].line)
         return super().precision()
 
-    def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row, or None for the first row.
+    def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
+        """Return the steps from the `last` row to this one, or None for the first row.
 
         The first row may be of a single step or of many, and does not say which.
         """
-        return None if self.last_position is None else super().steps_of_row(position)
+        return None if last is None else super().steps_of_row(last, position)
 
 
 class NvLog(TensorFlow):

@@ -9,7 +9,7 @@ MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise
 
 import re
 
-from scoring.importers.table import EpochFormatReader
+from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.text import NUMBER, RowPattern, field, integer
 
 

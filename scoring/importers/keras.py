@@ -65,27 +65,41 @@ class Keras(FormatReader):
                 window.end_s = stamps.get(window.step or 0)
 
     def finish_facts(self) -> None:
-        """Set devices, nodes and batch, and convert the facts.
-
-        - Nodes = number of hosts, and devices = GPUs of a node x nodes. Both are set only if the log states the GPUs of
-          a node and the hosts.
-        - The stated batch is that of one device if `use_per_replica_batch_size` is True, else that of all devices. It
-          is not set if the log does not state that option.
-        """
-        gpus = integer(self.value("gpus"))
-        hosts = self.value("hosts")
-        if gpus and hosts is not None:
-            nodes = hosts.count(",") + 1  # a run without a list of hosts prints the text `None`: it is on one host
-            # The second argument is the stated fact whose line is cited. The third is the value; without it, the
-            # value of the stated fact is taken.
-            self.set_if_unset_from("nodes", "gpus", nodes)
-            self.set_if_unset_from("devices", "gpus", gpus * nodes)
-        if "is_batch_per_device" in self.facts_by_name:
-            is_per_device = self.value("is_batch_per_device") == "True"
-            self.set_if_unset_from("batch_per_device" if is_per_device else "batch_of_all", "batch")
+        """Set nodes, devices and batch from what the configuration states, and convert the facts."""
+        self._set_nodes_and_devices()
+        self._set_batch()
         super().finish_facts()
 
-    def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
+    def _set_nodes_and_devices(self) -> None:
+        """Set the nodes, and devices = GPUs of a node x nodes.
+
+        `worker_hosts` is a list such as `a:5000,b:5000`, with a host for each node. A run on one host prints `None`.
+        Nothing is set if the log lacks the hosts or the GPUs of a node.
+        """
+        gpus_of_node = integer(self.value("gpus"))
+        hosts = self.value("hosts")
+        if hosts is None or not gpus_of_node:
+            return
+        commas = hosts.count(",")
+        nodes = commas + 1  # the text `None` has no comma, and is one node
+        line = self.line_of("gpus")
+        self.set_if_unset("nodes", nodes, line)
+        self.set_if_unset("devices", gpus_of_node * nodes, line)
+
+    def _set_batch(self) -> None:
+        """Set the batch, by the option `use_per_replica_batch_size`, which says whose batch the stated one is.
+
+        - `True`: that of one device.
+        - `False`: that of all devices.
+        - The log does not state the option: no batch is set.
+        """
+        is_per_device = self.value("is_batch_per_device")
+        if is_per_device == "True":
+            self.set_if_unset_from("batch_per_device", "batch")
+        elif is_per_device == "False":
+            self.set_if_unset_from("batch_of_all", "batch")
+
+    def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the number of steps between the two that a row names, and the seconds that it prints."""
         steps = position.step - int(row["from"] or 0)
         return RowTime(max(0, steps), positive(row["window_s"]), None)

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
 MAX_LINE_BYTES = 1 << 16  # only the start of a longer line is read
@@ -46,6 +47,22 @@ class TaggedLine(NamedTuple):
     rank: int | None
 
 
+class Restart(NamedTuple):
+    """Two successive rows between which the step counter goes back."""
+
+    line_before: int  # the line of the earlier row
+    line_after: int  # the line of the later row
+
+
+@dataclass
+class _PossibleStart:
+    """A line on which a run may begin, and what came since."""
+
+    line: int
+    words: set[str] = field(default_factory=set)  # the START_WORDS on it and since
+    has_row: bool = False  # whether a row came since, which makes it the start of a run
+
+
 class Lines:
     """The lines of a stream, and where the runs in it begin.
 
@@ -58,64 +75,55 @@ class Lines:
         self.span = span
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
         self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
-        self._possible_start = span[0]  # the last noted start; a run if a row follows
-        self._has_row = False  # whether a row came since that start
-        self._words_of_start: set[str] = set()  # the START_WORDS that came since that start
+        self._start = _PossibleStart(span[0])  # the last noted start
 
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
 
-        A tool prints several such texts as it starts:
+        A tool prints several such texts as it starts, and a run begins at the first of them. So the line counts as a
+        new start in two cases only:
 
-        - The first of them is where the run begins.
-        - The later ones are ignored until a row comes.
-        - Some texts are printed exactly once per start. If one of them comes again before any row, the earlier start
-          failed, and the run begins on line `number`.
+        - A row came since the last noted start: that run is over.
+        - The text is one that a tool prints exactly once per start, and it also came since the last noted start: the
+          tool was started again, because its earlier start failed.
         """
         word = _start_word(text)
         if word is None:
             return
+        has_failed = word in _ONCE_PER_START and word in self._start.words
+        if self._start.has_row or has_failed:
+            self._start = _PossibleStart(number)
+        self._start.words.add(word)
 
-        is_second_start = word in _ONCE_PER_START and word in self._words_of_start
-        # `note_possible_start` ignores this line if the noted start has no row yet, unless the earlier start is to be
-        # dropped. If it takes this line as the new start, it also empties `_words_of_start`.
-        self.note_possible_start(number, drop_earlier_start=is_second_start)
-        self._words_of_start.add(word)
+    def note_possible_start(self, number: int) -> None:
+        """Note that a run may begin on line `number`, unless no row came since the last noted start.
 
-    def note_possible_start(self, number: int, *, drop_earlier_start: bool = False) -> None:
-        """Note that a run may begin on line `number`. It counts as a run only once `confirm_run` is called.
-
-        Nothing happens if an earlier start is still without a row: the run then begins at that start. With
-        `drop_earlier_start` it begins on line `number` nevertheless.
+        It counts as a run only once `confirm_run` is called.
         """
-        if self._has_row or drop_earlier_start:
-            self._possible_start = number
-            self._has_row = False
-            self._words_of_start = set()
+        if self._start.has_row:
+            self._start = _PossibleStart(number)
 
     def confirm_run(self) -> None:
         """Note that a row was read, which makes the last noted start the start of a run."""
-        if not self._has_row:
-            self._first_lines.append(self._possible_start)
-            self._has_row = True
+        if not self._start.has_row:
+            self._first_lines.append(self._start.line)
+            self._start.has_row = True
 
-    def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
+    def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
         A run begins in two kinds of places:
 
         - at each start that `confirm_run` noted while the lines were read;
-        - where the step counter goes back, unless such a start is there. `restarts` has (line of the row before, line
-          of the row after) for each of these places; the run begins at the row after.
+        - at the later row of each of `restarts`, where the step counter goes back. If a start was noted between the two
+          rows, the run begins there instead.
 
         A last line of None is the end of the log. A log without rows is returned as one run.
         """
-        first_lines = list(self._first_lines)  # the starts that `confirm_run` noted
-        for line_before, line_after in restarts:
-            # A start that the tool prints between the two rows is already in the list: the run began there.
-            has_start_between = any(line_before < start <= line_after for start in self._first_lines)
-            if not has_start_between:
-                first_lines.append(line_after)
+        first_lines = [*self._first_lines]
+        for restart in restarts:
+            if not self._has_start_within(restart):
+                first_lines.append(restart.line_after)
         if not first_lines:  # no row
             return [self.span]
 
@@ -124,19 +132,31 @@ class Lines:
         last_lines = [next_first - 1 for next_first in first_lines[1:]]
         return list(zip(first_lines, [*last_lines, last_line_of_span], strict=True))
 
-    def texts(self) -> Iterator[str]:
-        """Yield the text of each line of the stream, without colours and NUL bytes. mpirun's prefixes stay in it.
+    def _has_start_within(self, restart: Restart) -> bool:
+        """Return whether a run's noted start is behind the earlier row of a restart, and not behind the later one."""
+        return any(restart.line_before < start <= restart.line_after for start in self._first_lines)
 
-        A line longer than MAX_LINE_BYTES is cut to its start. A text ends with _CUT if it is cut, or if the last line
-        lacks its newline.
+    def texts(self) -> Iterator[str]:
+        """Yield the text of each line of the stream, without its newline, colours and NUL bytes.
+
+        mpirun's prefixes stay in the text. A line whose end is missing gets _CUT in its place:
+
+        - The line is longer than MAX_LINE_BYTES: only so many bytes of it are read.
+        - It is the last line, and the stream ends before its newline.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
-            rest = raw
-            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):  # skip the rest of a long line
-                rest = self.stream.readline(MAX_LINE_BYTES)
-
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
-            yield text[:-1] if text.endswith("\n") else text + _CUT
+            if raw.endswith(b"\n"):
+                yield text.removesuffix("\n")
+            else:
+                self._skip_rest_of_line()
+                yield text + _CUT
+
+    def _skip_rest_of_line(self) -> None:
+        """Read the stream up to the next newline, or up to its end."""
+        piece = self.stream.readline(MAX_LINE_BYTES)
+        while piece and not piece.endswith(b"\n"):
+            piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
@@ -148,53 +168,67 @@ class Lines:
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
 
-        A row is a line that holds the text `marker`, such as `loss`. Lines that a tool prints as it starts are also
-        left out for the other ranks. Any other line is yielded, whatever its rank.
-
-        The log is read in blocks of lines. The first block with a row shows which ranks print rows. Lines that stand
-        before that block are all yielded.
+        A row is a line that holds the text `marker`, such as `loss`. Which ranks print rows is not known before the
+        first row, so no line is left out before the block of _BLOCK_LINES lines that holds it. Ranks print a row at
+        about the same time, so this block shows all ranks that print rows.
         """
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
         for block in self._blocks_of_lines():
             if rank_of_rows is None:
-                # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
-                is_of_another_rank = line.rank is not None and rank_of_rows is not None and line.rank != rank_of_rows
-                is_row_or_start = marker in line.text or _start_word(line.text) is not None
-                is_repeated = is_of_another_rank and is_row_or_start
+                is_repeated = rank_of_rows is not None and _is_repeated(line, rank_of_rows, marker)
                 if not is_repeated:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
-        """Yield the lines of the span, without mpirun's tags, in blocks of _BLOCK_LINES lines."""
+        """Yield the lines of the span, without mpirun's tags, in blocks of _BLOCK_LINES lines.
+
+        The first line with a tag of each rank is noted in `ranks`.
+        """
         first, last = self.span
         numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)
         while block := list(itertools.islice(numbered, _BLOCK_LINES)):
-            yield [self._untagged(number, text) for number, text in block]
+            lines = []
+            for number, text in block:
+                tag = _first_tag(text)
+                if tag is None:
+                    lines.append(TaggedLine(number, text, None))
+                else:
+                    self.ranks.setdefault(int(tag[1]), number)
+                    lines.append(_without_tags(number, text, tag))
+            yield lines
 
-    def _untagged(self, number: int, text: str) -> TaggedLine:
-        """Return a line without mpirun's tags, which say which rank wrote it, and the rank of its first tag.
 
-        - `[1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. A short text before the tag, such as a time, is dropped.
-        - A line without a tag has the rank None.
-        - A first tag behind more than _PREFIX_CHARS characters is no prefix: another process wrote into the line. The
-          text before the tag is kept, and the rank is None.
+def _first_tag(text: str) -> re.Match[str] | None:
+    """Return the match of the first of mpirun's tags in a line, with the rank as its group, or None without a tag."""
+    may_have_tag = "]<std" in text  # faster than the pattern
+    return _RANK_TAG.search(text) if may_have_tag else None
 
-        The first line with a tag of a rank is noted in `ranks`.
-        """
-        may_have_tag = "]<std" in text  # faster than the pattern
-        match = _RANK_TAG.search(text) if may_have_tag else None
-        if match is None:
-            return TaggedLine(number, text, None)
 
-        rank = int(match[1])
-        self.ranks.setdefault(rank, number)
-        is_inside_line = match.start() > _PREFIX_CHARS
-        if is_inside_line:  # another process wrote into the line, so the tag does not say who began it
-            return TaggedLine(number, _RANK_TAG.sub("", text), None)
-        text_after_tag = text[match.end() :].removeprefix(" ")
-        return TaggedLine(number, _RANK_TAG.sub("", text_after_tag), rank)
+def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLine:
+    """Return a line without mpirun's tags, and the rank that wrote the line, by where its first tag stands.
+
+    - Behind at most _PREFIX_CHARS characters: it is a prefix, and names the rank. What stands before it, such as
+      mpirun's time stamp, is dropped: `12:30 [1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3.
+    - Further inside: another process wrote into the line, so the tag does not say which rank began it. The rank is
+      None, and the text before the tag is kept.
+    """
+    is_prefix = first_tag.start() <= _PREFIX_CHARS
+    if is_prefix:
+        text_after_tag = text[first_tag.end() :].removeprefix(" ")
+        return TaggedLine(number, _RANK_TAG.sub("", text_after_tag), int(first_tag[1]))
+    return TaggedLine(number, _RANK_TAG.sub("", text), None)
+
+
+def _is_repeated(line: TaggedLine, rank_of_rows: int, marker: str) -> bool:
+    """Return whether a line repeats one of the rank `rank_of_rows`: a row or a tool's start text of another rank.
+
+    A row is a line that holds the text `marker`. A line without a rank repeats none.
+    """
+    if line.rank is None or line.rank == rank_of_rows:
+        return False
+    return marker in line.text or _start_word(line.text) is not None
 
 
 def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:

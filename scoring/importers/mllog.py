@@ -21,7 +21,7 @@ from runlog.run import Mark, Run, real
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import FormatReader
-from scoring.importers.text import RowPattern, wait_within
+from scoring.importers.text import RowPattern, lines_in_words, wait_within
 from scoring.importers.values import (
     epoch_number,
     positive_amount,
@@ -59,23 +59,28 @@ class MLLog(FormatReader):
         - the epochs with a time or a rate;
         - the blocks of epochs.
         """
-        first, last = self.lines.span
-        for entry in read_stream(self.lines.stream):
-            is_of_run = entry.line >= first and (last is None or entry.line <= last)
-            if is_of_run:
-                self._take_entry(entry)  # adds a window for each `step_window` event
+        self._take_entries()
+        has_step_windows = len(self.windows) > 0  # `_take_entries` has added a window for each `step_window` event
 
-        # The header and the summary come first: they show that a log is ours, which decides how epochs are read.
         self._read_header()
         self._read_run_summary()
+        self._read_start_and_stop()
         self._read_single_events()
         self._report_unreadable_images()
-        self._read_epochs()
-        if not self.windows:  # no `step_window` event
+        self._read_epochs()  # after the facts: they show whether the log is ours, which decides how epochs are read
+        if not has_step_windows:
             self._add_epochs_as_windows()
         if not self.windows:  # no epoch with a time or a rate either
             self._add_blocks_as_windows()
         self._read_evaluations()
+
+    def _take_entries(self) -> None:
+        """Take each entry in this run's lines, and add a window for each `step_window` event."""
+        first, last = self.lines.span
+        for entry in read_stream(self.lines.stream):
+            is_of_run = entry.line >= first and (last is None or entry.line <= last)
+            if is_of_run:
+                self._take_entry(entry)
 
     def _read_epochs(self) -> None:
         """Set `epochs`. If the samples are not images, the epochs get neither images nor a rate."""
@@ -100,28 +105,37 @@ class MLLog(FormatReader):
         """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
 
         - A Problem is noted as a problem of the record.
-        - A `step_window` event becomes a window and is not kept, so that a long run is in memory only once.
+        - A `step_window` event becomes a window. It is not kept, so that a long run is in memory only once.
         - Any other event or section is kept in `self.events`.
-
-        `self.lines` is notified of entries that show where a run begins.
         """
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
             return
 
+        self._note_start(entry)
+        if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
+            self._add_step_window(entry, self._pop_rank_times(entry))
+        else:
+            self.events.take(entry)
+
+    def _note_start(self, entry: Event | Header) -> None:
+        """Note in `self.lines` that a run may begin here, if this event or section is one of those that open a log.
+
+        The event of the run's start makes it a run, even if nothing follows. Otherwise the run's first window does.
+        """
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
             self.lines.note_possible_start(entry.line)
         if name == schema.RUN_START.key:
-            self.lines.confirm_run()  # a run that logs its start counts, even if nothing follows
+            self.lines.confirm_run()
 
-        if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
-            # The event is not kept, so that a long run is in memory only once.
-            step = run.scalar(entry.metadata.get("step"))
-            rank_times = self.events.rank_times.pop(step, None)  # logged before the window, with the same step
-            self._add_step_window(entry, rank_times)
-        else:
-            self.events.take(entry)
+    def _pop_rank_times(self, window_event: Event) -> schema.RankTimes | None:
+        """Remove and return the ranks' own times in a window, or None if they are not logged.
+
+        They are logged before the event of the window, with its step.
+        """
+        step = run.scalar(window_event.metadata.get("step"))
+        return self.events.rank_times.pop(step, None)
 
     def _read_header(self) -> None:
         """Set `header` to the values of our own logs' header sections by name, and `software` to package versions.
@@ -163,26 +177,30 @@ class MLLog(FormatReader):
         for name in ("precision", "math_mode", "mode", "framework", "model"):
             self.set_if_unset(name, self._readable(summary, name, values.get(name), text_or_none), summary.line)
 
-    def _read_single_events(self) -> None:
-        """Set the facts that a log states in one event each, such as the run's start and stop.
+    def _read_start_and_stop(self) -> None:
+        """Set when the run started and stopped, and its status. A log without run_stop is truncated.
 
-        If an event is logged more than once, the first counts; for train_samples and eval_samples, the last. A repeated
-        start or stop becomes a problem of the record. A log without run_stop is truncated.
+        If a start or a stop is logged more than once, the first counts, and each other becomes a problem of the record.
         """
-        events = self.events
-        self._set_from_first_mark("run_start", events.starts)
-        self._set_from_first_mark("run_stop", events.stops)
-        self.truncated = not events.stops
+        self._set_from_first_mark("run_start", self.events.starts)
+        self._set_from_first_mark("run_stop", self.events.stops)
+        self.truncated = not self.events.stops
 
-        first = events.first
+    def _read_single_events(self) -> None:
+        """Set the facts that a log states in one event each. A value that cannot be read becomes a problem.
+
+        - The numbers of samples: if an event is logged more than once, the last counts.
+        - Any other fact: the first counts. The model is the one that `run_summary` has set, or else the benchmark.
+        """
+        first = self.events.first
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
         self._set_from_event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), positive_whole)
         self._set_from_event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_or_none)
         self._set_from_event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
-        # The benchmark is also the model, unless run_summary has named one.
         self._set_from_event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
-        self._set_from_event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), positive_whole)
-        self._set_from_event("eval_samples", events.last.get(schema.EVAL_SAMPLES.key), positive_whole)
+        last = self.events.last
+        self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
+        self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
         self.set_if_unset("rate_scope", self.rate_scope)  # the format's own, as a fact of the record
 
@@ -198,14 +216,15 @@ class MLLog(FormatReader):
             self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
     def _set_from_event(self, name: str, event: Event | None, convert: Callable[[Any], object]) -> None:
-        """Set the fact `name` to the converted value of an event. Nothing is set if `event` is None."""
+        """Set the fact `name` to the converted value of an event, unless it is set already or `event` is None."""
         if event:
             self.set_if_unset(name, self._readable(event, "value", event.value, convert), event.line)
 
     def _readable(self, event: Event, name: str, value: Any, convert: Callable[[Any], T | None]) -> T | None:
         """Return the converted value `name` of an event, or None if `convert` returns None for it.
 
-        None becomes a problem of the record, unless the value is missing (None) or NaN, which a loss may be.
+        If `convert` returns None, a problem of the record is noted. Not so if the value is missing (None), or if it is
+        NaN, which a loss may be.
         """
         result = convert(value)
         is_nan = isinstance(value, float) and math.isnan(value)
@@ -216,25 +235,26 @@ class MLLog(FormatReader):
         return result
 
     def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
-        """Add the window that a `step_window` event of our own logs states.
+        """Add the window that a `step_window` event of our own logs states. `rank_times` is None if it was not logged.
 
-        An event without steps or time becomes a problem of the record instead. `rank_times` is None if it was not
-        logged. A window whose images cannot be read is also added to `_without_images`.
+        If steps or time are missing or cannot be read, no window is added, and a problem of the record says so. This is
+        beside the problem that `_readable` notes of a value that cannot be read.
         """
-        values = table_or_none(event.value) or {}
+        values = table_or_none(event.value)
+        if values is None:
+            self.note_problem(f"line {event.line}: step_window without a table of values")
+            return
         steps = self._readable(event, "steps", values.get("steps"), positive_whole)
         seconds = self._readable(event, "time_s", values.get("time_s"), positive_amount)
         if steps is None or seconds is None:
-            has_table = isinstance(event.value, dict)
-            missing = "steps or time" if has_table else "a table of values"
-            self.note_problem(f"line {event.line}: step_window without {missing}")
+            self.note_problem(f"line {event.line}: step_window without steps or time")
             return
 
         window = self._step_window(event, values, steps, seconds)
         window.rank_times = rank_times
         self.add_window(window)
         if window.images is None:
-            self._without_images.append(window)
+            self._without_images.append(window)  # for `_report_unreadable_images`
 
     def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
         """Return the window of a `step_window` event with this table of values.
@@ -259,18 +279,17 @@ class MLLog(FormatReader):
         )
 
     def _report_unreadable_images(self) -> None:
-        """Add the check `images` with the status not compared, if the images of some step windows cannot be read.
+        """Add a check `images` that nothing was compared, if the images of some step windows cannot be read.
 
-        This check replaces the usual one, which compares the images with the steps. The usual one would prove nothing
-        here, because windows without images later get images computed from their steps.
+        The two ways that a check `images` compares are the images that the windows count, and their steps x batch. The
+        check says how many windows count none, and on which lines the first and the last of these are.
         """
-        if not self._without_images:
+        windows = self._without_images
+        if not windows:
             return
-        first, last = self._without_images[0].line, self._without_images[-1].line
-        count = f"{len(self._without_images)} of {len(self.windows)} windows"
-        # The two figures that the usual check compares: the images as counted, and as computed from the steps.
-        ways = (f"lines {first} to {last}: {count} count no images that can be read", "their steps x batch")
-        self.checks.append(Check.not_compared("images", ways))
+        count = f"{len(windows)} of {len(self.windows)} windows"
+        counted = f"{lines_in_words(windows)}: {count} count no images that can be read"
+        self.checks.append(Check.not_compared("images", (counted, "their steps x batch")))
 
     def _samples_are_images(self) -> bool:
         """Return whether samples and rates count images: in our own logs, and in those of an image benchmark."""

@@ -96,36 +96,48 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged.
+    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged."""
+    intervals = _intervals_by_number(events)
+    stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
+    own_throughputs = _own_throughputs_by_number(events, stops)
+    foreign_rates = _foreign_rates_by_number(events, stops)
 
-    An epoch gets three things from the log:
-
-    - The interval from its start to its stop. If several intervals have its number, the last one counts.
-    - Its own throughput: the last `epoch_throughput`, an event of our own logs.
-    - Its foreign rate: the first positive rate that another submitter prints.
-    """
-    epochs: dict[Any, Epoch] = {}
-    stops: list[Mark] = []
-    for interval in events.epochs:
-        if interval.stop:
-            epoch = epochs.setdefault(interval.stop.number, Epoch())
-            epoch.interval = interval
-            stops.append(interval.stop)
-    stops.sort(key=_line_of)
-
-    own_throughputs = [rate for rate in events.rates if rate.key == schema.EPOCH_THROUGHPUT.key]
-    for rate in own_throughputs:
-        epoch = epochs.setdefault(_number_of_epoch(rate, stops), Epoch())
-        epoch.own_throughput = rate  # the last one counts
-
-    foreign_rates = [rate for rate in events.rates if rate.key != schema.EPOCH_THROUGHPUT.key]
-    for rate in foreign_rates:
-        if positive_amount(rate.images_per_s) is None:
-            continue
-        epoch = epochs.setdefault(_number_of_epoch(rate, stops), Epoch())
-        if epoch.foreign_rate is None:  # the first one counts
-            epoch.foreign_rate = rate
+    epochs = {}
+    for number in (*intervals, *own_throughputs, *foreign_rates):  # a number that comes again changes nothing
+        epochs[number] = Epoch(
+            interval=intervals.get(number),
+            own_throughput=own_throughputs.get(number),
+            foreign_rate=foreign_rates.get(number),
+        )
     return epochs
+
+
+def _intervals_by_number(events: Run) -> dict[Any, Interval]:
+    """Return the interval of each epoch that stopped, by its number. Of several with one number the last one counts."""
+    return {interval.stop.number: interval for interval in events.epochs if interval.stop}
+
+
+def _own_throughputs_by_number(events: Run, stops: Sequence[Mark]) -> dict[Any, Rate]:
+    """Return the `epoch_throughput` of each epoch, an event of our own logs, by the epoch's number.
+
+    If an epoch has several, the last one counts. `stops` are the stops of all epochs, in the order of their lines.
+    """
+    rates = [rate for rate in events.rates if rate.key == schema.EPOCH_THROUGHPUT.key]
+    return {_number_of_epoch(rate, stops): rate for rate in rates}
+
+
+def _foreign_rates_by_number(events: Run, stops: Sequence[Mark]) -> dict[Any, Rate]:
+    """Return the rate that another submitter prints of each epoch, by the epoch's number.
+
+    If an epoch has several, the first positive one counts. `stops` are the stops of all epochs, in the order of their
+    lines.
+    """
+    rates_by_number: dict[Any, Rate] = {}
+    for rate in events.rates:
+        is_foreign = rate.key != schema.EPOCH_THROUGHPUT.key
+        if is_foreign and positive_amount(rate.images_per_s) is not None:
+            rates_by_number.setdefault(_number_of_epoch(rate, stops), rate)
+    return rates_by_number
 
 
 def _number_of_epoch(rate: Rate, stops: Sequence[Mark]) -> Any:

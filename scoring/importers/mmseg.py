@@ -8,6 +8,7 @@ rows of language models in the same form.
 
 import re
 
+from scoring.importers.evidence import Fact
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, field
 
@@ -82,23 +83,30 @@ class MMSeg(FormatReader):
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices by the list of GPUs in the printed configuration, if it has one.
 
-        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. If both forms are printed, the one on
-        the earlier line counts. A list of one device under a launcher (`Distributed training: True`) sets nothing: each
-        process may list only its own device.
+        If the list is printed in both of its forms, the one on the earlier line counts. A list of one device under a
+        launcher (`Distributed training: True`) sets nothing: each process may list only its own device.
         """
-        printed_forms = [form for form in ("range", "ids") if form in self.facts_by_name]
-        if not printed_forms:
+        lists = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
+        if not lists:
             return
-
-        first_form = min(printed_forms, key=lambda form: self.facts_by_name[form].line)
-        numbers = [int(text) for text in re.findall(r"\d+", self.value(first_form))]
-        if first_form == "range":
-            start, stop = numbers
-            count = stop - start
-        else:
-            count = len(numbers)
-
-        # Each process under a launcher may list only its own device.
-        may_be_own_device = count == 1 and "distributed" in self.facts_by_name
+        count, line = min(lists, key=lambda fact: fact.line)
+        has_launcher = self.value("distributed") is not None
+        may_be_own_device = count == 1 and has_launcher
         if count > 0 and not may_be_own_device:
-            self.set_if_unset_from("devices", first_form, count)
+            self.set_if_unset("devices", count, line)
+
+    def _length_of_range(self) -> Fact | None:
+        """Return the number of devices in `gpu_ids = range(0, 4)`, here 4, or None if no such range is printed."""
+        printed = self.facts_by_name.get("range")
+        if printed is None:
+            return None
+        start, stop = printed.value.split(",")
+        return Fact(int(stop) - int(start), printed.line)
+
+    def _length_of_list(self) -> Fact | None:
+        """Return the number of devices in `gpu_ids = [0, 1, 2, 3]`, here 4, or None if no such list is printed."""
+        printed = self.facts_by_name.get("ids")
+        if printed is None:
+            return None
+        ids = re.findall(r"\d+", printed.value)
+        return Fact(len(ids), printed.line)

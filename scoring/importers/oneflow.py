@@ -6,7 +6,8 @@ The rate is that of all devices, over the window; the Unix time stamp is optiona
 
 import re
 
-from scoring.importers.table import EpochFormatReader, RowPosition
+from scoring.importers.epoch_table import EpochFormatReader
+from scoring.importers.table import Columns, RowPosition
 from scoring.importers.text import RowPattern, field, integer
 
 # A rate has three digits behind the point: with fewer it was cut.
@@ -43,14 +44,17 @@ class OneFlow(EpochFormatReader):
         gpus_per_node = integer(self.value("gpus"))
         nodes = self.value("nodes")
         if gpus_per_node and nodes:
-            self.set_if_unset_from("devices", "gpus", nodes * gpus_per_node)
+            self.set_if_unset("devices", nodes * gpus_per_node, self.line_of("gpus"))
 
-    def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row, or None for the first row.
+    def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
+        """Keep `first_step`, even if the first row is at step 0: such a row does not cover a single step."""
+
+    def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
+        """Return the steps from the `last` row to this one, or None for the first row.
 
         The counter starts anew in each epoch. If it starts at step 0, the row has the usual number of steps. The last
         row of an epoch may have more steps than the others.
         """
-        if self.last_position is None:
+        if last is None:
             return None
-        return super().steps_of_row(position) or self.usual_steps_per_row
+        return super().steps_of_row(last, position) or self.usual_steps_per_row

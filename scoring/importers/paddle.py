@@ -13,8 +13,9 @@ PaddleSeg: paddleseg/core/train.py
 
 import re
 
+from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
-from scoring.importers.table import EpochFormatReader, FormatReader
+from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, field, integer
 
 TF32_CAPABILITY = 8  # CUDA's libraries compute FP32 products as TF32 from this compute capability on
@@ -50,21 +51,23 @@ class Launch(FormatReader):
         """Return the number of devices, with its line, by the place in the log that states it.
 
         - The place `replicas x nnodes`: the product of the two. The launcher's `replicas` are the processes of one
-          node, each with one device. A product of 0 counts as a number, and contradicts any other place.
-        - Each other place: the number that is printed there. A printed 0 becomes None, which does not count.
+          node, each with one device. The line is that of `replicas`.
+        - The places `PADDLE_TRAINERS_NUM`, `NCCL's nranks` and `GPUs used`: the number that is printed there.
+
+        A place whose number is 0 states no devices, and is left out.
         """
         counts: dict[str, Fact] = {}
         replicas = self.facts_by_name.get("replicas")
         nodes = integer(self.value("nodes"))
-        if replicas and nodes is not None:
+        if replicas is not None and nodes is not None:
             counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
 
         fact_names = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
         for place, fact_name in fact_names.items():
             fact = self.facts_by_name.get(fact_name)
             if fact is not None:
-                counts[place] = Fact(int(fact.value) or None, fact.line)
-        return counts
+                counts[place] = Fact(int(fact.value), fact.line)
+        return {place: count for place, count in counts.items() if count.value > 0}
 
     def _set_versions(self) -> None:
         """Set the versions of Paddle, cuDNN and CUDA, and the framework with its version, as far as they are printed.
@@ -75,7 +78,7 @@ class Launch(FormatReader):
         version = self.value(name)
         if version:
             self.software["paddlepaddle"] = version
-            self.set_if_unset_from("framework", name, f"PaddlePaddle {version}")
+            self.set_if_unset("framework", f"PaddlePaddle {version}", self.line_of(name))
         for library in ("cudnn", "cuda"):
             if self.value(library):
                 self.software[library] = self.value(library)
@@ -89,7 +92,7 @@ class Launch(FormatReader):
         capability = self.value("capability")
         if capability and self.value("precision") == "fp32":
             as_tf32 = int(capability) >= TF32_CAPABILITY and self.value("tf32") != "0"
-            self.set_if_unset_from("math_mode", "capability", "tf32" if as_tf32 else "fp32")
+            self.set_if_unset("math_mode", "tf32" if as_tf32 else "fp32", self.line_of("capability"))
 
 
 class Paddle18(Launch, EpochFormatReader):
@@ -136,6 +139,7 @@ class PaddleSeg(Launch):
     prints_mean_times = True
     rows_imply_batch = True
     segmentation = True
+    precision_names = (("fp32", "fp32"), ("fp16", "amp"))  # PaddleSeg's `fp16` means AMP
     fact_pattern = re.compile(
         r"(?<![\w.])batch_size: (?P<batch_of_config>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
         r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
@@ -160,21 +164,26 @@ class PaddleSeg(Launch):
             name = "network" if kind[1] == "  " else "backbone"
             self.take_fact(name, kind[2].strip(), line)
 
-    def finish_facts(self) -> None:
-        """Set the precision, the model and the batch, and convert the facts.
+    def name_of_precision(self, word: str) -> str | None:
+        """Return the record's name for the precision that the command line calls `word`, or None if it names none.
 
-        - The precision is what `fact_pattern` found in the command line. Its name `fp16` means AMP, and the level of
-          AMP is added if the command line states one.
-        - The model is the network and its backbone: a network `FCN` with the backbone `HRNet_W48` is `FCN HRNet_W48`.
-        - The batch is that of the command line, or else that of the configuration.
+        For AMP the name has the level, if the command line states one: `--precision fp16 --amp_level O1` is `amp_o1`.
         """
         level = self.value("level")
-        name_of_fp16 = f"amp_{level.lower()}" if level else "amp"
-        self.precision_names = (("fp32", "fp32"), ("fp16", name_of_fp16))  # super() converts the precision by them
+        if word == "fp16" and level:
+            return f"amp_{level.lower()}"
+        return super().name_of_precision(word)
 
-        parts = [self.value(part) for part in ("network", "backbone") if self.value(part)]
-        # The second argument is the stated fact whose line is cited. The third is the value; without it, the value of
-        # the stated fact is taken.
-        self.set_if_unset_from("model", "network", " ".join(parts))
-        self.set_if_unset_from("batch_per_device", "batch_of_config")  # unset: the command line stated none
+    def finish_facts(self) -> None:
+        """Set the model and the batch, and convert the facts.
+
+        - The model is the network and its backbone: a network `FCN` with the backbone `HRNet_W48` is `FCN HRNet_W48`.
+          It is not set if the configuration states no network.
+        - The batch is that of the command line, or else that of the configuration.
+        """
+        network = self.facts_by_name.get("network")
+        if network is not None:
+            parts = [network.value, self.value("backbone")]
+            self.set_if_unset("model", " ".join(part for part in parts if part), network.line)
+        self.set_if_unset_from("batch_per_device", "batch_of_config")  # it is set if the command line states one
         super().finish_facts()

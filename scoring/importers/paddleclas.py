@@ -15,6 +15,7 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 """
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scoring.importers.evidence import Fact
@@ -51,12 +52,45 @@ class Key(NamedTuple):
     name: str
 
 
+def _path_with(path: Sequence[Key], key: Key) -> list[Key]:
+    """Return the keys from the root to `key`, which is printed after the last key of `path`.
+
+    A key ends all keys that are indented as far as itself or further.
+    """
+    parents = list(path)
+    while parents and parents[-1].indent >= key.indent:
+        parents.pop()
+    return [*parents, key]
+
+
+def _is_precision_switch(path: str, name: str) -> bool:
+    """Return whether a key is a switch of precision: by its `name` at any place, or as an item of the section `AMP`."""
+    return name in _PRECISION_SWITCHES or path.startswith("AMP.")
+
+
 class Totals(NamedTuple):
     """The totals of all steps that a row's printed averages cover."""
 
     steps: int
     time_s: float
     wait_s: float | None  # the part of the time that waited for input; None: not printed
+
+    def since(self, before: "Totals") -> RowTime:
+        """Return the steps, their seconds and their wait for input that these totals have more than those `before`.
+
+        The seconds are None if the total time did not grow. The wait is None if it is not printed or garbled.
+        """
+        seconds = None
+        if self.time_s > before.time_s:
+            seconds = self.time_s - before.time_s
+        wait_s = None
+        if self.wait_s is not None:
+            wait_before_s = 0.0 if before.wait_s is None else before.wait_s
+            wait_s = max(0.0, self.wait_s - wait_before_s)
+        return RowTime(self.steps - before.steps, seconds, wait_within(wait_s, seconds))
+
+
+NO_TOTALS = Totals(steps=0, time_s=0.0, wait_s=0.0)  # right after the averages were reset
 
 
 class Meters(NamedTuple):
@@ -110,8 +144,11 @@ class Dygraph(Launch):
         """Read a line before the first row, also as a line of the configuration.
 
         The configuration is printed as an indented tree with a key on each line. `_config_path` holds the keys from the
-        root to this line, so the line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. The batch,
-        the model and the epochs wanted become facts; switches of precision are kept for `_precision`.
+        root to this line, so the line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`.
+
+        - A path in _NAMES_BY_PATH, such as that of the batch: a fact is set.
+        - A switch of precision: kept for `_precision`, by the name of its key.
+        - Any other key: nothing but its place in the tree is kept.
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -119,15 +156,11 @@ class Dygraph(Launch):
             return
 
         spaces, name, value = match.groups()
-        indent = len(spaces)
-        while self._config_path and self._config_path[-1].indent >= indent:
-            self._config_path.pop()  # a key ends all keys that are indented as far as itself or further
-        self._config_path.append(Key(indent, name))
-
+        self._config_path = _path_with(self._config_path, Key(len(spaces), name))
         path = ".".join(key.name for key in self._config_path)
         if path in _NAMES_BY_PATH:
             self.set_if_unset(_NAMES_BY_PATH[path], value.strip(), line)
-        elif name in _PRECISION_SWITCHES or path.startswith("AMP."):
+        elif _is_precision_switch(path, name):
             self._precision_switches.setdefault(name, Fact(value.strip(), line))
 
     def read_after_first_row(self, line: int, text: str) -> None:
@@ -172,45 +205,56 @@ class Dygraph(Launch):
         return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"
 
     def _is_truncated(self) -> bool | None:
-        """Return whether the log ends before its run does, or None if its lines do not show that."""
-        epoch = self.last_position.epoch if self.last_position else None
+        """Return whether the log ends before its run does: True, False, or None if its lines do not show that.
+
+        - The last row is of an epoch before the last one that the configuration asks for: True.
+        - No line says that an epoch ended, as in some public logs: None.
+        - Such lines are there, but not for the epoch of the last row: True.
+        - That epoch ended, but the configuration does not say how many epochs are wanted: None. More may be missing.
+        - That epoch ended, and it is the last one wanted: False.
+        """
         epochs_wanted = integer(self.value("epochs_wanted"))
-        if epoch is not None and epochs_wanted is not None:
-            last_epoch_wanted = epochs_wanted - 1 + self.first_epoch
-            if epoch < last_epoch_wanted:
-                return True
+        last_epoch = self.last_position.epoch if self.last_position else None  # None: the log has no row
+        lacks_epochs = False
+        if last_epoch is not None and epochs_wanted is not None:
+            last_epoch_wanted = self.first_epoch + epochs_wanted - 1
+            lacks_epochs = last_epoch < last_epoch_wanted
 
+        if lacks_epochs:
+            return True
         if not self._ended_epochs:
-            return None  # some public logs print the end of no epoch
-        if epoch not in self._ended_epochs:
-            return True  # the program prints the end of each epoch, but not of this one
-        if epochs_wanted is None:
-            return None  # further epochs may be missing
-        return False
+            return None
+        if last_epoch not in self._ended_epochs:
+            return True
+        return None if epochs_wanted is None else False
 
-    def steps_of_row(self, position: RowPosition) -> int | None:
+    def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the printed averages of a row cover, up to the row's own step.
 
         They cover the steps from the latest of these on:
 
         - the first step of the epoch;
-        - the step after the row before, if that row is of the same epoch;
+        - the step after the `last` row, if that row is of the same epoch and of an earlier step;
         - `reset_step`, if the row has reached it: the program resets its averages there.
 
         Example: with `reset_step` 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns
         None for the log's first row unless it is at an epoch's first step: rows before it may be missing.
         """
-        last = self.last_position
         if last is None and position.step > self.meters.first_step:
             return None
 
-        first_covered = self.meters.first_step
-        if last is not None and position.epoch == last.epoch and position.step > last.step:
-            first_covered = last.step + 1
+        first_steps = [self.meters.first_step]
+        if last is not None and _is_later_in_epoch(last, position):
+            first_steps.append(last.step + 1)
         reset_step = self.meters.reset_step
         if reset_step is not None and position.step >= reset_step:
-            first_covered = max(first_covered, reset_step)
-        return position.step - first_covered + 1
+            first_steps.append(reset_step)
+        return position.step - max(first_steps) + 1
+
+
+def _is_later_in_epoch(last: RowPosition, position: RowPosition) -> bool:
+    """Return whether a row is of the same epoch as the row before, and of a later step."""
+    return position.epoch == last.epoch and position.step > last.step
 
 
 class Static(Dygraph):
@@ -227,44 +271,34 @@ class Static(Dygraph):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._last_total_s = 0.0  # time of all steps that the last row's averages cover
-        self._last_wait_s = 0.0  # the part of it that waited for input
+        self._last_totals = NO_TOTALS  # those of the last row
 
-    def read_first_row(self, text: str, row: Columns) -> None:
+    def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Set how steps and meters count, by the release of PaddleClas that the first row's form shows.
 
         Old releases print `elapse`. Release 2.0 prints commas. Later releases keep the class's own meters.
         """
-        if row["old"]:
+        if row["old"] is not None:  # the word `elapse`
             self.meters = Meters(first_step=0, reset_step=None)
         elif re.search(r"epoch:\d+\s*, train step:", text):
             self.meters = Meters(first_step=0, reset_step=10)
         self.first_step = self.meters.first_step
 
-    def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
+    def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
 
         The printed averages are over all steps since the last reset. So the row's own time is its total less the total
-        of the row before.
+        of the `last` row. Example: averages of 0.2 s over 20 steps, then of 0.3 s over 30 steps. The row covers 10
+        steps, which took 9 s - 4 s = 5 s.
+
+        If it is the first row, or if the averages were reset since the last row, the row's own time is its whole total.
         """
         totals = self._totals_of_row(position, row)
-        steps = self._steps_since_last_row(position)
-        if steps is None:  # the totals start anew: in a new epoch, or because the averages were reset
-            steps = totals.steps
-            self._last_total_s = 0.0
-            self._last_wait_s = 0.0
-
-        # Example: averages of 0.2 s over 20 steps, then of 0.3 s over 30 steps. The later 10 steps took 9 s - 4 s.
-        seconds = None
-        if totals.time_s > self._last_total_s:
-            seconds = totals.time_s - self._last_total_s
-        wait_s = None
-        if totals.wait_s is not None:
-            wait_s = max(0.0, totals.wait_s - self._last_wait_s)
-
-        self._last_total_s = totals.time_s
-        self._last_wait_s = totals.wait_s or 0.0
-        return RowTime(steps, seconds, wait_within(wait_s, seconds))
+        totals_before = NO_TOTALS
+        if last is not None and not self._were_averages_reset(last, position):
+            totals_before = self._last_totals
+        self._last_totals = totals  # for the next row
+        return totals.since(totals_before)
 
     def step_time_of_row(self, row: Columns) -> float | None:
         """Return the mean step time of a row's averages, as exactly as the row shows it, or None if it is absurd."""
@@ -273,14 +307,16 @@ class Static(Dygraph):
     def _mean_step_s(self, row: Columns) -> float:
         """Return the mean step time of a row's averages, as exactly as the row's digits allow.
 
-        Old releases print the time with few digits. For their rows, batch / rate is returned because it is more exact,
-        if the row has a rate and the rows so far imply the batch.
+        - A row of an old release, which prints `elapse: 0.096s ips: 2656.31 images/sec`: batch / rate, because the rate
+          has more digits than the time. The batch is the one that the rates and times of the rows so far imply.
+        - A row of another release, or one without a rate, or if the rows so far imply no batch: the printed time.
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column
-        rate = positive(row["rate"])
+        is_of_old_release = row["old"] is not None  # the column has the word `elapse`
         batch = self.row_batch.batch
-        if row["old"] and batch and rate:
+        rate = positive(row["rate"])
+        if is_of_old_release and batch and rate:
             return batch / rate
         return printed_s
 
@@ -293,16 +329,12 @@ class Static(Dygraph):
             total_wait_s = mean_wait_s * steps
         return Totals(steps, self._mean_step_s(row) * steps, total_wait_s)
 
-    def _steps_since_last_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row, or None if the row's totals start anew.
+    def _were_averages_reset(self, last: RowPosition, position: RowPosition) -> bool:
+        """Return whether the program reset its averages between the `last` row and this one.
 
-        They start anew if there is no last row, if the row is of another epoch, if its step does not go up, or if the
-        program reset its averages after the last row.
+        It does so as an epoch begins, which also shows in a step that does not go up, and at `reset_step`.
         """
-        last = self.last_position
-        if last is None or position.epoch != last.epoch or position.step <= last.step:
-            return None
+        if not _is_later_in_epoch(last, position):
+            return True
         reset_step = self.meters.reset_step
-        if reset_step is not None and last.step < reset_step <= position.step:
-            return None
-        return position.step - last.step
+        return reset_step is not None and last.step < reset_step <= position.step

@@ -1,12 +1,20 @@
 """The batch of one device, worked out from the rates and step times of a log's rows."""
 
 import math
+from typing import NamedTuple
 
 from scoring.importers.evidence import Fact
 from scoring.importers.text import positive
 from scoring.record import Check
 
-OTHER_SLACK = 1e-4  # share of rate x time that may be off beyond the rounding of the two
+OTHER_SLACK = 1e-4  # share of rate x time by which the batch may lie beyond the rounding of the two printed figures
+
+
+class PrintedFigure(NamedTuple):
+    """A rate or a time as a row prints it."""
+
+    value: float
+    rounding: float  # by how much the true value may differ, as its digits end there
 
 
 class RowBatch:
@@ -15,7 +23,7 @@ class RowBatch:
     def __init__(self) -> None:
         self._least = 0.0
         self._greatest = 1e12
-        self._first_line = 0  # of the rows that narrow the range; 0 before the first one
+        self._first_line: int | None = None  # of the rows that narrow the range
 
     @property
     def batch(self) -> int | None:
@@ -30,26 +38,25 @@ class RowBatch:
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """Narrow the range of possible batches by the rate and the step time of one row, as printed on `line`.
 
-        The batch is rate x time, as exactly as the printed digits say: a time of `0.25` may be 0.245 to 0.255. A batch
-        that one row excludes stays excluded. A row changes nothing if it lacks the rate or the time, or if one of them
-        is printed with an exponent: its last digit then says nothing of its rounding.
+        The row leaves the range from rate x time - slack to rate x time + slack. A batch that one row excludes stays
+        excluded. The slack is the rounding of a product of two rounded figures, and a little more:
+
+            rate x rounding of the time + time x rounding of the rate + OTHER_SLACK x rate x time
+
+        The row changes nothing if it lacks the rate or the time, or if the rounding of one is not known. `line` is kept
+        if it is the first that narrows the range.
         """
-        if printed_rate is None or printed_time is None:
-            return
-        # The last digit of a figure with an exponent says nothing of its rounding.
-        has_exponent = "e" in printed_rate or "e" in printed_time
-        rate = positive(printed_rate)
-        time_s = positive(printed_time)
-        if has_exponent or rate is None or time_s is None:
+        rate = _figure(printed_rate)
+        time_s = _figure(printed_time)
+        if rate is None or time_s is None:
             return
 
-        product = rate * time_s
-        rounding_of_time = rate * _half_of_last_digit(printed_time)
-        rounding_of_rate = time_s * _half_of_last_digit(printed_rate)
-        slack = rounding_of_time + rounding_of_rate + OTHER_SLACK * product
+        product = rate.value * time_s.value
+        slack = rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
         self._least = max(self._least, product - slack)
         self._greatest = min(self._greatest, product + slack)
-        self._first_line = self._first_line or line
+        if self._first_line is None:
+            self._first_line = line
 
     def set_batch(self, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
         """Set the fact `batch_per_device` in `facts_by_name` to the batch that the rows imply.
@@ -60,6 +67,7 @@ class RowBatch:
         batch_by_rows = self.batch
         if batch_by_rows is None:
             return
+        assert self._first_line is not None  # without a row there is no single batch
 
         configured = facts_by_name.get("batch_per_device")
         if configured is not None:
@@ -72,7 +80,14 @@ class RowBatch:
             facts_by_name["batch_per_device"] = Fact(batch_by_rows, self._first_line)
 
 
-def _half_of_last_digit(printed: str) -> float:
-    """Return half of what one step of the last printed digit is worth, which is the rounding error: `1.25` -> 0.005."""
+def _figure(printed: str | None) -> PrintedFigure | None:
+    """Return a printed rate or time with its rounding, which is half a step of its last digit: `1.25` -> 1.25, 0.005.
+
+    None if nothing is printed, if the text is no positive number, or if it has an exponent, because the last digit then
+    does not say how far the figure was rounded.
+    """
+    value = positive(printed)
+    if printed is None or value is None or "e" in printed:
+        return None
     decimals = len(printed.partition(".")[2])
-    return 0.5 * 10.0**-decimals
+    return PrintedFigure(value, rounding=0.5 * 10.0**-decimals)

@@ -62,72 +62,82 @@ def run_rate(record: Record) -> RunRate | None:
     return _rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows).seconds)
 
 
-def training_rate_by_clock(record: Record, rows: Sequence[Window], rate_by_durations: float) -> RunRate | None:
+def rate_by_durations(rows: Sequence[Window]) -> float:
+    """Return the images/s of the epochs in `rows` by the durations that the log states: images / sum of durations."""
+    return total(rows, "images") / total(rows, "seconds")
+
+
+def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    The whole run includes its start and its end. So its images/s may be lower than `rate_by_durations`, the images/s by
-    the epochs' own durations, but by no larger factor than MAX_RATIO_BY_STARTUP.
+    The time runs from the first epoch to the last one, by their time stamps. But if the stamps are wrong, it runs from
+    run_start to run_stop. The stamps are taken to be wrong if the rate by durations is more than MAX_RATIO_BY_STARTUP
+    times the rate over the run: the start and the end of a run, which the latter includes, explain no larger ratio.
 
-    - The factor is larger: the epochs' durations and stamps are taken to be wrong. The time runs from run_start to
-      run_stop.
-    - Else, and if the log lacks run_start or run_stop: the time runs from the first epoch to the last one.
-
-    Returns None if no positive time is left, because the clock was set back.
+    If the log lacks run_start or run_stop, the stamps are taken to be right. Returns None if no positive time is left,
+    because the clock was set back.
     """
-    run = record.run_span
-    if run is not None:
-        rate_over_run = _training_rate_over(record, rows, RUN_SPAN, run)
-        if rate_over_run is None:
-            return None
-        # The start and the end of a run do not explain a larger ratio. Then the stamps are as wrong as the durations.
-        has_wrong_stamps = rate_by_durations / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
-        if has_wrong_stamps:
-            return rate_over_run
-    return _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
+    rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
+    if record.run_span is None:
+        return rate_over_epochs
+    rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
+    if rate_over_run is None:
+        return None
+    # Wrong stamps make wrong durations too, which is what the ratio shows.
+    has_wrong_stamps = rate_by_durations(rows) / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
+    return rate_over_run if has_wrong_stamps else rate_over_epochs
+
+
+class LeftOut(NamedTuple):
+    """The evaluations that are left out of a span of time."""
+
+    seconds: float
+    in_words: str  # stands behind the name of the span; empty if the span has no evaluations
 
 
 def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
     """Return the images/s of the epochs in `rows` over a time span, less the time of its evaluations if that is known.
 
-    The result has a text, which names the span by `span_name` and says whether evaluations are left out:
-
-    - The log marks evaluations, but does not state their number of images: their time stays in, and the text says what
-      to log.
-    - The span has evaluations: their time is left out.
-    - The span has no evaluations: the text does not mention them.
-
-    Returns None if no positive time is left, because the clock was set back.
+    The text of the result names the span by `span_name` and says whether evaluations are left out. Returns None if no
+    positive time is left, because the clock was set back.
     """
-    if record.evaluations and not record.eval_samples:
-        # The marked time of an evaluation may include a wait for unfinished training steps. Only the number of its
-        # images shows how much.
-        evaluated_s = 0.0
-        evaluations_in_words = (
+    left_out = _evaluations_left_out(record, rows, span)
+    return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
+
+
+def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
+    """Return what is to be left out of a span as time of evaluations.
+
+    - The log marks no evaluations: nothing.
+    - It marks some, but does not state their number of images (eval_samples): nothing, and the words say what to log.
+    - It states both: the time of the evaluations in the span (see `_evaluated_s`), which may be 0.
+    """
+    if not record.evaluations:
+        return LeftOut(0.0, "")
+    if not record.eval_samples:
+        # The marked time may include a wait for unfinished training steps. Only the number of images shows how much.
+        return LeftOut(
+            0.0,
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
-            "log it, or score the time to train with --protocol mlperf)"
+            "log it, or score the time to train with --protocol mlperf)",
         )
-    else:
-        evaluated_s = _evaluated_s(record, rows, span)
-        evaluations_in_words = " without evaluations" if evaluated_s else ""
-    return _rate_over(record, rows, span_name + evaluations_in_words, span.seconds - evaluated_s)
+    evaluated_s = _evaluated_s(record.evaluations, record.eval_samples, rows, span)
+    return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")
 
 
-def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
-    """Return how many seconds of a span are evaluations, by the evaluations that the log marks.
+def _evaluated_s(evaluations: Sequence[Span], images: int, rows: Sequence[Window], span: Span) -> float:
+    """Return how many seconds of the time `span` are evaluations of so many images each.
 
-    - An evaluation that begins in the span and between the rows' own times counts for its marked time, but for at most
-      MAX_EVALUATION_RATIO x the time to train as many images. The marked time may include a wait for unfinished
-      training steps.
-    - An evaluation that begins within a row's own time does not count: it is a part of that time.
-
-    If the log does not state how many images an evaluation has, 0 is returned.
+    - An evaluation that begins outside `span` does not count.
+    - An evaluation that begins within the duration of one of the epochs in `rows` does not count: it is part of it.
+    - Any other evaluation counts for its marked time, but for at most MAX_EVALUATION_RATIO x the time to train as many
+      images. The marked time may include a wait for unfinished training steps.
     """
-    images_evaluated = record.eval_samples or 0  # 0 if not stated: no evaluation counts for any time
     # The rows' seconds / the rows' images is the time to train one image.
-    longest_s = MAX_EVALUATION_RATIO * images_evaluated * total(rows, "seconds") / total(rows, "images")
+    longest_s = MAX_EVALUATION_RATIO * images * total(rows, "seconds") / total(rows, "images")
     ends_s = [row.end_s or 0.0 for row in rows]
     evaluated_s = 0.0
-    for evaluation in record.evaluations:
+    for evaluation in evaluations:
         is_in_span = span.begin_s <= evaluation.begin_s < span.end_s
         if is_in_span and not _is_within_a_row(evaluation.begin_s, rows, ends_s):
             evaluated_s += min(evaluation.seconds, longest_s)
@@ -146,24 +156,30 @@ def _is_within_a_row(moment_s: float, rows: Sequence[Window], ends_s: Sequence[f
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:
     """Return the images/s of the epochs from the first row to the last one over `seconds`.
 
-    `time_name` says in the text what the seconds are. The images are
-
-        images of the first row + (epoch of the last row - epoch of the first row) * images of an epoch
-
-    A row may cover several epochs; its `epoch` is the last of them. So the first row counts by its own images, and all
-    later epochs by their numbers: some may have no row. Returns None if `seconds` are not positive, because the clock
-    was set.
+    `time_name` says in the text what the seconds are. Returns None if `seconds` are not positive, because the clock was
+    set.
     """
     if seconds <= 0:
         return None
-    # A row may cover several epochs; its `epoch` is the last of them. So the first row counts by its own images,
-    # and the later epochs by their numbers: some may have no row.
-    first, last = rows[0], rows[-1]
-    epochs_after_first = (last.epoch or 0) - (first.epoch or 0)
-    images = epochs_after_first * (record.train_samples or 0) + (first.images or 0.0)
-    rate = images / seconds
+    rate = _images_of_epochs(record, rows) / seconds
     text = f"{lines_in_words(rows)}: {time_name}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s"
     return RunRate(text, rate)
+
+
+def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
+    """Return the images from the beginning of the first row to the end of the last one:
+
+        images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch
+
+    A row may cover several epochs; its `epoch` is the last of them. The epochs after the first row are counted by their
+    numbers, because some of them may have no row.
+    """
+    first, last = rows[0], rows[-1]
+    # `rows_of_epochs` returns only rows that have these figures.
+    assert first.images is not None and first.epoch is not None and last.epoch is not None
+    assert record.train_samples is not None
+    epochs_after_first = last.epoch - first.epoch
+    return first.images + epochs_after_first * record.train_samples
 
 
 def _span_of_rows(rows: Sequence[Window]) -> Span:

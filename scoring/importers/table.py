@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
 from scoring.importers.evidence import Evidence, Fact
-from scoring.importers.lines import Lines
+from scoring.importers.lines import Lines, Restart
 from scoring.importers.row_batch import RowBatch
 from scoring.importers.text import RowPattern, Values, integer, moment_s, number, positive, rows, wait_within
 from scoring.record import Check, InputError, Quality, Span, Window
@@ -86,7 +86,7 @@ class FormatReader:
         self.header: JsonObject = {}
         self.problems: list[str] = []
         self.checks: list[Check] = []
-        self.restarts: list[tuple[int, int]] = []  # lines of two successive rows, where epoch or step goes back
+        self.restarts: list[Restart] = []  # where the epoch goes back, or the step within an epoch
         self.truncated = True if self.closing_words else None
         self.usual_steps_per_row: int | None = None  # steps of the first row that says how many it has
         self.last_position: RowPosition | None = None  # of the last row so far
@@ -106,15 +106,18 @@ class FormatReader:
         """Return the value of the fact `name`, or None if the log does not state it."""
         return self.facts_by_name[name].value if name in self.facts_by_name else None
 
-    def set_if_unset_from(self, field: str, name: str, value: object = None) -> None:
-        """Set the fact `field` from the fact `name`, with the line of `name`.
+    def set_if_unset_from(self, field: str, name: str) -> None:
+        """Set the fact `field` to the value and the line of the fact `name`, if the log states that.
 
-        The new fact has the given `value`, or the value of `name` if `value` is None. Nothing is set if the log does
-        not state `name`, or if `field` is set already.
+        A `field` that is set already keeps its value.
         """
         source = self.facts_by_name.get(name)
         if source is not None:
-            self.set_if_unset(field, source.value if value is None else value, source.line)
+            self.set_if_unset(field, source.value, source.line)
+
+    def line_of(self, name: str) -> int:
+        """Return the line that states the fact `name`, which must be set."""
+        return self.facts_by_name[name].line
 
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
         """Set the fact `name` if all places of the log that state it agree; remove the fact if they differ.
@@ -156,7 +159,7 @@ class FormatReader:
             if position == last_position and has_same_figures:
                 return
             if position < last_position and len(self.restarts) < MAX_RESTARTS:
-                self.restarts.append((last.line, window.line))
+                self.restarts.append(Restart(last.line, window.line))
 
         if len(self.windows) == MAX_ROWS:
             raise InputError(
@@ -182,7 +185,7 @@ class FormatReader:
         """Set a fact that a line before the first row states. Formats override this to choose among repeated values."""
         self.set_if_unset(name, value, line)
 
-    def read_first_row(self, text: str, row: Columns) -> None:
+    def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Learn what the first row says of its program. This does nothing; a format may override it."""
 
     def read_after_first_row(self, line: int, text: str) -> None:
@@ -214,27 +217,30 @@ class FormatReader:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Add an evaluation result to `qualities` if the line prints one, with its epoch or its step.
 
-        - A format that prints results by epoch (`evaluation_pattern` has a group `epoch`): a missing epoch is taken
-          from the last row. The step may be missing: the epoch says enough.
-        - Any other format: a missing step is taken from the last row.
+        - A format that prints results by epoch (`evaluation_pattern` has a group `epoch`): a line without the epoch is
+          of the last row's epoch. The step may be missing: the epoch says enough.
+        - Any other format: a line without the step is of the last row's step.
 
         A result before the first row is ignored.
         """
-        if self.evaluation_pattern is None or self.last_position is None:
+        last_row = self.last_position
+        if self.evaluation_pattern is None or last_row is None:
             return
         match = self.evaluation_pattern.search(text)
-        value = number(match["value"]) if match else None
-        if match is None or value is None:
+        if match is None:
+            return
+        value = number(match["value"])
+        if value is None:
             return
 
-        groups = match.groupdict()
+        groups = match.groupdict()  # None: the group is in the pattern, but not in this line
         epoch = integer(groups.get("epoch"))
         step = integer(groups.get("step"))
-        is_by_epoch = "epoch" in groups  # the group is in the pattern, but need not have matched
-        if is_by_epoch:
-            epoch = self.last_position.epoch if epoch is None else epoch
-        else:
-            step = self.last_position.step if step is None else step
+        is_format_by_epoch = "epoch" in groups
+        if is_format_by_epoch and epoch is None:
+            epoch = last_row.epoch
+        if not is_format_by_epoch and step is None:
+            step = last_row.step
         name = groups.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
@@ -242,7 +248,7 @@ class FormatReader:
         """Convert the facts from the log's words into the values of a record. Call this after the last line.
 
         - Devices, nodes and batches become whole numbers above 0.
-        - The precision becomes the record's name for it, by the format's `precision_names`.
+        - The precision becomes the record's name for it, see `name_of_precision`.
         - The framework becomes the format's own, unless the log states one.
 
         A count or a precision that cannot be converted is removed. Formats extend this to set further facts.
@@ -254,43 +260,44 @@ class FormatReader:
                 self.facts_by_name[field] = Fact(count, fact.line)
 
         precision = self.facts_by_name.pop("precision", None)
-        record_name = dict(self.precision_names).get(str(precision.value)) if precision else None
-        if precision and record_name:
-            self.facts_by_name["precision"] = Fact(record_name, precision.line)
+        if precision is not None:
+            self.set_if_unset("precision", self.name_of_precision(str(precision.value)), precision.line)
         self.set_if_unset("framework", self.framework)
 
-    def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row, in a format whose step counter runs through the whole run.
+    def name_of_precision(self, word: str) -> str | None:
+        """Return the record's name for a precision that the log calls `word`, or None if `word` names none."""
+        return dict(self.precision_names).get(word)
 
-        Returns None for the first row, and if the counter goes back.
+    def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
+        """Return the steps from the `last` row to this one, in a format whose step counter runs through the whole run.
+
+        Returns None for the first row, which has no `last`, and if the counter goes back.
         """
-        if self.last_position is None or position.step < self.last_position.step:
+        if last is None or position.step < last.step:
             return None
-        return position.step - self.last_position.step
+        return position.step - last.step
 
-    def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
-        """Return how many steps a row covers, their seconds, and their wait for input. Call this for each row in order.
+    def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
+        """Return how many steps a row covers, their seconds, and their wait for input.
 
-        `row` holds the printed columns. The steps come from `steps_of_row`: None if unknown, 0 for a copy of the last
-        row. The seconds are steps x printed time if that time stands for all steps of the row:
+        `row` holds the printed columns, and `last` is the position of the row before, None for the first row. The steps
+        come from `steps_of_row`. Seconds and wait are steps x what the row prints, or None in these cases:
 
-        - It does if the format prints the mean time of the steps (`prints_mean_times`).
-        - Otherwise it is the time of the last step, which is enough only if the row covers a single step.
-
-        Seconds and wait are None if they are not known.
+        - The steps or the printed step time are not known.
+        - The printed time does not stand for all steps of the row: the format prints the time of the last step
+          (`prints_mean_times` is False), and the row covers more than that one.
         """
-        steps = self.steps_of_row(position)
+        steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
-        step_wait_s = number(row.get("wait"))
-        # A format that does not print means prints the time of the row's last step.
+        if steps is None or step_s is None:
+            return RowTime(steps, seconds=None, wait_s=None)
         stands_for_all_steps = self.prints_mean_times or steps == 1
-        if steps is None or step_s is None or not stands_for_all_steps:
-            return RowTime(steps, None, None)
+        if not stands_for_all_steps:
+            return RowTime(steps, seconds=None, wait_s=None)
 
         seconds = step_s * steps
-        wait_s = None
-        if step_wait_s is not None:
-            wait_s = wait_within(step_wait_s * steps, seconds)
+        step_wait_s = number(row.get("wait"))
+        wait_s = None if step_wait_s is None else wait_within(step_wait_s * steps, seconds)
         return RowTime(steps, seconds, wait_s)
 
     def step_time_of_row(self, row: Columns) -> float | None:
@@ -300,16 +307,21 @@ class FormatReader:
     def read(self) -> None:
         """Read the whole log into the lists and facts of this reader. Call this once.
 
-        All lines are read first. Then the facts are converted, and the batch is set from the rows if they imply one.
-        Raises InputError if the samples are not images, or if no line shows that they are.
+        1. Every line is read: rows become windows, and other lines state facts.
+        2. The facts are converted to the values of a record.
+        3. The batch is set from the rows, if their rates and times imply one.
+        4. A precision is removed that says FP32 although a line switches half precision on.
+        5. InputError is raised if the samples are not images, or if no line shows that they are.
+        6. The format's `first_step`, `rate_scope` and `cumulative` become facts, because they are fields of a record.
         """
         self._read_lines()
-        self.finish_facts()  # first: the next two use the batch and the precision that it sets
+        self.finish_facts()  # before the next two, which use the batch and the precision that it converts
         self.row_batch.set_batch(self.facts_by_name, self.checks)
         self._forget_doubtful_precision()
         self._require_images()
-        for field in ("first_step", "rate_scope", "cumulative"):  # attributes of the format, and fields of the record
-            self.set_if_unset(field, getattr(self, field))
+        self.set_if_unset("first_step", self.first_step)
+        self.set_if_unset("rate_scope", self.rate_scope)
+        self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
         """Read each line: a printed row as a window, any other line for facts, evaluations and summaries."""
@@ -326,24 +338,30 @@ class FormatReader:
     def _read_row(self, line: int, text: str, values: Values) -> None:
         """Read a printed row with these values of its columns: add its window, and remember it as the last row.
 
-        The row is skipped in two cases: it has no positive figure in the format's `required_column`, or it repeats the
-        epoch and step of the last row. Raises InputError if the row prints a rate of anything but images.
+        - A row without a positive figure in the format's `required_column` is skipped.
+        - A row that repeats the epoch and the step of the last row is skipped.
+        - A row that covers 0 steps adds no window, but is remembered.
+
+        Raises InputError if the row prints a rate of anything but images.
         """
         row = self._values_by_column(values)
-        position = RowPosition(integer(row.get("epoch")), int(row["step"] or 0))
+        position = _position_of(row)
+        last = self.last_position
         lacks_figure = self.required_column is not None and positive(row[self.required_column]) is None
-        is_repeated = position == self.last_position
-        if lacks_figure or is_repeated:
+        if lacks_figure or position == last:
             return
 
         self._require_image_unit(line, row.get("unit"))
-        is_first_row = self.last_position is None
-        if is_first_row:
-            self.read_first_row(text, row)  # some formats recognise their release by the first row
+        if last is None:
+            self.read_first_row(text, position, row)  # some formats recognise their release by the first row
         if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
-        self._add_window_of_row(line, position, row)
-        self.last_position = position  # only now: the steps of the window count from the row before
+        covered = self.time_of_row(last, position, row)
+        if covered.steps != 0:
+            self.add_window(self._window_of_row(line, position, row, covered))
+            if self.usual_steps_per_row is None:
+                self.usual_steps_per_row = covered.steps
+        self.last_position = position
         self._last_step_wanted = integer(row.get("of"))
 
     def _set_truncated(self) -> None:
@@ -384,31 +402,20 @@ class FormatReader:
         if unit and not _IMAGE_UNIT.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
 
-    def _add_window_of_row(self, line: int, position: RowPosition, row: Columns) -> None:
-        """Add the window of one row. `row` holds its printed columns, and `position` its epoch and step.
-
-        A row that covers 0 steps adds no window. The first row that says how many steps it covers also sets
-        `usual_steps_per_row`. Call this while `last_position` is that of the row before.
-        """
-        covered = self.time_of_row(position, row)
-        if covered.steps == 0:
-            return
-
-        self.usual_steps_per_row = self.usual_steps_per_row or covered.steps
-        self.add_window(
-            Window(
-                line=line,
-                step=position.step,
-                epoch=position.epoch,
-                steps=covered.steps,
-                seconds=covered.seconds,
-                data_wait_s=covered.wait_s,
-                printed_rate=positive(row.get("rate")),
-                printed_step_time_s=self.step_time_of_row(row),
-                end_s=moment_s(row.get("stamp")),
-                loss=number(row.get("loss")),
-                gpu_memory_mib=number(row.get("memory")),
-            )
+    def _window_of_row(self, line: int, position: RowPosition, row: Columns, covered: RowTime) -> Window:
+        """Return the window of one row, with its printed columns, its epoch and step, and the time that it covers."""
+        return Window(
+            line=line,
+            step=position.step,
+            epoch=position.epoch,
+            steps=covered.steps,
+            seconds=covered.seconds,
+            data_wait_s=covered.wait_s,
+            printed_rate=positive(row.get("rate")),
+            printed_step_time_s=self.step_time_of_row(row),
+            end_s=moment_s(row.get("stamp")),
+            loss=number(row.get("loss")),
+            gpu_memory_mib=number(row.get("memory")),
         )
 
     def _forget_doubtful_precision(self) -> None:
@@ -424,23 +431,8 @@ class FormatReader:
             raise InputError(why_not)
 
 
-class EpochFormatReader(FormatReader):
-    """A format whose counter starts anew in each epoch."""
-
-    def steps_of_row(self, position: RowPosition) -> int | None:
-        """Return the steps since the last row, in a format whose step counter starts anew in each epoch.
-
-        - The first row of the log, at `first_step`: 1.
-        - The first row of the log, at a lower step: 1. The program counts from that step, which becomes `first_step`.
-        - The first row of the log, at a higher step: None, because the rows before it may be missing.
-        - A row of the same epoch: the steps since the last row.
-        - The first row of a later epoch, or a step that goes back: the steps since the epoch began.
-        """
-        last = self.last_position
-        if last is None:
-            if position.step < self.first_step:
-                self.first_step = position.step
-            return 1 if position.step == self.first_step else None
-        if position.epoch == last.epoch and position.step >= last.step:
-            return position.step - last.step
-        return position.step - self.first_step + 1
+def _position_of(row: Columns) -> RowPosition:
+    """Return the epoch and the step that a row prints. Every row prints its step."""
+    step = row["step"]
+    assert step is not None  # the pattern of each format needs it
+    return RowPosition(integer(row.get("epoch")), int(step))

@@ -77,46 +77,45 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
     `row_marker` is a text that every printed row holds. `tool_marker` is a text that the tool's own lines hold, so a
     line with it is no second half.
     """
-    # The last line with the first half of a row. It is forgotten when its second half comes, when another line with
-    # `row_marker` comes, or HALF_ROW_LINES lines later.
-    first_half: Row | None = None
+    first_half: Row | None = None  # the last line with `row_marker`, if a second half may follow it
     for number, line in lines.without_repeated_rows(row_marker):
         if row_marker in line:
-            row_texts = _cut_at_rows(line, row_marker, pattern.head)
-            rows_of_line = [Row(number, text, pattern.search(text)) for text in row_texts]
-            for row in rows_of_line:
-                if row.values is not None:
-                    lines.confirm_run()
-                yield row
-            last_row = rows_of_line[-1]
-            first_half = last_row if _is_first_half(last_row, pattern.head) else None
-            continue
+            found = _rows_of_line(number, line, row_marker, pattern)
+            first_half = found[-1] if _is_first_half(found[-1], pattern.head) else None
+        else:
+            joined_row = None if tool_marker in line else _joined(first_half, number, line, pattern)
+            if joined_row is None:
+                lines.note_if_start(number, line)
+                found = [Row(number, line, None)]
+            else:
+                first_half = None  # it has its second half
+                found = [joined_row]
 
-        joined_row: Row | None = None
-        may_be_second_half = tool_marker not in line
-        if first_half is not None and may_be_second_half:
-            joined_row = _joined(first_half, line, pattern)
-        if joined_row is not None:
-            lines.confirm_run()
-            yield joined_row
-            first_half = None
-            continue
-
-        lines.note_if_start(number, line)
-        yield Row(number, line, None)
-        if first_half is not None and number - first_half.line >= HALF_ROW_LINES:
-            first_half = None  # too far back: no later line is its second half
+        for row in found:
+            if row.values is not None:
+                lines.confirm_run()
+            yield row
 
 
-def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
-    """Return the row that the first half of a row and a later line make together, or None if they make none.
+def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
+    """Return the Rows of a line that holds `row_marker`: one for each printed row, or one without values."""
+    texts = _cut_at_rows(line, row_marker, pattern.head)
+    return [Row(number, text, pattern.search(text)) for text in texts]
+
+
+def _joined(first_half: Row | None, number: int, line: str, pattern: RowPattern) -> Row | None:
+    """Return the row that the first half of a row and a later line, `number`, make together.
 
     Example: lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1` of line 5.
 
         5: iter: 10, loss:
         6: another process
         7: 0.5, time: 0.1
+
+    Returns None if no first half is waiting, if it is more than HALF_ROW_LINES lines back, or if the two make no row.
     """
+    if first_half is None or number - first_half.line > HALF_ROW_LINES:
+        return None
     text = f"{first_half.text} {line}"[:MAX_ROW_CHARS]
     values = pattern.search(text)
     if values is None:

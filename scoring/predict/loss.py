@@ -11,10 +11,9 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runlog import stats
-from runlog.json_types import JsonObject
 from scoring.published.table import Published, systems_by_devices
 
 
@@ -35,20 +34,19 @@ class ScalingLoss:
 
         `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it.
 
-        The interval is that of log(throughput) by Student's t. The variance is the sum of three:
+        The interval is that of log(throughput) by Student's t, with `tables` - 1 degrees of freedom: `loss` and
+        `spread` are fitted to so many independent tables. With D doublings of the nodes, the variance is
 
-        - `spread`² for each doubling from `base_nodes` to `nodes`: a single figure scatters about the model.
-        - `spread`² / `tables` for each doubling: `loss` has an error, because it is fitted to only `tables` published
-          tables. We assume that this error grows with the doublings too.
-        - `relative_error`².
+            D * spread**2                 a single figure scatters about the model
+            + D * spread**2 / tables      the fitted `loss` has an error; it is assumed to grow with the doublings too
+            + relative_error**2           the measured throughput has an error
 
         If all three are 0, both factors are 1.
         """
         doublings = abs(math.log2(nodes / base_nodes))
-        # 1: scatter of single figures; 1 / tables: error of the fitted `loss`.
-        model_error = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
-        total_error = math.hypot(model_error, relative_error)
-        half_width = stats.t_quantile(self.tables - 1) * total_error  # of the interval of log(throughput)
+        error_of_model = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
+        error = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
+        half_width = stats.t_quantile(self.tables - 1) * error
         return math.exp(-half_width), math.exp(half_width)
 
 
@@ -102,19 +100,24 @@ class _LostThroughput(NamedTuple):
 
 
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
-    """Fit the throughput lost to communication between nodes to published figures, by this model:
+    """Return the throughput that is lost to communication between nodes, fitted to published figures.
 
-        log(linear scaling / figure on M nodes) = loss * (1 / M0 - 1 / M)
+    The model of this module says of a figure on M nodes, in a table whose fewest nodes are M0:
 
-    M0 is the fewest nodes of the figure's table, and linear scaling is M / M0 times the figure on M0 nodes. In a ring
-    all-reduce, (M - 1) / M of the traffic leaves a node. From M0 to M nodes this share grows by 1 / M0 - 1 / M.
+        log(linear scaling / figure) = loss * (1 / M0 - 1 / M)
 
-    - `loss`: each figure on more than M0 nodes gives one estimate, by solving the model. The result is their mean.
-    - `spread`: how far log(figure) typically departs from the model when the nodes double once, as a standard
-      deviation. The variance is assumed to grow in proportion to the doublings.
+    Linear scaling is M / M0 times the figure on M0 nodes. The bracket is by how much the share of the traffic that
+    leaves a node grows: in a ring all-reduce it is (M - 1) / M on M nodes.
 
     All tables together must hold at least two figures on more than M0 nodes.
     """
+    figures = _lost_throughputs(tables)
+    loss = _mean_loss(figures)
+    return ScalingLoss(loss=loss, spread=_spread_of_one_doubling(figures, loss), tables=len(tables))
+
+
+def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
+    """Return what each figure lost, except those on the fewest nodes of their table."""
     figures = []
     for table in tables:
         (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()  # ascending by nodes
@@ -126,30 +129,52 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
                     doublings=math.log2(nodes / fewest_nodes),
                 )
             )
-    loss = statistics.fmean(figure.log_loss / figure.added_traffic_share for figure in figures)
-    squares_per_doubling = []  # the variance is assumed to grow with the doublings: each estimates that of one
+    return figures
+
+
+def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
+    """Return the mean of the `loss` that each figure alone would have, by the model."""
+    return statistics.fmean(figure.log_loss / figure.added_traffic_share for figure in figures)
+
+
+def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
+    """Return how far log(figure) departs from the model after one doubling of the nodes, as a standard deviation.
+
+    The variance is assumed to grow in proportion to the doublings. So each figure estimates that of one doubling by its
+    squared departure / its doublings. Of n figures, the sum of these is divided by n - 1, because `loss` is fitted to
+    them.
+    """
+    variances = []
     for figure in figures:
-        deviation = figure.log_loss - loss * figure.added_traffic_share
-        squares_per_doubling.append(deviation**2 / figure.doublings)
-    variance_of_doubling = math.fsum(squares_per_doubling) / (len(figures) - 1)  # less one: the loss is fitted
-    return ScalingLoss(loss=loss, spread=math.sqrt(variance_of_doubling), tables=len(tables))
+        departure = figure.log_loss - loss * figure.added_traffic_share
+        variances.append(departure**2 / figure.doublings)
+    return math.sqrt(math.fsum(variances) / (len(figures) - 1))
 
 
-def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
+@dataclass(frozen=True, kw_only=True)
+class BackTested:
+    """A published figure beside the prediction of it, all in images/s. The fields are those of the JSON output."""
+
+    table: str
+    report: str
+    nodes: int
+    published: float
+    predicted: float
+    low: float  # end of the 95 % interval of the prediction
+    high: float
+    linear: float  # by linear scaling, as a baseline
+    error: float  # of the prediction, as a share of the published figure
+    covered: bool  # whether the interval contains the published figure
+
+
+def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
     """Predict each published throughput from that on its table's fewest nodes, and return how far off it is.
 
-    The result has a row of plain values for each figure, except those on the fewest nodes. The scaling loss is fitted
-    to the other reports only, so that no report takes part in its own prediction.
-
-    - `published`, `predicted`: images/s
-    - `low`, `high`: ends of the 95 % interval of the prediction, in images/s
-    - `linear`: images/s by linear scaling, as a baseline
-    - `error`: error of the prediction as a share of the published figure
-    - `covered`: whether the interval contains the published figure
+    The figures on the fewest nodes are left out. The scaling loss is fitted to the other reports only, so that no
+    report takes part in its own prediction.
     """
     results = []
     for table in tables:
-        # No report takes part in its own prediction.
         scaling_loss = fit_scaling_loss([other for other in tables if other.report != table.report])
         (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()  # ascending by nodes
         for nodes, rate in on_more_nodes:
@@ -158,62 +183,58 @@ def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
             low = predicted * low_factor
             high = predicted * high_factor
             results.append(
-                {
-                    "table": table.name,
-                    "report": table.report,
-                    "nodes": nodes,
-                    "published": rate,
-                    "predicted": predicted,
-                    "low": low,
-                    "high": high,
-                    "linear": base_rate * nodes / fewest_nodes,  # a baseline
-                    "error": predicted / rate - 1,
-                    "covered": low <= rate <= high,
-                }
+                BackTested(
+                    table=table.name,
+                    report=table.report,
+                    nodes=nodes,
+                    published=rate,
+                    predicted=predicted,
+                    low=low,
+                    high=high,
+                    linear=base_rate * nodes / fewest_nodes,
+                    error=predicted / rate - 1,
+                    covered=low <= rate <= high,
+                )
             )
     return results
 
 
-def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the median absolute error of the model and of two baselines, by name; 0.03 is 3 %.
-
-    `results` are the rows of `back_test`.
-    """
+def median_errors(results: Sequence[BackTested]) -> dict[str, float]:
+    """Return the median absolute error of the model and of two baselines, by name; 0.03 is 3 %."""
+    published = [result.published for result in results]
+    linear = [result.linear for result in results]
     return {
-        "loss over (M-1)/M": _median_error(results, "predicted", 1.0),
-        "0.95 x linear": _median_error(results, "linear", 0.95),
-        "linear": _median_error(results, "linear", 1.0),
+        "loss over (M-1)/M": _median_error([result.predicted for result in results], published),
+        "0.95 x linear": _median_error([0.95 * rate for rate in linear], published),
+        "linear": _median_error(linear, published),
     }
 
 
-def _median_error(results: Sequence[Mapping[str, Any]], column: str, factor: float) -> float:
-    """Return the median absolute error of `factor` times the values of a column, as a share of the published ones."""
-    errors: list[float] = [abs(factor * result[column] / result["published"] - 1) for result in results]
-    return statistics.median(errors)
+def _median_error(predicted: Sequence[float], published: Sequence[float]) -> float:
+    """Return the median absolute error of predictions, as a share of the published figures."""
+    return statistics.median(abs(rate / figure - 1) for rate, figure in zip(predicted, published, strict=True))
 
 
-def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
+def back_test_lines(results: Sequence[BackTested]) -> Iterator[str]:
     """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors.
 
     The heading says how each figure is predicted: from the fewest nodes of its table, with a scaling loss that is
     fitted to the other reports. A figure outside the 95 % interval of its prediction is marked.
-
-    `tested` has the keys `results` and `median_errors`, which hold what the functions `back_test` and `median_errors`
-    returned, and `covered`: how many of the figures are inside their intervals.
     """
-    results = tested["results"]
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
-    line_format = (
-        "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
-        "({low:.0f} to {high:.0f})  {error:+.1%}"
-    )
     for result in results:
-        line = line_format.format(**result)
-        if not result["covered"]:
-            line += "  outside its interval"
-        yield line
-    table_names = {result["table"] for result in results}
-    covered = f"{tested['covered']} within their 95 % interval"
-    yield f"{len(results)} figures of {len(table_names)} tables; {covered}. Median error:"
-    for name, error in tested["median_errors"].items():
+        yield _line_of(result)
+    tables = len({result.table for result in results})
+    covered = sum(result.covered for result in results)
+    yield f"{len(results)} figures of {tables} tables; {covered} within their 95 % interval. Median error:"
+    for name, error in median_errors(results).items():
         yield f"  {error:6.2%}  {name}"
+
+
+def _line_of(result: BackTested) -> str:
+    """Return the line of a published figure: its prediction, the interval, the error, and whether it lies outside."""
+    line = (
+        f"  {result.table:<60} {result.nodes:>2} nodes  published {result.published:>9.1f}  "
+        f"predicted {result.predicted:>9.1f} ({result.low:.0f} to {result.high:.0f})  {result.error:+.1%}"
+    )
+    return line if result.covered else f"{line}  outside its interval"

@@ -49,8 +49,8 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured and return the throughput of each shape: a number of nodes and of devices per node.
 
-    Logs of one shape are repeats of one run. They are scored together under the protocol. The result has warnings for
-    logs that differ in math mode or software, and for each shape with a single log or without a 95 % interval.
+    Logs of one shape are repeats of one run, and are scored together under the protocol. There are warnings for logs
+    that differ in math mode or software, and for each shape of which the spread of runs is not known.
 
     Raises InputError for a protocol that does not measure throughput, for logs without devices or batch, and for logs
     of different work. The errors of `score` are raised too, such as TooFewRunsError.
@@ -65,11 +65,6 @@ def measure(args: argparse.Namespace) -> Measured:
     points = []
     for shape, repeats in sorted(records_by_shape.items()):
         result = score(repeats, protocol, skip=args.skip)
-        # A single run has an interval too, over its windows. It is used, but other runs may lie outside it.
-        spread_of_runs_is_unknown = result.interval_95 is None or len(repeats) == 1
-        if spread_of_runs_is_unknown:
-            doubt = "the spread of runs is unknown, and not in the prediction's interval"
-            warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {doubt}")
         points.append(
             Point(
                 nodes=shape.nodes,
@@ -78,6 +73,11 @@ def measure(args: argparse.Namespace) -> Measured:
                 relative_error=_relative_error(result.interval_95),
             )
         )
+        # A single run may have an interval, but it says where the mean of that run lies, not where other runs lie.
+        knows_spread_of_runs = len(repeats) > 1 and result.interval_95 is not None
+        if not knows_spread_of_runs:
+            doubt = "the spread of runs is unknown, and not in the prediction's interval"
+            warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {doubt}")
     return Measured(records, points, warnings)
 
 

@@ -20,7 +20,7 @@ from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols
-from scoring.figure.rates import devices_in_rate
+from scoring.figure.rates import devices_per_printed_rate
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.log_rules import LOGS_CSV, Rule, find_rule, published_of
@@ -194,7 +194,7 @@ def _closing_figure_if_published(records: Sequence[Record], published: Published
     """
     if len(records) != 1 or records[0].summary_rate is None:
         return None
-    closing_figure = records[0].summary_rate * (devices_in_rate(records[0]) or 1)
+    closing_figure = records[0].summary_rate * devices_per_printed_rate(records[0])
     return closing_figure if _rounds_to_published(closing_figure, published) else None
 
 

@@ -11,10 +11,10 @@ from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.score import Score
 from scoring.record import nodes_of, section
-from scoring.report import blocks, plots
+from scoring.report import blocks
 from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, field, link_to_line
 from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun
-from scoring.report.text import counted, interval_in_words, number
+from scoring.report.text import counted, interval_in_words, number, time_unit
 
 MOST_NAMED = 8  # systems in the title
 COMMIT_DIGITS = 12
@@ -270,7 +270,7 @@ def _time_tile(group: Group) -> Tile | None:
     if not times_s:
         return None
 
-    unit = plots.time_unit(max(times_s))
+    unit = time_unit(max(times_s))
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
     which_runs = _counted_runs_in_words(len(times_s), failed_runs)
     return Tile(median, unit.name, f"time to train: run_start to run_stop{which_runs}.")

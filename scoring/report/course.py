@@ -18,7 +18,7 @@ from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
 from scoring.report.brief import figure_of, link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import interval_in_words, number, range_in_words, short_percent
+from scoring.report.text import interval_in_words, number, range_in_words, short_percent, time_unit
 
 SHOWN_VALUES = 400  # of a curve
 NAMED_TIMES = 5  # times to train in a section's gist, the words beside its title
@@ -73,7 +73,7 @@ def _run_time(record: Record) -> str:
     """Return the time from run_start to run_stop in words: "31.20 min"; or "not measured"."""
     if record.run_time_s is None:
         return NOT_MEASURED
-    unit = plots.time_unit(record.run_time_s)
+    unit = time_unit(record.run_time_s)
     return f"{number(record.run_time_s / unit.seconds)} {unit.name}"
 
 

@@ -17,6 +17,7 @@ from runlog.digits import four_digits, six_digits
 from scoring.report.blocks import Figure
 from scoring.report.content import Point, stretches
 from scoring.report.svg import INK, MUTED, SERIES_COLORS, VARIABLES, for_page
+from scoring.report.text import time_unit
 
 WIDTH_INCHES = 4.4  # 317 points
 HEIGHT_INCHES = 2.6  # 187 points
@@ -105,7 +106,7 @@ class Plot:
         line_style: dict[str, Any] = {
             "color": chosen.color,
             "marker": chosen.marker.name,
-            "markerfacecolor": "none" if chosen.is_hollow else None,
+            "markerfacecolor": chosen.marker_fill,
             "linestyle": chosen.dash,
             "markevery": math.ceil(len(points) / most_markers),
             **style,
@@ -174,6 +175,11 @@ class _SeriesStyle(NamedTuple):
     dash: Any
 
     @property
+    def marker_fill(self) -> str | None:
+        """Return the colour inside the marker as matplotlib has it: "none", or None for the colour of the line."""
+        return "none" if self.is_hollow else None
+
+    @property
     def legend_mark(self) -> str:
         """Return the character that shows the marker in the legend."""
         return self.marker.hollow if self.is_hollow else self.marker.full
@@ -221,22 +227,6 @@ def drawn(figure: Figure) -> Plot:
     canvas.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Type", "Format")))
     drawing.svg = for_page(stream.getvalue(), figure)
     return drawing
-
-
-class TimeUnit(NamedTuple):
-    """A unit of time: its seconds and its name."""
-
-    seconds: float
-    name: str
-
-
-def time_unit(longest_s: float) -> TimeUnit:
-    """Return the unit to show times up to `longest_s` seconds in: h from 3 hours, min from 5 minutes, else s."""
-    if longest_s >= 3 * 3600:
-        return TimeUnit(3600.0, "h")
-    if longest_s >= 300:
-        return TimeUnit(60.0, "min")
-    return TimeUnit(1.0, "s")
 
 
 def _tick_label(value: float, _: object) -> str:

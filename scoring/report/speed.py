@@ -427,8 +427,12 @@ def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. The
     efficiency compares the figure with that of one device in the same published table, `curve`.
     """
-    memory_gb = figure.accelerator_memory_gib or "? "
-    batch = figure.batch_per_device or "not said"
+    memory_gb = "? "
+    if figure.accelerator_memory_gib is not None:
+        memory_gb = str(figure.accelerator_memory_gib)
+    batch = "not said"
+    if figure.batch_per_device is not None:
+        batch = str(figure.batch_per_device)
     note = ""
     if figure.log_value is not None:
         note = f"its own log gives {number(figure.log_value)}"
@@ -436,7 +440,7 @@ def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
         Cell("source", figure.source),
         Cell("framework", figure.framework),
         Cell("accelerator", f"{figure.accelerator}, {memory_gb} GB"),
-        Cell("batch", str(batch), numeric=True),
+        Cell("batch", batch, numeric=True),
         Cell("devices", str(figure.devices), numeric=True),
         Cell("images/s", figure.printed, numeric=True),
         Cell("efficiency", short_percent(curve.efficiency(figure)), numeric=True),

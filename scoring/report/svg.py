@@ -12,8 +12,13 @@ MUTED = "#010102"
 GRID = "#010103"
 SURFACE = "#010104"
 SERIES_COLORS = ("#010201", "#010202", "#010203", "#010204", "#010205", "#010206", "#010207", "#010208")
-VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", SURFACE: "surface"}
-VARIABLES.update({color: f"series-{number}" for number, color in enumerate(SERIES_COLORS, 1)})
+VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    SURFACE: "surface",
+    **{color: f"series-{number}" for number, color in enumerate(SERIES_COLORS, 1)},
+}
 
 _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
 _START_OF_ID_OR_REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')

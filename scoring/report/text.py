@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from runlog.digits import four_digits, percent
 from runlog.text import visible
@@ -52,6 +53,22 @@ def range_in_words(values: Iterable[float]) -> str:
     """Return the lowest and the highest of the values in words: `9.812 to 9.934`. There must be at least one value."""
     ordered = sorted(values)
     return interval_in_words((ordered[0], ordered[-1]))
+
+
+class TimeUnit(NamedTuple):
+    """A unit of time: its seconds and its name."""
+
+    seconds: float
+    name: str
+
+
+def time_unit(longest_s: float) -> TimeUnit:
+    """Return the unit to show times up to `longest_s` seconds in: h from 3 hours, min from 5 minutes, else s."""
+    if longest_s >= 3 * 3600:
+        return TimeUnit(3600.0, "h")
+    if longest_s >= 300:
+        return TimeUnit(60.0, "min")
+    return TimeUnit(1.0, "s")
 
 
 def counted(count: int, noun: str) -> str:

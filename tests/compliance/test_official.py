@@ -407,6 +407,15 @@ def test_a_form_that_is_not_known_is_an_error_that_names_it(rule: str, named: st
     assert named in str(raised.value)
 
 
+@pytest.mark.parametrize("check", ["s['names'] == ['a']", "sorted(s['names']) == sorted([v])", "sorted(s['x']) == []"])
+def test_a_check_at_the_end_is_of_names_alone(check: str, tmp_path: Path, monkeypatch) -> None:
+    post = "s['names'] += [v['value']]"
+    (tmp_path / "rules.yaml").write_text(f"- KEY:\n    NAME: some_key\n    POST: {post}\n- END:\n    CHECK: {check}\n")
+    monkeypatch.setattr(rule_files, "RULES", tmp_path)
+    with pytest.raises(ValueError, match=r"rules\.yaml: END: no meaning for "):
+        rule_files.load.__wrapped__("rules.yaml")
+
+
 def test_arithmetic_is_of_numbers_alone() -> None:
     event = Event("key", "%0999999999d", {}, 0, "POINT_IN_TIME", 1, 0)
     for text in ("v['value'] % 5 == 0", "v['value'] * 1152 == 1"):

@@ -247,6 +247,16 @@ def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path) 
         assert rules_broken(check(path)[1][0]) == broken
 
 
+@pytest.mark.parametrize("without", [(), ("init_start",)])
+def test_samples_of_telemetry_are_not_judged_by_a_begin_that_is_not_logged(without, tmp_path: Path) -> None:
+    """A log without init_start is refused for that."""
+    log = Altered(run()).inside("telemetry_summary", samples=1_000_000).drop_all(*without)
+    _, [file] = check(*write(tmp_path, log.text))
+    told = any("samples of telemetry" in finding["actual"] for finding in file["findings"])
+    assert told != ("init_start" in without)
+    assert ("init_start.count" in rules_broken(file)) == ("init_start" in without)
+
+
 def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path) -> None:
     log = Altered(run())
     log.add_after("epoch_stop", "\n".join([log.lines[log.at("epoch_stop")]] * 200))

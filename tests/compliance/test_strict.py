@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from compliance import rules
-from compliance.logged_run import LoggedRun
+from compliance.logged_run import Evaluation, LoggedRun
 from compliance.strict.copies import describe_resemblance
 from compliance.submission.runs import check_logs
-from runlog.reader import HeldLog
+from runlog.reader import Event, HeldLog
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import TOKEN, Altered, foreign
@@ -421,3 +421,26 @@ def test_a_step_takes_a_millisecond_by_the_runs_time(factor: float, broken: set[
     """Of 92 ms a step: 0.9 ms and 1.1 ms."""
     log = by.scaled(Altered(foreign(make_log.closed_run())), factor)
     assert broken_rules("4.0.0", log.text)[0].keys() == broken
+
+
+def test_fast_epochs_are_reported_with_the_bound_of_their_rule() -> None:
+    log = by.intervals(
+        Altered(foreign(make_log.closed_run())), lambda took: [ms // 10 if n % 2 else ms for n, ms in enumerate(took)]
+    )
+    [broken] = broken_rules("4.0.0", log.text)
+    bound = rules.load("4.0.0").strict["epoch-time"].bounds["share_of_median"]
+    assert f"take under {bound} of the median, 36" in broken["epoch-time"]
+
+
+def test_runs_of_very_many_evaluations_are_compared() -> None:
+    """The number of ways to choose the equal ones among 20,000 is beyond any float."""
+    chance = random.Random(3)
+    runs = (LoggedRun(), LoggedRun())
+    for run in runs:
+        for key, value in (("submission_benchmark", "resnet"), ("eval_samples", 50_000)):
+            run.take(Event(key, value, {}, 0, "POINT_IN_TIME", 1, 0))
+        run.evaluations += [Evaluation(n, chance.randrange(30_000, 38_000) / 50_000, 1) for n in range(20_000)]
+    assert describe_resemblance(*runs, least_digits=20.0) == ""
+    moved = [one._replace(value=one.value + 1 / 50_000) for one in runs[0].evaluations]
+    runs[1].evaluations[:] = moved
+    assert "rises of right images are" in describe_resemblance(*runs, least_digits=20.0)

@@ -124,6 +124,23 @@ def test_a_port_is_held_until_paddle_listens_on_it(option: int) -> None:
                 pass
 
 
+CONNECT = """
+import os, sys
+from harness import env, ranks
+os.chdir(sys.argv[1])
+job, _ = env.read()
+ranks.connect(job.cluster, ranks.start(job.cluster))
+"""
+
+
+@pytest.mark.xdist_group("ranks")
+def test_ranks_that_meet_leave_nothing_in_the_working_directory(tmp_path: Path) -> None:
+    """Paddle's server writes http.log there where its module is imported."""
+    done = jobs.on_ranks(2, "-c", CONNECT, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.xdist_group("ranks")
 def test_another_number_of_ranks_than_the_environment_says_is_refused(standing_in: Path) -> None:
     done = jobs.on_ranks(2, "-m", "harness", cwd=standing_in, DGXNNODES=2, HOSTS="a,b")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runlog.stats import olympic_mean, t_quantile
-from scoring.figure import spread
+from scoring.figure import medians, series, spread
 from scoring.figure.systems import read_described
 from tests.scoring.samples import command, folder_of, scoring, steady_log
 from tests.scoring.test_report_content import submission
@@ -119,6 +119,28 @@ def test_the_host_is_the_repeat_where_logs_name_it(tmp_path: Path) -> None:
     assert one_host["hosts"] == ["node1"] and result["hosts"] == ["node1", "node2"]
 
 
+def test_the_ratio_says_of_each_side_whether_it_counts_hosts_or_runs(tmp_path: Path) -> None:
+    base = folder_of(tmp_path, "base", [1, 1.01, 0.99])  # logs that name no host
+    near = sorted(folder_of(tmp_path, "near", [1, 1.001, 0.999]).iterdir())
+    far = sorted(folder_of(tmp_path, "far", [1.01, 1.011, 1.012]).iterdir())
+    on_host(tmp_path / "hosted", "node1", near)
+    on_host(tmp_path / "hosted", "node2", far)
+    bases = []
+    for one, other in ((base, "hosted"), ("hosted", base), (base, "near"), ("hosted", "again")):
+        if other == "again":  # runs of two other hosts
+            slow = sorted(folder_of(tmp_path, "slow", [1.02, 1.021, 1.022, 1.023]).iterdir())
+            on_host(tmp_path / "again", "node3", slow[:2])
+            on_host(tmp_path / "again", "node4", slow[2:])
+        _, result, _ = command("compare", tmp_path / one, tmp_path / other, "--protocol", "window")
+        bases.append(result["rows"][1]["basis"])
+    assert bases == [
+        "Welch's t over 3 runs and 2 hosts",
+        "Welch's t over 2 hosts and 3 runs",
+        "Welch's t over 3 and 3 runs",
+        "Welch's t over 2 and 2 hosts",
+    ]
+
+
 @pytest.mark.parametrize(("slower", "different"), [(1.003, False), (1.0075, True)])
 def test_less_than_like_hosts_differ_by_is_not_called_different(tmp_path: Path, slower: float, different: bool) -> None:
     base = folder_of(tmp_path, "base", [1, 1.0001, 0.9999])
@@ -172,7 +194,7 @@ def test_t_quantile() -> None:
 def test_interval_of_an_olympic_mean_is_yuens() -> None:
     assert olympic_mean([1, 2, 3, 4, math.inf]) == 3
     values = [28.410, 28.639, 30.342, 28.748, 28.669]
-    found = spread.mean_of(values, dropped=1)
+    found = spread.olympic_mean_of(values, dropped=1)
     # Winsorized: 28.639, 28.639, 28.669, 28.748, 28.748; 0.0556 is their deviation, times the root of (n-1)/(h(h-1)).
     assert found is not None and found.freedom == 2
     assert found.error == pytest.approx(
@@ -181,27 +203,27 @@ def test_interval_of_an_olympic_mean_is_yuens() -> None:
     low, high = found.interval_95
     assert low * high == pytest.approx(found.value**2)  # even on the scale of logarithms
     assert math.log(high / found.value) == pytest.approx(4.3027 * found.error / found.value, rel=1e-4)
-    failed = spread.mean_of([28.410, 28.639, math.inf, 28.748, 28.669], dropped=1)
+    failed = spread.olympic_mean_of([28.410, 28.639, math.inf, 28.748, 28.669], dropped=1)
     assert failed is not None and failed == found
-    assert spread.mean_of([1, 2, 3], dropped=1) is None
+    assert spread.olympic_mean_of([1, 2, 3], dropped=1) is None
 
 
 def test_interval_of_a_median_is_of_order_statistics() -> None:
     values = [351.0, 352, 353, 354, 355, 356, 500]
-    low, high = spread.median_interval(values) or (0, 0)
+    low, high = medians.median_interval(values) or (0, 0)
     # Between ranks 1 and 2: 98.44 and 87.5 %. Hettmansperger and Sheather's weight: I = 0.3143, 6 I / (1 + 5 I).
     weight = 6 * 0.31429 / (1 + 5 * 0.31429)
     assert low == pytest.approx(351 + weight, abs=1e-3) and high == pytest.approx(500 - 144 * weight, rel=1e-4)
-    assert spread.median_interval(values[:5]) == (351, 355)
-    assert spread.median_interval(values[:4]) is None
+    assert medians.median_interval(values[:5]) == (351, 355)
+    assert medians.median_interval(values[:4]) is None
 
 
 def test_ratio_of_medians_is_mann_and_whitneys() -> None:
     # 5 and 5 runs: U of at most 2 has 2 x 4 / 252 = 3.2 %, of at most 3 already 5.6 %; so the third quotient bounds it.
     a, b = [100.0, 101, 102, 103, 104], [110.0, 111, 112, 113, 114]
     quotients = sorted(y / x for x in a for y in b)
-    assert spread.median_ratio_interval(a, b) == (quotients[2], quotients[-3])
-    assert spread.median_ratio_interval(a[:3], b[:3]) is None
+    assert medians.median_ratio_interval(a, b) == (quotients[2], quotients[-3])
+    assert medians.median_ratio_interval(a[:3], b[:3]) is None
 
 
 REPEATS = 400
@@ -226,7 +248,7 @@ def share(intervals: Sequence[tuple[float, float] | None], truth: float = 100) -
 def test_the_interval_within_a_run_holds_at_any_correlation(count: int, correlation: float, most: float) -> None:
     """Student's t over these windows holds 86 % at 0.3 and 67 % at 0.6; a few are covered rather too often."""
     draw = random.Random(1)
-    found = [spread.series_interval(windows(draw, correlation, count)) for _ in range(REPEATS)]
+    found = [series.series_interval(windows(draw, correlation, count)) for _ in range(REPEATS)]
     assert LEAST <= share(found) <= most
 
 
@@ -238,10 +260,10 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
         a, b = ([draw.gauss(100, 1) for _ in range(count)] for _ in range(2))
         pairs = {
             "mean": [spread.mean_of(v) for v in (a, b)],
-            "olympic": [spread.mean_of(v, dropped=1) for v in (a, b)],
+            "olympic": [spread.olympic_mean_of(v, dropped=1) for v in (a, b)],
         }
         intervals = {name: spread.ratio_interval(*pair) for name, pair in pairs.items()}  # type: ignore[arg-type]
-        median = spread.median_ratio_interval(a, b)
+        median = medians.median_ratio_interval(a, b)
         assert median is not None
         for name, (low, high) in (intervals | {"median": median}).items():
             called[name] += not low <= 1 <= high

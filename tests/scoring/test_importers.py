@@ -373,6 +373,15 @@ def test_gpus_used_are_of_all_nodes(tmp_path: Path) -> None:
     assert read(tmp_path, re.sub(r"LAUNCH INFO .*replicas.*\n", "", text)).devices == 32
 
 
+@pytest.mark.parametrize(("printed", "zero"), [("replicas 8,", "replicas 0,"), ("nnodes: 1", "nnodes: 0")])
+def test_a_count_of_no_devices_says_nothing(tmp_path: Path, printed: str, zero: str) -> None:
+    """A launcher that starts no process of its own contradicts no other place: the devices are those of `GPUs used`."""
+    text = samples.paddleseg(run())
+    assert text.count(printed) == 1
+    record = read(tmp_path, text.replace(printed, zero))
+    assert record.devices == 8 and [check for check in record.checks if check.what == "devices"] == []
+
+
 def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:
     """`=` for `: ` in old PaddleSeg, `images/sec` in old PaddleClas."""
     text = "2021-01-01 00:00:00 [INFO]\t[TRAIN] epoch=1, iter=10/100, loss=0.5, lr=0.01, batch_cost=0.5000, "

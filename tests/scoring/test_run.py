@@ -279,19 +279,6 @@ def test_one_epoch_whose_clock_leapt_is_held_to_the_printed_rates(tmp_path: Path
     assert check.agree and " 1 times the printed ones" in check.ways[1]
 
 
-@pytest.mark.parametrize("name", ["paddleseg_v100_gpu1_fp32_bs8.log", "mlperf_v2.1_dgxa100_resnet/result_0.txt"])
-def test_the_parts_of_a_rotated_log_are_no_repeats(tmp_path: Path, published_logs: Path, name: str) -> None:
-    lines = (published_logs / name).read_text().splitlines(keepends=True)
-    rows = [at for at, line in enumerate(lines, 1) if "[TRAIN]" in line or '"epoch_stop"' in line]
-    parts = [tmp_path / "log.1", tmp_path / "log"]
-    for path, part in zip(parts, (lines[: rows[12]], lines[rows[12] :]), strict=True):
-        path.write_text("".join(part))
-    records = [read_record(path, devices=1, batch_per_device=8) for path in parts]
-    for order in (records, records[::-1]):
-        with pytest.raises(InputError, match=r"log goes on, on line \d+, where .*log\.1 ends: .*`cat`"):
-            score(order, protocols.find("perf-seg"))
-
-
 def record_of(times: list[float], **fields: Any) -> Record:
     waits = fields.pop("waits", [0.0] * len(times))
     powers = fields.pop("powers", [None] * len(times))
@@ -358,6 +345,8 @@ def test_mixed_software_math_modes_and_precisions(published_logs: Path) -> None:
     for other, found_text in ((a, "amp_o1, fp32"), (dataclasses.replace(a, precision=None), "amp_o1, not said")):
         [mixed] = warnings.warn_of_mixed_settings([other, half])
         assert (mixed.check, mixed.found) == ("mixed_precision", f"precision differs: {found_text}")
+    named, unnamed = (dataclasses.replace(a, precision=precision) for precision in ("FP32", None))
+    assert not list(warnings.warn_of_mixed_settings([named, unnamed]))  # the other may have run in FP32, too
     _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
 

@@ -43,9 +43,9 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
 def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
     results = scale.back_test(TABLES)
     names, reports = [table.name for table in TABLES], Counter(table.report for table in TABLES)
-    assert {result["table"] for result in results} == set(names) and len(names) == len(set(names))
+    assert {result.table for result in results} == set(names) and len(names) == len(set(names))
     assert reports == {"dlperf": 1, "perf_rn50": 6, "fleetx": 10, "perf_hrnet": 4, "oneflow": 2}
-    assert {result["nodes"] for result in results} == {2, 4, 8}
+    assert {result.nodes for result in results} == {2, 4, 8}
     assert sum("OneFlow" in name for name in names) == 2, "a copy of another report's figures counts once"
 
 
@@ -53,9 +53,9 @@ def test_the_model_beats_its_baselines_and_its_intervals_hold_on_reports_that_it
     results = scale.back_test(TABLES)
     errors = scale.median_errors(results)
     assert errors["loss over (M-1)/M"] < errors["0.95 x linear"] < errors["linear"]
-    held = sum(result["covered"] for result in results)
+    held = sum(result.covered for result in results)
     assert held / len(results) >= 0.9
-    assert all(result["high"] / result["low"] < 1.6 for result in results), "so wide that nothing could leave it"
+    assert all(result.high / result.low < 1.6 for result in results), "so wide that nothing could leave it"
     found = json.loads(command("--back-test", "--json").stdout)
     assert (found["median_errors"], found["covered"], len(found["results"])) == (errors, held, 31)
     printed = command("--back-test").stdout
@@ -75,7 +75,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
         for table in TABLES
     ]
     before, after = (
-        [result["predicted"] for result in scale.back_test(tables) if result["report"] == "oneflow"]
+        [result.predicted for result in scale.back_test(tables) if result.report == "oneflow"]
         for tables in (TABLES, doubled)
     )
     assert before == after and len(before) == 4

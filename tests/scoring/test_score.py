@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from runlog import stats
 from runlog.workloads import WORKLOADS
 from scoring.figure import protocols
 from scoring.figure.limits import images_per_joule, utilization
@@ -316,23 +315,6 @@ def test_runs_that_print_the_same_figure_have_no_interval_of_no_width(tmp_path: 
     assert result["interval_95"] is None and result["spread"] == 0
     says = "print one and the same figure, in too few digits to tell how far they lie apart"
     assert result["interval_method"] == f"none: 3 runs {says}"
-
-
-def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path) -> None:
-    texts = [samples.mllog(samples.run_of([s] * 40)) for s in (0.9, 0.55, 0.51, 0.52, 0.53, 0.5, 0.1)]
-    logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
-    code, result, _ = command("score", *reversed(logs), "--protocol", "mlperf")
-    assert code == 0 and result["runs"] == 5 and result["protocol_rule"].endswith("the median of 3 sets of 5")
-    assert "runs 2 to 6 of 7 in the order of their start" in result["protocol_rule"]
-    assert result["value"] == pytest.approx(0.52 * 40 / 60, rel=1e-3)  # the other sets: 0.533 and 0.51
-    assert scoring("report", *logs, "--protocol", "mlperf").returncode == 0
-
-
-def test_of_two_sets_the_slower_one_is_scored() -> None:
-    """The rules name none."""
-    chosen, which = stats.median_set([5, 1, 1, 1, 1, 9], 5, sum)
-    assert chosen == [1, 1, 1, 1, 9]
-    assert which == "runs 2 to 6 of 6 in the order of their start, the median of 2 sets of 5"
 
 
 def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(tmp_path: Path, published_logs: Path) -> None:

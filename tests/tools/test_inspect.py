@@ -154,7 +154,7 @@ def test_traffic_adds_what_a_second_kernel_reads() -> None:
     for op, work in gradients:
         arrives, made = size_bytes(block.var(op.input("Output@GRAD")[0])), op.output("Input@GRAD")
         added = size_bytes(block.var(made[0])) if made and op.attr("use_addto") else 0
-        assert work.reread_bytes == (arrives if made else 0) + added
+        assert (work.reread_bytes, work.added_to_bytes) == (arrives if made else 0, added)
     assert {bool(op.attr("use_addto")) for op, _ in gradients} == {False, True}
     (norm, *_) = (work for _, work in found if work.kind == "fused_batch_norm_act")
     assert norm.traffic_bytes(on_chip_bytes=0) == norm.moved_bytes + sum(norm.twice_read_sizes)

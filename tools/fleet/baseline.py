@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scoring.figure import spread
+from scoring.figure import medians
 from tools.fleet.outliers import error_of_level, find_slow, level_of
 from tools.fleet.verdicts import ALPHAS, NODE_METRICS, Record, Series, of_hosts
 
@@ -75,7 +75,7 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
     typical_error = statistics.median(change.error for change in change_by_host.values())
-    interval = spread.median_interval(list(log_ratios.values()))  # None for fewer than five
+    interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five
     slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)
     return Change(
         metric=title,

@@ -20,7 +20,7 @@ import numpy as np
 from program.arrays import Array
 from runlog.digits import percent
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
-from scoring.figure import spread
+from scoring.figure import medians
 from scoring.figure.calibration import smallest_difference
 from tools.fleet.outliers import LEAST_NODES, error_of_level, find_slow, level_of
 
@@ -227,7 +227,7 @@ def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: i
     The interval by the node's own values is too narrow for a comparison, because the fleet's level has an error, too.
     So both of its ends are moved away from the node's level by the factor of `_widening_by_error_of_median`.
     """
-    interval = spread.median_interval(log_ratios)
+    interval = medians.median_interval(log_ratios)
     if interval is None:
         return None
     low, high = interval

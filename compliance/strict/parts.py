@@ -1,0 +1,37 @@
+"""The parts of a run, which are blocks, epochs and evaluations: one that has started, and the time of one that is over.
+
+A block is several epochs together. Its event has the number of the first epoch, and how many there are.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from runlog.reader import Event
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """A part of the run that has started. `number` is the number of its first epoch; None if the event states none.
+
+    Only a block has more than one epoch.
+    """
+
+    start: Event
+    number: int | None
+    epochs: int = 1
+
+    @property
+    def last(self) -> int | None:
+        """The number of its last epoch."""
+        return None if self.number is None else self.number + self.epochs - 1
+
+    def __str__(self) -> str:
+        kind = self.start.key.partition("_")[0]  # "block" of block_start
+        return f"the {kind} of line {self.start.line}"
+
+
+class TrainedPart(NamedTuple):
+    """The time of an epoch, or the mean time of the epochs of a block, and the line where it ended."""
+
+    epoch_ms: float
+    line: int

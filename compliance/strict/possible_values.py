@@ -1,0 +1,52 @@
+"""Whether the value of an event that tells of speed is possible, by this event alone."""
+
+from typing import Any
+
+from compliance.logged_run import is_number
+from runlog import schema
+
+
+def is_possible_window(window: schema.StepWindow) -> bool:
+    """Return whether a window's counts have 63 bits at most, and its loss is not below 0.
+
+    A loss of None is possible: it was not a number.
+    """
+    is_good_loss = window.loss is None or window.loss >= 0
+    return is_good_loss and max(window.steps, window.images) < 2**63
+
+
+def is_positive_throughput(stated: schema.EpochThroughput) -> bool:
+    """Return whether the images, the seconds and the images/s of a throughput are numbers above 0."""
+    return all(is_number(value) and value > 0 for value in (stated.images, stated.time_s, stated.images_per_s))
+
+
+def images_per_s_of_foreign(value: Any) -> float | None:
+    """Return the images/s that an event of another project has as its value; None if it has no number.
+
+    The value is the number itself, or a table that has it as `throughput` or `imgs_sec`.
+    """
+    rate = value
+    if isinstance(value, dict):
+        rate = value.get("throughput", value.get("imgs_sec"))
+    return rate if is_number(rate) else None
+
+
+def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
+    """Return whether an event rank_times can be of a run with so many `ranks`.
+
+    - The rank that waited for data most, and the one that computed most, must be ranks of the run. The second one may
+      be missing.
+    - The times that ranks waited for data must be in order: 0 <= least <= median <= most.
+    - The times that ranks computed must be in order, too.
+    """
+    highest_rank = max(times.data_wait_rank, times.compute_rank or 0)
+    if highest_rank >= ranks:
+        return False
+    if not _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s):
+        return False
+    return _are_in_order(times.compute_least_s, times.compute_median_s, times.compute_most_s)
+
+
+def _are_in_order(least_s: float | None, median_s: float | None, most_s: float | None) -> bool:
+    """Return whether 0 <= least <= median <= most. A missing time counts as 0."""
+    return 0 <= (least_s or 0) <= (median_s or 0) <= (most_s or 0)

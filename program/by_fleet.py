@@ -1,0 +1,80 @@
+"""Paddle's fleet: the gradients, all-reduces and update that it adds, and the conditions under which it is called."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import paddle
+from paddle import static
+from paddle.base.framework import Block
+from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
+
+from program import in_temporary_folder, replaced
+from program.passes import of_paddle
+from program.precision import fp32_statistics
+from program.strategy import Strategy
+
+
+def minimize(
+    loss: static.Variable, startup: static.Program, optimizer: Any, knobs: Strategy, *, wait_for_ranks: bool
+) -> None:
+    """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
+
+    Fleet applies only the fusions that are on in `knobs`, or what it chooses if `knobs.auto`. With `wait_for_ranks` it
+    waits until the other ranks listen on their ports. Sets flags of Paddle for the rest of the process.
+    """
+    _set_flags(knobs)
+    strategy = _fleet_strategy(auto=knobs.auto)
+    waiting = contextlib.nullcontext() if wait_for_ranks else _without_waiting_for_ranks()
+    with fp32_statistics(), _without_side_effects(), _without_slow_insertions(), waiting, _with_fusions_of(knobs):
+        fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
+        fleet.distributed_optimizer(optimizer).minimize(loss, startup)
+
+
+@contextlib.contextmanager
+def _without_side_effects() -> Iterator[None]:
+    """Keep fleet from printing to the user's screen, and its sharding from writing into the working directory."""
+    with contextlib.redirect_stdout(sys.stderr), in_temporary_folder():
+        yield
+
+
+def _without_slow_insertions() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which Paddle inserts an operator without comparing the whole program with that of C++.
+
+    The comparison at each of the insertions would take a time that grows with the square of the program's length.
+    """
+    return replaced(Block, "_insert_op", Block._insert_op_without_sync)
+
+
+def _without_waiting_for_ranks() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which fleet does not wait until the other ranks listen on their ports."""
+    return replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None)
+
+
+def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which fleet applies the fusions that are on in `knobs`, or its own choice if `knobs.auto`."""
+    if knobs.auto:
+        return contextlib.nullcontext()
+    return of_paddle.applying_only_fusions_of(knobs)
+
+
+def _set_flags(knobs: Strategy) -> None:
+    """Set the flags of Paddle that the knobs need, for the rest of the process; before fleet's `minimize`."""
+    # A variable has as many gradients as readers. Up to this number of them, Paddle adds two at a time, which
+    # `enable_addto` needs. A larger number is added by one `sum`. Our networks have fewer than 8 gradients for each
+    # variable.
+    most_added_in_pairs = 8 if knobs.enable_addto else 0
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
+
+
+def _fleet_strategy(*, auto: bool) -> Any:
+    """Return fleet's own strategy: Paddle's automatic mode if `auto`, else no optimization by fleet."""
+    strategy = fleet.DistributedStrategy()
+    if auto:
+        strategy.auto = True
+    else:
+        strategy.without_graph_optimization = True  # the program after `minimize` is the program that runs
+        strategy.fuse_all_reduce_ops = False  # our own pass makes the buckets
+    return strategy

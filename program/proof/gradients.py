@@ -1,0 +1,347 @@
+"""Proof, read off a built training program, that each parameter is trained by the mean of its gradients.
+
+The gradient of each parameter is followed from the loss to the optimizer as a value (times it was summed over the
+ranks, factor on it): both must be (once, 1 / ranks) when the optimizer reads it, with the loss scale taken off again.
+Every operator of the backward pass is linear in the gradient that it receives, so it hands the value on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from paddle import static
+from paddle.base.framework import Block, Operator
+
+from program import ops
+from program.ops import Refused, is_close, prove
+from runlog.digits import six_digits
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientHistory:
+    """The history of a gradient: what operators have done to it so far."""
+
+    micro_steps: int = 1  # number of micro-steps whose gradients are added up in it
+    sums: int = 0  # how many times it was summed over the ranks
+    factor: float = 1.0  # product of the constants that it was multiplied by
+    scale_power: int = 0  # power of the dynamic loss scale on it: 1 while the loss is scaled, 0 after unscaling
+
+
+_TO_OR_FROM_ONE_RANK = ("c_reduce_sum", "c_broadcast")  # operators that leave the sum on one rank, or send it from one
+Histories = dict[str, GradientHistory]  # by the name of the variable that holds the gradient
+
+
+def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> Histories:
+    """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
+
+    `update` lists the program of each micro-step, in order. `scale` is the fixed loss scale.
+
+    Returns, by parameter, the gradient's history up to the optimizer. Raises Refused at the first difference.
+    """
+    histories = _histories_at_optimizer(update, ranks=ranks, scale=scale)
+    main = update[-1]  # the program with the optimizer; every program of the update has all parameters
+    trainable = {parameter.name for parameter in main.all_parameters() if parameter.trainable}
+    not_updated = sorted(trainable - histories.keys())
+    if not_updated:
+        raise Refused(f"no optimizer updates {not_updated[0]} and {len(not_updated) - 1} more")
+
+    for parameter, history in histories.items():
+        _check_history(parameter, history, ranks=ranks, micro_steps=len(update))
+    return histories
+
+
+def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micro_steps: int) -> None:
+    """Prove that the gradient of a parameter is the mean over all ranks and micro-steps when the optimizer reads it.
+
+    `history` says what was done to the gradient until then. Raises Refused if the gradients of another number of
+    micro-steps are added up in it, or if it was summed or scaled in another way.
+    """
+    subject = f"the gradient of {parameter}"
+    merged = history.micro_steps
+    prove(merged == micro_steps, f"{subject} is merged of {merged} micro-steps, not {micro_steps}")
+    expected_sums = 1 if ranks > 1 else 0
+    prove(
+        history.sums == expected_sums,
+        f"{subject} is summed over the ranks {history.sums} times, not {expected_sums}",
+    )
+    divisor = ranks * micro_steps
+    is_mean = is_close(history.factor, 1 / divisor)
+    prove(is_mean, f"{subject} is scaled by {six_digits(history.factor)}, not by 1/{divisor}")
+    power = history.scale_power
+    prove(power == 0, f"{subject} still has the loss scale on it ({power:+d})")
+
+
+def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
+    """Return, by parameter, the history of the gradient that the optimizer reads.
+
+    `update` lists the programs of one update. A program that runs N times is in the list N times, but is followed once.
+    Each of its gradients then counts as the sum of N micro-steps.
+
+    Raises Refused if an operator cannot be part of data-parallel training, if a parameter is updated twice, or if an
+    accumulator (gradient accumulation) still holds a gradient after the update.
+    """
+    read: list[_Read] = []
+    accumulated: Histories = {}
+    for program in dict.fromkeys(update):  # each program once
+        block = program.global_block()
+        follower = _Follower(
+            ranks=ranks,
+            scale=scale,
+            runs=list(update).count(program),
+            dynamic_scales=_dynamic_scales(update[-1]),
+            gradients_by_buffer=ops.gradients_by_buffer(block),
+        )
+        followed = follower.through(block, accumulated)
+        accumulated = followed.accumulated
+        read += followed.read_by_optimizer
+    if accumulated:
+        raise Refused(f"{min(accumulated)} is not cleared after the update")
+    return _by_parameter(read)
+
+
+def _dynamic_scales(main: static.Program) -> set[str]:
+    """Return the variables by which Paddle's AMP multiplies the loss of a program; none without a dynamic scale."""
+    scales: set[str] = set()
+    for op in main.global_block().ops:
+        if op.attr("op_role") == ops.LOSS and op.type == "elementwise_mul":
+            scales.update(op.input("Y"))
+    return scales
+
+
+class _Read(NamedTuple):
+    """A gradient as the optimizer reads it to update a parameter."""
+
+    parameter: str
+    history: GradientHistory
+
+
+class _Followed(NamedTuple):
+    """The gradients at the end of a program."""
+
+    read_by_optimizer: list[_Read]
+    accumulated: Histories  # by accumulator: only these carry gradients from one program to the next
+
+
+def _by_parameter(read: list[_Read]) -> Histories:
+    """Map each parameter to the history of the gradient that updates it. Raises Refused if it is updated twice."""
+    histories: Histories = {}
+    for parameter, history in read:
+        prove(parameter not in histories, f"{parameter} is updated twice")
+        histories[parameter] = history
+    return histories
+
+
+def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
+    """Return the gradients that an update operator reads, each multiplied by the operator's factor `rescale_grad`.
+
+    Raises Refused if no gradient of the loss reaches one of them.
+    """
+    own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
+    read = []
+    for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
+        prove(gradient in histories, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
+        history = histories[gradient]
+        read.append(_Read(parameter, replace(history, factor=history.factor * own_factor)))
+    return read
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Follower:
+    """Follows the gradients through one program of an update, operator by operator.
+
+    Its methods get the histories before an operator and return histories after it. They change nothing.
+    """
+
+    ranks: int
+    scale: float  # the fixed loss scale
+    runs: int  # how many times an update runs the program
+    dynamic_scales: set[str]  # variables by which AMP multiplies the loss
+    gradients_by_buffer: dict[str, list[str]]  # buffer: the gradients that lie in it
+
+    def through(self, block: Block, accumulated: Histories) -> _Followed:
+        """Follow the gradients from the start of a program to its end.
+
+        `accumulated` has the gradients that earlier programs of the update left in accumulators. Raises Refused if an
+        operator cannot be part of data-parallel training.
+        """
+        histories = accumulated
+        read: list[_Read] = []
+        for op in block.ops:
+            if op.type in ops.ALL_UPDATES:
+                read += _read_by_update(op, histories)
+            else:
+                histories = self.after(op, histories)
+        still_accumulated = {name: history for name, history in histories.items() if name.endswith(ops.MERGED)}
+        return _Followed(read_by_optimizer=read, accumulated=still_accumulated)
+
+    def after(self, op: Operator, histories: Histories) -> Histories:
+        """Return the histories of all gradients after one operator; `histories` are those before it.
+
+        Each kind of operator that starts, merges, sums or unscales gradients has a method of its own. Any other
+        operator of the backward pass or the optimizer hands histories on. Operators of the forward pass change nothing.
+
+        Raises Refused if the operator cannot be part of data-parallel training.
+        """
+        role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
+        is_in_backward = bool(role & ops.BACKWARD)
+        if is_in_backward and op.type in _TO_OR_FROM_ONE_RANK:
+            raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
+        if role == ops.BACKWARD | ops.LOSS:
+            return histories | self._started(op)
+        if ops.is_merge(op):
+            return histories | _merged(op, histories)
+        if ops.is_clear(op):
+            return _without(op.output("Out")[0], histories)
+        if op.type == "c_allreduce_sum":
+            return histories | self._summed(op, histories)
+        if op.type == "check_finite_and_unscale":
+            return histories | self._unscaled(op, histories)
+        if op.type == "update_loss_scaling":
+            return histories | _kept_by_scale_update(op, histories)
+        if is_in_backward or ops.is_optimizer(op):
+            return histories | self._handed_on(op, histories)
+        return histories
+
+    def _started(self, op: Operator) -> Histories:
+        """Return the history of the loss's gradient, which an operator sets to the loss scale.
+
+        Raises Refused if it sets another value.
+        """
+        value = op.attr("value")
+        prove(
+            is_close(value, self.scale),
+            f"the gradients start at {six_digits(value)}, not at the loss scale {six_digits(self.scale)}",
+        )
+        return {op.output_arg_names[0]: GradientHistory(factor=value, micro_steps=self.runs)}
+
+    def _summed(self, op: Operator, histories: Histories) -> Histories:
+        """Return the histories of the gradients in a variable that an operator sums over the ranks, one sum more each.
+
+        - buffer: it holds several gradients. Raises Refused if one of them is not computed yet.
+        - variable of a single gradient: it holds this one.
+        - any other variable: it holds none.
+        """
+        (name,) = op.input("X")
+        if name in self.gradients_by_buffer:
+            gradients = self.gradients_by_buffer[name]
+            for gradient in gradients:
+                prove(gradient in histories, f"{gradient} is summed over the ranks before it is computed")
+        elif name in histories:
+            gradients = [name]
+        else:
+            gradients = []
+        return {gradient: _with_one_more_sum(histories[gradient]) for gradient in gradients}
+
+    def _unscaled(self, op: Operator, histories: Histories) -> Histories:
+        """Return the histories of the gradients from which AMP's `check_finite_and_unscale` takes the loss scale.
+
+        Raises Refused if one of its inputs is no gradient, or is not summed over the ranks yet: one rank could then
+        find an infinity that the others do not find.
+        """
+        unscaled: Histories = {}
+        for source, name in zip(op.input("X"), op.output("Out"), strict=True):
+            prove(source in histories, f"{source} is unscaled but no gradient reaches it")
+            history = histories[source]
+            prove(
+                self.ranks == 1 or history.sums == 1,
+                f"{source} is looked at for infinities before its sum over the ranks: they would differ",
+            )
+            unscaled[name] = replace(history, scale_power=history.scale_power - 1)
+        return unscaled
+
+    def _handed_on(self, op: Operator, histories: Histories) -> Histories:
+        """Return the histories of what an operator writes that is linear in the gradient that it reads.
+
+        All its outputs have the history of this gradient, except for a factor or a loss scale (`_scaled`). An operator
+        that reads no gradient writes none.
+
+        Raises Refused if the operator joins gradients of different histories, or overwrites a gradient after its
+        all-reduce. Only `depend`, `scale` and operators of the optimizer may do so.
+        """
+        gradients_read = [name for name in _linear_inputs(op) if name in histories]
+        if not gradients_read:
+            return {}
+        histories_read = {histories[name] for name in gradients_read}
+        are_alike = len(histories_read) == 1
+        prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
+        (history_read,) = histories_read
+
+        # These operators wait for the summed gradient, scale it or apply it. Any other would change the sum.
+        may_write_after_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
+        written = [name for name in op.output_arg_names if name != ops.EMPTY]
+        for name in written:
+            is_summed = name in histories and histories[name].sums > 0
+            prove(may_write_after_sum or not is_summed, f"{name} is written by {op.type} after its sum over the ranks")
+        return dict.fromkeys(written, self._scaled(op, history_read, gradient=gradients_read[0]))
+
+    def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
+        """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
+
+        `history` is the history before the operator, and `gradient` the name for the message.
+
+        - `scale`: `factor` is multiplied by the operator's constant. Raises Refused if the operator adds a bias or
+          scales by a variable.
+        - gradient of AMP's multiplication of the loss by the loss scale: `scale_power` rises by 1.
+        - any other operator: the history stays the same.
+        """
+        if op.type == "scale":
+            bias = op.attr("bias")
+            has_bias = bias != 0
+            scales_by_variable = len(op.input_arg_names) > 1  # an input beside the gradient
+            is_constant_factor = not has_bias and not scales_by_variable
+            prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
+            return replace(history, factor=history.factor * op.attr("scale"))
+        reads_loss_scale = bool(self.dynamic_scales.intersection(op.input_arg_names))
+        if op.type == "elementwise_mul_grad" and reads_loss_scale:
+            return replace(history, scale_power=history.scale_power + 1)
+        return history
+
+
+def _linear_inputs(op: Operator) -> list[str]:
+    """Return the variables that an operator reads, except what a `depend` only waits for."""
+    if op.type == "depend":
+        return list(op.input("X"))  # handed on
+    return list(op.input_arg_names)
+
+
+def _with_one_more_sum(history: GradientHistory) -> GradientHistory:
+    """Return the history of a gradient after one more sum over the ranks."""
+    return replace(history, sums=history.sums + 1)
+
+
+def _without(name: str, histories: Histories) -> Histories:
+    """Return all histories but that of the variable `name`, which is set to zero."""
+    return {other: history for other, history in histories.items() if other != name}
+
+
+def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
+    """Return the histories of the gradients that AMP's `update_loss_scaling` copies.
+
+    They stay the same. The operator zeroes all gradients if one is not finite, which skips the update.
+    """
+    return {name: histories[source] for source, name in zip(op.input("X"), op.output("Out"), strict=True)}
+
+
+def _merged(op: Operator, histories: Histories) -> Histories:
+    """Return the history of the sum of a gradient and its accumulator (gradient accumulation).
+
+    - The accumulator holds zeros: the gradient's history.
+    - The accumulator holds gradients: the gradient's history, but with the micro-steps of both.
+
+    Raises Refused if the gradient is not computed yet or was already summed over the ranks, or if gradient and
+    accumulator were summed or scaled differently.
+    """
+    gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
+    if gradient not in histories or histories[gradient].sums > 0:
+        raise Refused(f"{gradient} is merged after its sum over the ranks, or before it is computed")
+    history = histories[gradient]
+    if accumulator not in histories:  # zeros
+        return {out: history}
+    accumulated = histories[accumulator]
+    is_alike = (
+        accumulated.sums == history.sums
+        and accumulated.factor == history.factor
+        and accumulated.scale_power == history.scale_power
+    )
+    prove(is_alike, f"{gradient} is merged with an accumulator at another scale")
+    return {out: replace(history, micro_steps=history.micro_steps + accumulated.micro_steps)}

@@ -1,0 +1,108 @@
+"""The contents of a log of ours, which `schema.py` lists, as JSON Schema."""
+
+import dataclasses
+import types
+import typing
+from typing import Annotated, Any
+
+from runlog.json_types import JsonObject
+from runlog.schema import EVENTS, SECTIONS, Format, Mark, Point, Section
+
+Table = JsonObject
+
+
+def json_schema() -> Table:
+    """Return the JSON Schema of one line of a log without its token (`:::MLLOG ` or `# `)."""
+    lines = {f"event {key}": _event(event) for key, event in EVENTS.items()}
+    for name, section in SECTIONS.items():
+        lines[f"section {name}"] = _section(section)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A line of a {Format().format}, version {Format().version}",
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in lines],
+        "$defs": lines,
+    }
+
+
+def _section(section: Section[Any]) -> Table:
+    """Return the JSON Schema of the line of a header section: `{"<name>": value}`."""
+    schema = _object({section.name: _type(section.value)}, [section.name])
+    return schema | {"description": section.meaning}
+
+
+def _event(event: Point[Any] | Mark) -> Table:
+    """Return the JSON Schema of the line of an event: of a Point, which has a value, or of a Mark, which has none."""
+    fields = {
+        "namespace": {"const": ""},
+        "time_ms": {"type": "integer", "unit": "ms", "description": "Unix time"},
+        "event_type": {"const": event.event_type},
+        "key": {"const": event.key},
+        "value": _value(event) if isinstance(event, Point) else {"type": "null"},
+        "metadata": _metadata(event.metadata),
+    }
+    schema = _object(fields, required=list(fields))
+    return schema | {"description": event.meaning}
+
+
+def _value(point: Point[Any]) -> Table:
+    """Return the JSON Schema of the value of a Point: its type, with its unit and its least value if it has them."""
+    schema = _type(point.value)
+    if point.unit:
+        schema["unit"] = point.unit
+    if point.least is not None:
+        schema["minimum"] = point.least
+    return schema
+
+
+def _metadata(kind: type | None) -> Table:
+    """Return the JSON Schema of an event's metadata: the fields of the dataclass `kind`, if any, behind two others.
+
+    The two are `file` and `lineno`, which the logger (mlperf-logging's mllog) adds to each event by itself.
+    """
+    by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
+    if kind is None:
+        return _object(by_logger, required=list(by_logger))
+    own = _type(kind)
+    return _object(by_logger | own["properties"], required=[*by_logger, *own["required"]])
+
+
+def _object(properties: Table, required: list[str]) -> Table:
+    """Return the JSON Schema of an object with these properties and no others."""
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+_PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def _type(kind: Any) -> Table:
+    """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
+
+    The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
+    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
+    """
+    if kind is Any:
+        return {}
+    if kind in _PLAIN:
+        return {"type": _PLAIN[kind]}
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if origin is Annotated:
+        unit, meaning = kind.__metadata__
+        schema = _type(arguments[0])
+        if unit:
+            schema["unit"] = unit
+        return schema | {"description": meaning}
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [_type(member) for member in arguments]}
+    if origin is list:
+        return {"type": "array", "items": _type(arguments[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
+    hints = typing.get_type_hints(kind, include_extras=True)  # any other type is a dataclass
+    properties = {}
+    required = []
+    for field in dataclasses.fields(kind):
+        properties[field.name] = _type(hints[field.name])
+        if field.default is not None:
+            required.append(field.name)
+    return _object(properties, required)

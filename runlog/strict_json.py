@@ -1,0 +1,85 @@
+"""JSON that every reader takes alike: no key twice, no NaN, no Infinity, and no deep nesting."""
+
+import json
+import re
+from typing import Any
+
+from runlog.json_types import JsonObject
+
+MAX_NESTING = 50  # well below the recursion limit at which the official parser of mlperf-logging dies
+
+
+class DuplicateKeyError(ValueError):
+    """A JSON object has a key twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise DuplicateKeyError(f"the JSON key {max(names, key=names.count)!r} is given twice")
+    return table
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_scan = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
+_TOO_DEEP = f"nested more than {MAX_NESTING} deep"
+_SPACES = re.compile(r"[ \t\n\r]*")  # JSON's
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice, nesting over MAX_NESTING, and for text after
+    the value.
+    """
+    value, end = scan_value(text, 0)
+    if text[end:].strip():
+        raise ValueError(f"text after the JSON value, at character {end}")
+    return value
+
+
+def scan_value(text: str, start: int) -> tuple[Any, int]:
+    """Return the JSON value that begins at index `start` of a text, and the index after its end.
+
+    Any text may follow the value: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
+
+    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
+    """
+    spaces = _SPACES.match(text, start)
+    assert spaces  # the pattern matches an empty text, too
+    try:
+        value, end = _scan(text, spaces.end())
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    has_many_brackets = text.count("{") + text.count("[") > MAX_NESTING  # cheap, and False for nearly every line
+    if has_many_brackets and _nesting_of(value) > MAX_NESTING:
+        raise ValueError(_TOO_DEEP)
+    return value, end
+
+
+def _nesting_of(value: Any) -> int:
+    """Return how many lists and objects the innermost item of a JSON value is inside: [[1]] -> 2, 1 -> 0.
+
+    An empty list or object is an item like a number: [[]] -> 1, [] -> 0.
+    """
+    nesting = 0
+    items = _items_of([value])
+    while items:  # a loop, because a recursion would fail at the very depths that are looked for
+        nesting += 1
+        items = _items_of(items)
+    return nesting
+
+
+def _items_of(values: list[Any]) -> list[Any]:
+    """Return the items of all lists and objects among JSON values. Other values have none."""
+    items: list[Any] = []
+    for value in values:
+        if isinstance(value, dict):
+            items += value.values()
+        elif isinstance(value, list):
+            items += value
+    return items

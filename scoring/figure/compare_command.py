@@ -1,0 +1,118 @@
+"""`python -m scoring compare`: systems side by side, as lines or as JSON."""
+
+import argparse
+import json
+
+from runlog.digits import percent
+from runlog.text import safe_lines
+from runlog.verdict import as_text
+from scoring.figure.calibration import smallest_difference
+from scoring.figure.compare import BetweenRuns, Comparison, Row, compare, excludes_1
+from scoring.figure.levels import in_words
+from scoring.figure.options import add_score_options, counts, protocol_of
+from scoring.figure.score import score
+from scoring.figure.systems import read_systems
+from scoring.importers import count, jsonable
+from scoring.record import TooFewRunsError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "systems", nargs="+", metavar="SYSTEM", help="a log, or the folder of one system's logs; the first is the base"
+    )
+    add_score_options(parser, convert=counts)
+    parser.add_argument(
+        "--between-runs-sd",
+        type=between_runs_sd,
+        metavar="PERCENT/RUNS",
+        help="standard deviation between runs, in percent of the figure, and over how many: judges single runs (0.8/5)",
+    )
+    parser.add_argument("--json", action="store_true")
+
+
+def between_runs_sd(text: str) -> BetweenRuns:
+    """Return the spread that the option --between-runs-sd gives: `0.8/5` is 0.8 % over 5 runs.
+
+    Raises ValueError for any other form, for a percentage that is not between 0 and 100, and for fewer than two runs.
+    """
+    deviation, _, runs = text.partition("/")
+    if not (0 < float(deviation) < 100 and count(runs) > 1):
+        raise ValueError(text)
+    return BetweenRuns(float(deviation) / 100, count(runs) - 1, f"a given {deviation} % between {runs} runs")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the systems that the command line names side by side, as lines or as JSON. Returns 0.
+
+    Raises TooFewRunsError, with the system's name, if a system has fewer runs than the protocol asks for.
+    """
+    protocol = protocol_of(args)
+    named_scores = []
+    for system, records in read_systems(args, args.systems):
+        try:
+            named_scores.append((system, score(records, protocol, skip=args.skip)))
+        except TooFewRunsError as error:
+            raise TooFewRunsError(f"{system}: {error}") from None
+    result = compare(named_scores, args.between_runs_sd)
+    if args.json:
+        print(json.dumps(jsonable(result.to_json()), indent=1))
+    else:
+        print(safe_lines(comparison_lines(result)))
+    return 0
+
+
+def comparison_lines(result: Comparison) -> list[str]:
+    """Return the lines that `compare` prints.
+
+    These are the protocol, then for each system its figure, levels of repetition, MLPerf standing, ratio to the base
+    and warnings, and at last the warnings and footnotes about all systems. The base itself has no ratio.
+    """
+    counts = [len(row.score.runs) for row in result.rows]
+    lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
+    base = result.rows[0]
+    for row in result.rows:
+        lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
+        lines.append(f"  figure      {row.score.value:.3f} {row.score.shown_unit}")
+        lines.append(f"  levels      {in_words(row.score.levels)}")
+        if row.score.standing is not None:
+            lines.append(f"  result      {row.score.standing.name}")
+        if row is not base:
+            lines += _ratio_lines(row)
+        lines += [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
+    return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
+
+
+def _verdict_in_words(row: Row) -> str:
+    """Return in words whether a system differs from the base.
+
+    - No interval of the ratio: it cannot be told.
+    - It differs: "different".
+    - The interval excludes 1, but the ratio is nearer to 1 than those of like hosts: that like hosts differ as much.
+    - The interval holds 1: "not shown to differ".
+    """
+    if row.ratio_interval_95 is None:
+        return "cannot be told apart or alike"
+    if row.different:
+        return "different"
+    if excludes_1(row.ratio_interval_95):
+        return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
+    return "not shown to differ"
+
+
+def _ratio_lines(row: Row) -> list[str]:
+    """Return the two lines that compare a system with the base. An unknown interval or efficiency is left out.
+
+    ratio       1.9800, 95 % 1.9500 to 2.0100   different (Welch's t over 3 and 3 runs)
+    speedup     1.98   efficiency 99.0%
+    """
+    interval = ""
+    if row.ratio_interval_95 is not None:
+        low, high = row.ratio_interval_95
+        interval = f", 95 % {low:.4f} to {high:.4f}"
+    efficiency = ""
+    if row.efficiency is not None:
+        efficiency = f"   efficiency {percent(row.efficiency)}"
+    return [
+        f"  ratio       {row.ratio:.4f}{interval}   {_verdict_in_words(row)} ({row.basis})",
+        f"  speedup     {row.speedup:.2f}{efficiency}",
+    ]

@@ -1,0 +1,224 @@
+"""The 95 % interval of the mean of one run's windows, of which neighbours are correlated.
+
+The windows are taken as a first-order autoregression: each value less the true mean is `r` times that of the value
+before it, plus independent noise. The correlation `r` is not known, so the interval allows for each one that the
+values make probable (Zellner and Tiao, JASA 59, 1964).
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from runlog.stats import CONFIDENCE, t_cdf, t_quantile
+from scoring.figure.spread import around
+
+LEAST_WINDOWS = 8  # of one run, for an interval
+LEAST_FOR_BATCHES = 60  # values; fewer are not put together
+LEAST_BATCHES = 30
+# Squared deviations from the mean that add up to at most this share of the mean squared come from rounding alone.
+ROUNDING_SQUARES_SHARE = 1e-24
+CORRELATIONS = [step / 20 for step in range(-10, 20)]  # that neighbours may have: -0.5 to 0.95
+LEAST_PROBABILITY = 1e-4  # a correlation that is not more probable is left out
+HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
+
+
+def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of one run's windows, as (low, high).
+
+    `values` are the windows' rates or times, in their order.
+
+    - Fewer values than LEAST_WINDOWS: None.
+    - All values are equal but for rounding: both bounds are the mean.
+    - The values are so uneven that half the width would be as large as the mean: None.
+    - Otherwise an interval around the mean. It is wider than that of independent values, if neighbours are correlated.
+    """
+    if len(values) < LEAST_WINDOWS:
+        return None
+
+    mean = math.fsum(values) / len(values)
+    batches = _batch_means(values)  # few values stay as they are
+    mean_of_batches = math.fsum(batches) / len(batches)
+    deviations = [batch - mean_of_batches for batch in batches]
+    if _are_from_rounding(deviations, mean_of_batches):
+        return mean, mean
+
+    possible_errors = _possible_errors(deviations)
+    half_width = _half_width(possible_errors, freedom=len(deviations) - 1)
+    if half_width >= mean:  # one window took many times as long as the others
+        return None
+    return around(mean, half_width / mean)
+
+
+def _batch_means(values: Sequence[float]) -> list[float]:
+    """Return the means of batches of consecutive values, which are less correlated than the values.
+
+    Of 65 values, the first one is left out and the means of 32 pairs are returned. Fewer values than LEAST_FOR_BATCHES
+    are returned as they are. See Conway, Management Science 10, 1963.
+    """
+    if len(values) < LEAST_FOR_BATCHES:
+        return list(values)
+    size = len(values) // LEAST_BATCHES
+    left_out = len(values) % size
+    return [math.fsum(values[start : start + size]) / size for start in range(left_out, len(values), size)]
+
+
+def _are_from_rounding(deviations: Sequence[float], mean: float) -> bool:
+    """Tell whether deviations from a mean are so small that rounding explains them."""
+    squares = math.fsum(deviation * deviation for deviation in deviations)
+    return squares <= ROUNDING_SQUARES_SHARE * mean * mean
+
+
+class PossibleError(NamedTuple):
+    """A standard error that the mean of a series may have: it follows from one possible correlation of neighbours."""
+
+    probability: float  # of that correlation, given the values
+    error: float
+
+
+def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
+    """Return half the width of the 95 % interval of a mean whose standard error is one of several.
+
+    It is the distance beyond which the true mean lies with a probability of 5 %; see `_chance_beyond`. The distance is
+    found by bisection. `freedom` is the degrees of freedom of Student's t.
+    """
+    # Each error alone would give quantile * error. The result lies between the least and the greatest of these.
+    quantile = t_quantile(freedom)
+    too_narrow = quantile * min(possible.error for possible in possible_errors)
+    wide_enough = quantile * max(possible.error for possible in possible_errors)
+    while wide_enough - too_narrow > HALF_WIDTH_WITHIN * wide_enough:
+        middle = (too_narrow + wide_enough) / 2
+        if _chance_beyond(middle, possible_errors, freedom) > 1 - CONFIDENCE:
+            too_narrow = middle
+        else:
+            wide_enough = middle
+    return wide_enough
+
+
+def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], freedom: int) -> float:
+    """Return the probability that the true mean lies farther than `distance` from the computed one, to either side.
+
+    For one standard error, it is the probability that |t| > distance / error, with Student's t. The result is the sum
+    of these over all possible errors, each times the probability of the error.
+    """
+    weighted = []
+    for possible in possible_errors:
+        chance = 2 * (1 - t_cdf(distance / possible.error, freedom))
+        weighted.append(possible.probability * chance)
+    return math.fsum(weighted)
+
+
+class AutoregressionFit(NamedTuple):
+    """The fit of a series to an autoregression with one given correlation of neighbours."""
+
+    log_likelihood: float  # of the correlation, less a constant that is the same for all correlations
+    error: float  # standard error of the plain mean of the values
+
+
+def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
+    """Return the standard errors that the mean of a series may have, each with its probability.
+
+    `deviations` are the values less their mean, in their order. There is one error for each of CORRELATIONS, because
+    the error depends on the correlation of neighbours. By Bayes' rule, with all of CORRELATIONS equally probable before
+    the values are seen, the probability of one is its likelihood / the sum of all likelihoods.
+
+    Correlations with at most LEAST_PROBABILITY are left out, so the probabilities add up to a little less than 1.
+    """
+    sums = _deviation_sums(deviations)
+    fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
+    greatest = max(fit.log_likelihood for fit in fits)
+    # Divided by the greatest one, because the likelihoods themselves may be too small for a float.
+    likelihoods = [math.exp(fit.log_likelihood - greatest) for fit in fits]
+    sum_of_likelihoods = math.fsum(likelihoods)
+
+    possible_errors = []
+    for fit, likelihood in zip(fits, likelihoods, strict=True):
+        probability = likelihood / sum_of_likelihoods
+        if probability > LEAST_PROBABILITY:
+            possible_errors.append(PossibleError(probability, fit.error))
+    return possible_errors
+
+
+class DeviationSums(NamedTuple):
+    """Sums over the deviations of a series from its mean. They suffice to fit any correlation of neighbours."""
+
+    length: int
+    squares: float
+    ends: float  # the first deviation plus the last one, which have only one neighbour each
+    squares_of_ends: float
+    products: float  # of each deviation and the next one
+
+
+def _deviation_sums(deviations: Sequence[float]) -> DeviationSums:
+    """Return the sums over deviations from their mean that `_fit_autoregression` needs."""
+    return DeviationSums(
+        length=len(deviations),
+        squares=math.fsum(deviation * deviation for deviation in deviations),
+        ends=deviations[0] + deviations[-1],
+        squares_of_ends=deviations[0] ** 2 + deviations[-1] ** 2,
+        products=math.fsum(deviation * following for deviation, following in itertools.pairwise(deviations)),
+    )
+
+
+def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
+    """Return how likely the correlation `r` of neighbours is, and the standard error of the plain mean if it is true.
+
+    `sums` are sums over the deviations of the values from their plain mean. The variance of the noise is estimated by
+    the squares of the noise / (n - 1). `_variance_of_mean` turns it into the squared standard error of the plain mean.
+    """
+    n = sums.length
+    noise_squares = _least_noise_squares(sums, r)
+    error = math.sqrt(_variance_of_mean(r, n) * noise_squares / (n - 1))
+    return AutoregressionFit(_log_likelihood(noise_squares, r, n), error)
+
+
+def _least_noise_squares(sums: DeviationSums, r: float) -> float:
+    """Return the sum of the squared noise for the correlation `r`, with the true mean that makes this sum least.
+
+    Let d[i] be the deviations from the plain mean, whose sum is 0, and the true mean be the plain mean + m. The noise
+    is (d[i] - m) - r * (d[i - 1] - m). The first value has none before it, so (1 - r**2) * (d[0] - m)**2 stands for its
+    squared noise. Multiplied out, the sum of the squares is
+
+        a * m**2 - 2 * b * m + c
+
+        a = (1 - r**2) + (n - 1) * (1 - r)**2                           = `_weight_of_mean(r, n)`
+        b = (1 - r) * r * (d[0] + d[n - 1])
+        c = (1 - r**2) * d[0]**2 + sum of (d[i] - r * d[i - 1])**2
+
+    It is least at m = b / a, where it is c - b**2 / a.
+    """
+    a = _weight_of_mean(r, sums.length)
+    b = (1 - r) * r * sums.ends
+    c = sums.squares + r * r * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
+    # Rounding may leave 0 or less, which has no logarithm.
+    return max(c - b * b / a, 1e-12 * sums.squares)
+
+
+def _weight_of_mean(r: float, n: int) -> float:
+    """Return 1 / the variance of the best estimate of the true mean from n values, for noise of variance 1.
+
+    It is (1 - r**2) + (n - 1) * (1 - r)**2, with the factor 1 - r taken out.
+    """
+    return (1 - r) * (n - (n - 2) * r)
+
+
+def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
+    """Return the logarithm of the likelihood of the correlation `r`, less a constant that does not depend on `r`.
+
+    With noise of the standard deviation s, the likelihood of n values is
+
+        sqrt(1 - r**2) / s**n * exp(-squares of the noise / (2 * s**2))
+
+    The true mean and s are not known. So it is integrated over the true mean, which gives a factor of
+    s / sqrt(`_weight_of_mean`), and then over s with the prior 1 / s, which gives `noise_squares` ** (-(n - 1) / 2).
+    `noise_squares` is the least sum of the squared noise. See Zellner and Tiao, JASA 59, 1964.
+    """
+    return 0.5 * math.log((1 - r * r) / _weight_of_mean(r, n)) - (n - 1) / 2 * math.log(noise_squares)
+
+
+def _variance_of_mean(r: float, n: int) -> float:
+    """Return the variance of the plain mean of n values of a first-order autoregression, for noise of variance 1.
+
+    Two values that are `lag` places apart have the covariance r**lag / (1 - r**2).
+    """
+    return (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))

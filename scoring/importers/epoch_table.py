@@ -1,0 +1,25 @@
+"""The reader of printed rows whose step counter starts anew in each epoch."""
+
+from scoring.importers.table import Columns, FormatReader, RowPosition
+
+
+class EpochFormatReader(FormatReader):
+    """A format whose step counter starts anew in each epoch."""
+
+    def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
+        """Lower `first_step` to the step of the first row, if that is lower: the program counts from that step."""
+        self.first_step = min(self.first_step, position.step)
+
+    def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
+        """Return the steps from the `last` row to this one, by the place of this row.
+
+        - The first row of the log, at an epoch's first step: 1.
+        - The first row of the log, at a higher step: None, because the rows before it may be missing.
+        - A row of the same epoch as the last one, at its step or a higher one: the steps since the last row.
+        - Any other row begins another epoch, or the same epoch again: the steps since the epoch began.
+        """
+        if last is None:
+            return 1 if position.step == self.first_step else None
+        if position.epoch == last.epoch and position.step >= last.step:
+            return position.step - last.step
+        return position.step - self.first_step + 1

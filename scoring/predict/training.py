@@ -1,0 +1,180 @@
+"""The epochs, evaluations and minutes that training to the target takes, and what is assumed about them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from compliance.official import convergence
+from runlog import workloads
+from scoring.importers import FORMATS, MOST
+from scoring.predict.measured import Point
+from scoring.record import Record
+
+EPOCHS_PER_EVAL = 4
+EVALUATION_SPEEDUP = 3  # assumed: images/s of evaluation as a multiple of those of training
+
+
+class DatasetSize(NamedTuple):
+    """How many images a data set has to train on, and to evaluate."""
+
+    train: int
+    evaluation: int
+
+
+IMAGENET = DatasetSize(1_281_167, 50_000)
+CITYSCAPES = DatasetSize(2_975, 500)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The epochs and evaluations that training to the target takes."""
+
+    epochs: float | None  # as the user gave them; None: by the reference convergence points, if these hold
+    train_samples: int
+    eval_samples: int
+    eval_images_per_s_device: float
+    is_resnet_on_imagenet: bool  # only then do the reference convergence points hold
+
+
+class TimeToTrain(NamedTuple):
+    """The predicted epochs and minutes to the target; None if they are not known."""
+
+    epochs: float | None
+    minutes: float | None
+    why_unknown: str  # empty if they are known
+
+
+def time_to_train(training: Training, *, global_batch: int, devices: int, step_s: float) -> TimeToTrain:
+    """Return how many epochs and minutes training to the target takes, or why this is not known."""
+    epochs = epochs_to_target(training, global_batch)
+    if epochs.number is None:
+        return TimeToTrain(None, None, epochs.why_unknown)
+    return TimeToTrain(epochs.number, _minutes_to_train(training, epochs.number, global_batch, devices, step_s), "")
+
+
+def _minutes_to_train(training: Training, epochs: float, global_batch: int, devices: int, step_s: float) -> float:
+    """Return the minutes that training takes, including an evaluation every EPOCHS_PER_EVAL epochs."""
+    steps = math.ceil(training.train_samples / global_batch) * epochs
+    evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
+    evaluated_images_per_device = evaluations * math.ceil(training.eval_samples / devices)
+    training_s = steps * step_s
+    evaluation_s = evaluated_images_per_device / training.eval_images_per_s_device
+    return (training_s + evaluation_s) / 60
+
+
+class Epochs(NamedTuple):
+    """The number of epochs to the target; None if it is not known."""
+
+    number: float | None
+    why_unknown: str = ""  # empty if it is known
+
+
+def epochs_to_target(training: Training, global_batch: int) -> Epochs:
+    """Return how many epochs training takes to reach the target at a global batch, or why this is not known.
+
+    - The user gave the epochs: these.
+    - Another model or data set than ResNet-50 on ImageNet: not known.
+    - Else the MLPerf reference convergence points of ruleset 4.0.0 decide. They are the epochs that the reference took
+      to 75.9 % top-1 at some batches. Between two batches the epochs are interpolated, as the checker does.
+    - A batch larger than that of every point: not known.
+    """
+    if training.epochs is not None:
+        return Epochs(training.epochs)
+    if not training.is_resnet_on_imagenet:
+        return Epochs(None, "epochs to the target are not known for this model and data set: give --epochs")
+    reference = convergence.reference_set("resnet", "4.0.0")
+    at_batch = convergence.point_at(global_batch, reference.points, reference)
+    if at_batch is None:
+        reason = f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
+        return Epochs(None, reason)
+    return Epochs(at_batch.point.mean)
+
+
+class Assumed(NamedTuple):
+    """The inputs of the time to train, and a text for each that is assumed."""
+
+    training: Training
+    assumptions: list[str]
+
+
+def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
+    """Return the inputs of the time to train, from measured runs, and a text for each input that is assumed.
+
+    `measured` is the throughput of training. `epochs` are those of --epochs; None if the user gives none.
+
+    - The images to train on and to evaluate are the size of the runs' data set.
+    - Evaluation is assumed to do EVALUATION_SPEEDUP times the images/s of training. A text says so.
+    - Without `epochs`, a text says for ResNet-50 on ImageNet that the MLPerf reference decides; see `epochs_to_target`.
+      For other runs the epochs are then not known, and there is no text.
+    """
+    size = _dataset_size(records)
+    is_resnet_on_imagenet = _is_resnet(records[0]) and size.train == IMAGENET.train  # no other set has this size
+    assumptions = []
+    if epochs is None and is_resnet_on_imagenet:
+        assumptions.append(
+            "epochs to the target are MLPerf reference convergence points at the global batch (--epochs)"
+        )
+    eval_images_per_s_device = EVALUATION_SPEEDUP * measured.images_per_s / measured.devices
+    assumptions.append(
+        f"evaluation does {eval_images_per_s_device:.0f} images/s a device, {EVALUATION_SPEEDUP} x training"
+    )
+    training = Training(
+        epochs=epochs,
+        train_samples=size.train,
+        eval_samples=size.evaluation,
+        eval_images_per_s_device=eval_images_per_s_device,
+        is_resnet_on_imagenet=is_resnet_on_imagenet,
+    )
+    return Assumed(training, assumptions)
+
+
+def _is_resnet(record: Record) -> bool:
+    """Return whether a run is of the MLPerf benchmark `resnet`, by its model."""
+    workload = workloads.of_family(record.model)
+    return workload is not None and workload.benchmark == "resnet"
+
+
+def _dataset_size(records: Sequence[Record]) -> DatasetSize:
+    """Return how many images the runs train on and evaluate.
+
+    The first log that describes its data set decides. The numbers of the benchmark's data set are returned instead:
+
+    - for both, if no log describes a data set
+    - for both, if the described data set is synthetic: its size says nothing of the real one
+    - for a single number that the description lacks or that is impossible
+    """
+    benchmark_size = _benchmark_size(records)
+    datasets = [record.header.get("dataset") for record in records]
+    described = [dataset for dataset in datasets if isinstance(dataset, dict)]
+    if not described:
+        return benchmark_size
+    dataset = described[0]
+    is_synthetic = dataset.get("synthetic", True)  # a log that does not say so may be of synthetic data
+    if is_synthetic:  # its size says nothing of the real data set
+        return benchmark_size
+    return DatasetSize(
+        train=_size_or(dataset.get("train_samples"), benchmark_size.train),
+        evaluation=_size_or(dataset.get("eval_samples"), benchmark_size.evaluation),
+    )
+
+
+def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
+    """Return the size of the data set that the model's benchmark trains on.
+
+    - A model of this project: by its workload.
+    - Any other model: Cityscapes if one of the logs is of segmentation, else ImageNet.
+    """
+    workload = workloads.of_family(records[0].model)
+    if workload is not None:
+        return DatasetSize(workload.train_samples, workload.eval_samples)
+    if any(FORMATS[record.format].segmentation for record in records):
+        return CITYSCAPES
+    return IMAGENET
+
+
+def _size_or(size: object, fallback: int) -> int:
+    """Return a size from a log, or `fallback` if the size is not a possible number of images."""
+    if type(size) is int and 0 < size < MOST:
+        return size
+    return fallback

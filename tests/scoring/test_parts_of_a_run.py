@@ -1,0 +1,63 @@
+"""The parts of a log that was rotated while its run went on are no repeats, wherever it was cut."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from scoring.figure import protocols
+from scoring.figure.score import score
+from scoring.importers import read_record
+from scoring.record import InputError, Record
+from tests.scoring import samples
+from tests.scoring.samples import write
+
+
+def records_of_parts(folder: Path, lines: list[str], cut: int) -> list[Record]:
+    """The records of the two parts of a log that was cut behind so many lines."""
+    earlier = write(folder, "log.1", "".join(lines[:cut]))
+    later = write(folder, "log", "".join(lines[cut:]))
+    return [read_record(path, devices=8, batch_per_device=32) for path in (earlier, later)]
+
+
+def refuse_parts(records: list[Record]) -> None:
+    for order in itertools.permutations(records):
+        with pytest.raises(InputError, match=r"log goes on, on line \d+, where .*log\.1 ends: .*`cat`"):
+            score(order, protocols.find("perf-seg"))
+
+
+@pytest.mark.parametrize("name", ["paddleseg_v100_gpu1_fp32_bs8.log", "mlperf_v2.1_dgxa100_resnet/result_0.txt"])
+def test_the_parts_of_a_rotated_log_are_no_repeats(tmp_path: Path, published_logs: Path, name: str) -> None:
+    lines = (published_logs / name).read_text().splitlines(keepends=True)
+    rows = [at for at, line in enumerate(lines, 1) if "[TRAIN]" in line or '"epoch_stop"' in line]
+    refuse_parts(records_of_parts(tmp_path, lines, rows[12]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gluoncv", "nvidia_mxnet", "nvidia_paddle", "paddle18"),  # steps count anew in each epoch
+        *("paddleclas_dygraph", "paddleclas_static"),
+        *("mllog", "paddleseg"),  # steps count through the run
+    ],
+)
+def test_a_log_that_was_cut_where_an_epoch_begins_is_in_parts(tmp_path: Path, name: str) -> None:
+    run = samples.run_of(samples.steady(240), epoch_steps=120)
+    text = samples.WRITERS[name](run)
+    if name == "paddleseg":  # the made log says that all of it is epoch 1
+        first_of_second = text.index("[TRAIN] epoch: 1, iter: 130/")
+        text = text[:first_of_second] + text[first_of_second:].replace("epoch: 1,", "epoch: 2,")
+    whole = read_record(write(tmp_path, "whole", text), devices=8, batch_per_device=32)
+    first_epoch = whole.windows[0].epoch
+    line_of_second = next(window.line for window in whole.windows if window.epoch != first_epoch)
+    refuse_parts(records_of_parts(tmp_path, text.splitlines(keepends=True), line_of_second - 1))
+
+
+@pytest.mark.parametrize("name", ["gluoncv", "paddleclas_static", "mllog"])
+def test_runs_of_the_same_epochs_are_repeats(tmp_path: Path, name: str) -> None:
+    """The first row of a run is where its first epoch begins, and no other run ends before it."""
+    runs = [samples.run_of(samples.steady(240, seconds), epoch_steps=120) for seconds in (0.5, 0.6)]
+    texts = [samples.WRITERS[name](run) for run in runs]
+    records = [read_record(write(tmp_path, f"{at}.log", text)) for at, text in enumerate(texts)]
+    assert not records[0].is_continuation_of(records[1])
+    assert not records[1].is_continuation_of(records[0])
