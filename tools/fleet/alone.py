@@ -231,7 +231,7 @@ def read_uncached(path: Path, most_bytes: int) -> Reading:
 
 
 class RankTimes(NamedTuple):
-    """What one rank measured by itself."""
+    """The times that one rank measured by itself."""
 
     host_index: int  # of the compared host that it belongs to: its node, or the rank itself in a job of one node
     values: dict[str, list[float]]  # {metric: a value for each turn}

@@ -1,4 +1,4 @@
-"""What is found on a whole fleet: the status of each node, which nodes to run on, whether to doubt it, differences."""
+"""The verdicts on a whole fleet: the status of each node, which nodes to run on, whether to doubt it, differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
