@@ -25,6 +25,7 @@ FIX = "keep the node out, and measure it again alone: a GPU that is named twice 
 
 Record = Mapping[str, Any]  # fleet.json
 Digests = Mapping[str, Any]  # the entry "digests" of fleet.json: docs/operations.md
+ResultName = str  # a hash of all digests of a repetition
 Table = Sequence[Sequence[str]]  # the digests of a result: a list for each step, with the digest of each tensor
 
 
@@ -40,7 +41,7 @@ class Rank:
     node: str  # the machine's own name
     device: str  # the CPU's model, or the GPU's number, model, UUID and serial number
     class_name: str | None  # its model, driver, cuDNN, Paddle: ranks of one class compute the same bits; None: unknown
-    count_by_result: Mapping[str, int]  # {name of a result: how many repetitions gave it}; empty if the rank failed
+    count_by_result: Mapping[ResultName, int]  # how many repetitions gave each result; empty if the rank failed
     failure: str | None  # why it has no repetitions
 
     @property
@@ -49,7 +50,7 @@ class Rank:
         return sum(self.count_by_result.values())
 
     @property
-    def usual_result(self) -> str | None:
+    def usual_result(self) -> ResultName | None:
         """The result that more than half of the repetitions gave; None if there is no such result."""
         return _given_by_most(self.count_by_result, self.repetition_count)
 
@@ -58,7 +59,7 @@ class Rank:
         """Whether all repetitions gave the same result."""
         return len(self.count_by_result) == 1
 
-    def results_other_than(self, right_result: str) -> list[str]:
+    def results_other_than(self, right_result: ResultName) -> list[ResultName]:
         """Return the results that some repetitions gave and that are not the right one."""
         return [result for result in self.count_by_result if result != right_result]
 
@@ -78,7 +79,7 @@ class Judgement(NamedTuple):
 class RightResult(NamedTuple):
     """The result that a rank should have given in each repetition."""
 
-    name: str  # of the result
+    name: ResultName
     given_by: str  # who gave it, in words: "3 of 4 ranks of its class"
 
 
@@ -87,7 +88,7 @@ class ClassSummary(NamedTuple):
 
     rank_count: int
     majority: RightResult | None  # the usual result of more than half of the ranks; None if there is no such result
-    host_count_by_result: Mapping[str, int]  # {name of a result: how many hosts have a rank that gave it at least once}
+    host_count_by_result: Mapping[ResultName, int]  # how many hosts have a rank that gave a result at least once
 
 
 class Position(NamedTuple):
@@ -97,7 +98,7 @@ class Position(NamedTuple):
     tensor: int  # its number in the program's order, from 0
 
 
-def _given_by_most(count_by_result: Mapping[str, int], total: int) -> str | None:
+def _given_by_most(count_by_result: Mapping[ResultName, int], total: int) -> ResultName | None:
     """Return the result whose count is more than half of `total`; None if there is no such result."""
     for result, count in count_by_result.items():
         if 2 * count > total:
@@ -215,7 +216,7 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 
     `measured` are the ranks of the class that did not fail.
     """
-    hosts_by_result: dict[str, set[str]] = {}
+    hosts_by_result: dict[ResultName, set[str]] = {}
     for rank in measured:
         for result in rank.count_by_result:
             hosts_by_result.setdefault(result, set()).add(rank.host)
@@ -336,7 +337,7 @@ def _describe_fault(rank: Rank, digests: Digests, right: RightResult) -> str:
 
 
 def _first_fault(
-    wrong_results: Sequence[str], right_result: str, table_by_result: Mapping[str, Table]
+    wrong_results: Sequence[ResultName], right_result: ResultName, table_by_result: Mapping[ResultName, Table]
 ) -> Position | None:
     """Return the first position in which any of the wrong results differs from the right one.
 

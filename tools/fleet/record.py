@@ -61,7 +61,7 @@ def _check(record: Record) -> None:
     metrics = record["metrics"]
     for needed in (STEP, STALLS):
         if needed not in metrics:
-            raise KeyError(needed)
+            raise KeyError(needed)  # as for any other missing field
     for metric, entry in metrics.items():
         _check_length(metric, entry["series"], hosts)
     for link in record["links"]:

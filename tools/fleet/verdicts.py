@@ -179,12 +179,13 @@ def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
 def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, Slowness]) -> dict[str, Verdict]:
     """Return the verdict on each measured node or link by name: a warning if it is called slow, else ok.
 
-    `series` has the measured times, whose median is a figure of the verdict. `slowness_by_name` has the measured ones.
+    `slowness_by_name` has for each measured one how it compares with the others. `series` has the measured times, whose
+    median is a figure of the verdict.
     """
     verdicts = {}
     for name, slowness in slowness_by_name.items():
         times = series[name]
-        assert times is not None  # only what was measured has a slowness
+        assert times is not None  # what was not measured has no slowness
         verdicts[name] = judge_slowness(name, metric, slowness, value=statistics.median(times))
     return verdicts
 
