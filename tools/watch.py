@@ -196,14 +196,14 @@ class FollowedLog:
     def look(self) -> JsonObject:
         """Read what is new in the log and in its nodes' telemetry, and return the state of the run so far.
 
-        Raises ValueError if the log has text, but no line of a training log.
+        Raises ValueError if the log has complete lines, but none of a training log.
         """
         self._read_log()
-        has_text = self._bytes_read[self.log] > 0
-        if has_text and not self._is_training_log:
+        has_lines = self._bytes_read[self.log] > 0  # only complete lines are read
+        if has_lines and not self._is_training_log:
             raise ValueError(f"{self.log}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
         nodes = self._look_at_nodes()
-        return {"log": str(self.log), "is_empty": not has_text, **state_of(self._run), "nodes": nodes}
+        return {"log": str(self.log), "is_empty": not has_lines, **state_of(self._run), "nodes": nodes}
 
     def _read_log(self) -> None:
         """Add the events, header sections and damaged events of the log's new lines to the run."""
