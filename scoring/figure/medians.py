@@ -1,6 +1,5 @@
 """The 95 % intervals of a median and of the ratio of two medians, for values of any distribution."""
 
-import bisect
 import itertools
 import math
 import statistics
@@ -14,7 +13,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     - Fewer than five values: None.
     - Five values: the least and the greatest, although their confidence is only 93.75 %.
-    - Otherwise each bound lies between two neighbouring values, so that the confidence is 95 %.
+    - Otherwise: an interval of 95 % confidence, between an outer and an inner one.
+
+    The outer and the inner interval go by their depth. The interval at depth k runs from the k-th least value to the
+    k-th greatest, so a greater depth gives a narrower interval, with less confidence. The outer interval is the deepest
+    one with a confidence of 95 % or more. The inner one is a step deeper, with less than 95 %.
     """
     n = len(values)
     if n < 5:
@@ -23,11 +26,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if n == 5:
         return ordered[0], ordered[-1]
 
-    # No depth has a confidence of exactly 95 %: the outer one has more, and the inner one has less.
-    depth = _deepest_of_enough_confidence(n)
-    outer_low, outer_high = _interval_at_depth(depth, ordered)
-    inner_low, inner_high = _interval_at_depth(depth + 1, ordered)
-    inner_weight = _weight_of_inner_bounds(depth, n)
+    outer_depth = _deepest_of_enough_confidence(n)
+    inner_depth = outer_depth + 1
+    outer_low, outer_high = _interval_at_depth(outer_depth, ordered)
+    inner_low, inner_high = _interval_at_depth(inner_depth, ordered)
+    inner_weight = _weight_of_inner_bounds(outer_depth, n)
     low = outer_low + inner_weight * (inner_low - outer_low)
     high = outer_high + inner_weight * (inner_high - outer_high)
     return low, high
@@ -46,16 +49,20 @@ def _deepest_of_enough_confidence(n: int) -> int:
     return depth
 
 
-def _weight_of_inner_bounds(depth: int, n: int) -> float:
-    """Return where the 95 % bounds lie between those of `depth` (0) and those one deeper (1).
+def _weight_of_inner_bounds(k: int, n: int) -> float:
+    """Return where the 95 % bounds lie between those at depth k (0) and those at depth k + 1 (1), for n values.
 
-    See Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+    With c[k] for the confidence at depth k, the weight is
+
+        (n - k) * share / (k + (n - 2 * k) * share),   share = (c[k] - 95 %) / (c[k] - c[k + 1])
+
+    It is not the share itself, because the confidence does not change linearly between the bounds. See Hettmansperger
+    and Sheather, Statistics & Probability Letters 4, 1986.
     """
-    outer_confidence = _confidence_at_depth(depth, n)
-    inner_confidence = _confidence_at_depth(depth + 1, n)
+    outer_confidence = _confidence_at_depth(k, n)
+    inner_confidence = _confidence_at_depth(k + 1, n)
     share = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)
-    # The weight is not `share`, because confidence does not change linearly between the bounds.
-    return (n - depth) * share / (depth + (n - 2 * depth) * share)
+    return (n - k) * share / (k + (n - 2 * k) * share)
 
 
 def _confidence_at_depth(depth: int, n: int) -> float:
@@ -93,14 +100,20 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
     The interval runs from the k-th least of their m * n quotients to the k-th greatest. For 5 and 5 values k is 3.
 
-    Let U be the number of quotients below the true ratio. The true ratio lies below the interval if U < k, and above it
-    with the same probability. So k is the greatest rank for which U < k has a probability of 2.5 % or less.
+    Let U be the number of quotients below the true ratio. If U < k, the k-th least quotient is not below the true
+    ratio, so the whole interval is too high. With the same probability, the whole interval is too low. So k is the
+    greatest rank for which U < k has a probability of 2.5 % or less.
+
+    Divided by the true ratio, the two sets have one distribution. So U is the statistic of Mann and Whitney, and all
+    rankings of the values are equally probable. There are C(m + n, m) of them.
     """
-    # Divided by the true ratio, the two sets have one distribution. So all rankings of their values are equally
-    # probable, and U is the statistic of Mann and Whitney.
-    most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)
-    rankings_below_rank = list(itertools.accumulate(_rankings_by_u(m, n)))  # of U < 1, U < 2, ... in ascending order
-    return bisect.bisect_right(rankings_below_rank, most_rankings)  # how many of them are at most `most_rankings`
+    most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
+    rank = 0
+    for k, rankings_of_u_below_k in enumerate(itertools.accumulate(_rankings_by_u(m, n)), start=1):
+        if rankings_of_u_below_k > most_rankings:
+            break
+        rank = k
+    return rank
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
@@ -108,19 +121,34 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
 
     U is the number of pairs in which the first set has the greater value. For m = 1 and n = 2: [1, 1, 1].
 
-    The counts follow from those of smaller sets (Mann and Whitney, Annals of Mathematical Statistics 18, 1947). Take
-    away the greatest of all values:
+    The counts are the coefficients of a polynomial in q, the Gaussian binomial (Andrews, The Theory of Partitions,
+    1976): the count for U is the coefficient of q**U. The polynomial is the product, for k from 1 to m, of
 
-    - It was of the first set: it is greater than all n values of the second. So m - 1 and n values with U - n are left.
-    - It was of the second set: it adds nothing to U. So m and n - 1 values with the same U are left.
+        (1 - q**(n + k)) / (1 - q**k)
     """
-    counts_by_n = [[1] for _ in range(n + 1)]  # of no value in the first set and 0 to n in the second: U is 0
-    for _ in range(m):
-        counts_of_smaller_m = counts_by_n
-        counts_by_n = [[1]]  # of no value in the second set: U is 0
-        for size in range(1, n + 1):
-            first_has_greatest = [0] * size + counts_of_smaller_m[size]
-            second_has_greatest = counts_by_n[size - 1]
-            both = itertools.zip_longest(first_has_greatest, second_has_greatest, fillvalue=0)
-            counts_by_n.append([first + second for first, second in both])
-    return counts_by_n[n]
+    coefficients = [1] + [0] * (m * n)  # the polynomial 1, with room for all powers of the result
+    for k in range(1, m + 1):
+        multiplied = _multiplied_by_one_minus_power(coefficients, n + k)
+        coefficients = _divided_by_one_minus_power(multiplied, k)
+    return coefficients
+
+
+def _multiplied_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
+    """Return the coefficients of a polynomial in q times 1 - q**power.
+
+    The result is cut off at the length of `coefficients`, which lists the polynomial from q**0 up.
+    """
+    times_q_to_power = [0] * power + list(coefficients)
+    return [kept - moved for kept, moved in zip(coefficients, times_q_to_power, strict=False)]
+
+
+def _divided_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
+    """Return the coefficients of a polynomial in q over 1 - q**power, cut off at the length of `coefficients`.
+
+    quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient. So each
+    coefficient of the quotient is that of the polynomial plus the one that is `power` places lower in the quotient.
+    """
+    quotient = [0] * power  # stands for the places below q**0, and is taken off at the end
+    for place, coefficient in enumerate(coefficients):
+        quotient.append(coefficient + quotient[place])  # quotient[place] is `power` places lower
+    return quotient[power:]

@@ -32,15 +32,16 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     - All values are equal but for rounding: both bounds are the mean.
     - The values are so uneven that half the width would be as large as the mean: None.
     - Otherwise an interval around the mean. It is wider than that of independent values, if neighbours are correlated.
+
+    How strongly neighbours are correlated is not known, and the standard error of the mean depends on it. So the width
+    allows for each standard error that the values make possible.
     """
     if len(values) < LEAST_WINDOWS:
         return None
 
     mean = math.fsum(values) / len(values)
-    batches = _batch_means(values)  # few values stay as they are
-    mean_of_batches = math.fsum(batches) / len(batches)
-    deviations = [batch - mean_of_batches for batch in batches]
-    if _are_from_rounding(deviations, mean_of_batches):
+    deviations = _deviations_from_mean(_batch_means(values))
+    if _are_from_rounding(deviations, mean):
         return mean, mean
 
     possible_errors = _possible_errors(deviations)
@@ -48,6 +49,12 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if half_width >= mean:  # one window took many times as long as the others
         return None
     return around(mean, half_width / mean)
+
+
+def _deviations_from_mean(values: Sequence[float]) -> list[float]:
+    """Return each value less the mean of all."""
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
 
 
 def _batch_means(values: Sequence[float]) -> list[float]:
@@ -77,12 +84,16 @@ class PossibleError(NamedTuple):
 
 
 def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
-    """Return half the width of the 95 % interval of a mean whose standard error is one of several.
+    """Return half the width of the 95 % interval of a mean whose standard error is uncertain.
 
-    It is the distance beyond which the true mean lies with a probability of 5 %; see `_chance_beyond`. The distance is
-    found by bisection. `freedom` is the degrees of freedom of Student's t.
+    `possible_errors` are the values that the standard error may have, each with its probability. `freedom` is the
+    degrees of freedom of Student's t.
+
+    Half the width is the distance from the computed mean beyond which the true mean lies with a probability of 5 %.
+    `_chance_beyond` gives this probability for any distance, and the distance is found by bisection. If the standard
+    error were known, it would be the quantile of Student's t times this error. So it lies between these products for
+    the least and for the greatest possible error.
     """
-    # Each error alone would give quantile * error. The result lies between the least and the greatest of these.
     quantile = t_quantile(freedom)
     too_narrow = quantile * min(possible.error for possible in possible_errors)
     wide_enough = quantile * max(possible.error for possible in possible_errors)
@@ -118,41 +129,48 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    `deviations` are the values less their mean, in their order. There is one error for each of CORRELATIONS, because
-    the error depends on the correlation of neighbours. By Bayes' rule, with all of CORRELATIONS equally probable before
-    the values are seen, the probability of one is its likelihood / the sum of all likelihoods.
+    `deviations` are the values less their mean, in their order. Each of CORRELATIONS that neighbours may have gives one
+    standard error. Its probability is that of the correlation. The errors are not averaged into one.
 
     Correlations with at most LEAST_PROBABILITY are left out, so the probabilities add up to a little less than 1.
     """
     sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
-    greatest = max(fit.log_likelihood for fit in fits)
-    # Divided by the greatest one, because the likelihoods themselves may be too small for a float.
-    likelihoods = [math.exp(fit.log_likelihood - greatest) for fit in fits]
-    sum_of_likelihoods = math.fsum(likelihoods)
-
+    probabilities = _probabilities([fit.log_likelihood for fit in fits])
     possible_errors = []
-    for fit, likelihood in zip(fits, likelihoods, strict=True):
-        probability = likelihood / sum_of_likelihoods
+    for fit, probability in zip(fits, probabilities, strict=True):
         if probability > LEAST_PROBABILITY:
             possible_errors.append(PossibleError(probability, fit.error))
     return possible_errors
 
 
-class DeviationSums(NamedTuple):
-    """Sums over the deviations of a series from its mean. They suffice to fit any correlation of neighbours."""
+def _probabilities(log_likelihoods: Sequence[float]) -> list[float]:
+    """Return the probabilities of several assumptions, by the logarithms of their likelihoods.
 
-    length: int
-    squares: float
-    ends: float  # the first deviation plus the last one, which have only one neighbour each
-    squares_of_ends: float
-    products: float  # of each deviation and the next one
+    By Bayes' rule, the probability of one is its likelihood / the sum of all likelihoods, if all of them were equally
+    probable before the values were seen. All logarithms may be too high by the same constant.
+    """
+    greatest = max(log_likelihoods)
+    # Divided by the greatest likelihood, because the likelihoods themselves may be too small for a float.
+    likelihoods = [math.exp(log_likelihood - greatest) for log_likelihood in log_likelihoods]
+    sum_of_likelihoods = math.fsum(likelihoods)
+    return [likelihood / sum_of_likelihoods for likelihood in likelihoods]
+
+
+class DeviationSums(NamedTuple):
+    """Sums over d[0] to d[n - 1], the deviations of n values from their mean. Any correlation can be fitted by them."""
+
+    n: int
+    squares: float  # d[0]**2 + d[1]**2 + ...
+    ends: float  # d[0] + d[n - 1]
+    squares_of_ends: float  # d[0]**2 + d[n - 1]**2
+    products: float  # d[0] * d[1] + d[1] * d[2] + ...
 
 
 def _deviation_sums(deviations: Sequence[float]) -> DeviationSums:
     """Return the sums over deviations from their mean that `_fit_autoregression` needs."""
     return DeviationSums(
-        length=len(deviations),
+        n=len(deviations),
         squares=math.fsum(deviation * deviation for deviation in deviations),
         ends=deviations[0] + deviations[-1],
         squares_of_ends=deviations[0] ** 2 + deviations[-1] ** 2,
@@ -166,38 +184,40 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
     `sums` are sums over the deviations of the values from their plain mean. The variance of the noise is estimated by
     the squares of the noise / (n - 1). `_variance_of_mean` turns it into the squared standard error of the plain mean.
     """
-    n = sums.length
+    n = sums.n
     noise_squares = _least_noise_squares(sums, r)
     error = math.sqrt(_variance_of_mean(r, n) * noise_squares / (n - 1))
     return AutoregressionFit(_log_likelihood(noise_squares, r, n), error)
 
 
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
-    """Return the sum of the squared noise for the correlation `r`, with the true mean that makes this sum least.
+    """Return the least sum of the squared noise that explains the values, if neighbours have the correlation `r`.
 
-    Let d[i] be the deviations from the plain mean, whose sum is 0, and the true mean be the plain mean + m. The noise
-    is (d[i] - m) - r * (d[i - 1] - m). The first value has none before it, so (1 - r**2) * (d[0] - m)**2 stands for its
-    squared noise. Multiplied out, the sum of the squares is
+    The noise depends on the true mean, which is not known. Let it be the plain mean + m. The squared noise is then
 
-        a * m**2 - 2 * b * m + c
+        of the first value:     (1 - r**2) * (d[0] - m)**2
+        of each later value:    ((d[i] - m) - r * (d[i - 1] - m))**2
 
-        a = (1 - r**2) + (n - 1) * (1 - r)**2                           = `_weight_of_mean(r, n)`
-        b = (1 - r) * r * (d[0] + d[n - 1])
-        c = (1 - r**2) * d[0]**2 + sum of (d[i] - r * d[i - 1])**2
+    Multiplied out, the sum of these is a * m**2 - 2 * b * m + c. In b, it is used that all d[i] add up to 0.
 
-    It is least at m = b / a, where it is c - b**2 / a.
+        a = (1 - r) * (n - (n - 2) * r)
+        b = (1 - r) * r * ends
+        c = squares + r**2 * (squares - squares_of_ends) - 2 * r * products
+
+    The sum is least at m = b / a, where it is c - b**2 / a. This is the result. `DeviationSums` has d, n and the sums.
     """
-    a = _weight_of_mean(r, sums.length)
+    a = _weight_of_mean(r, sums.n)
     b = (1 - r) * r * sums.ends
-    c = sums.squares + r * r * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
-    # Rounding may leave 0 or less, which has no logarithm.
-    return max(c - b * b / a, 1e-12 * sums.squares)
+    c = sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
+    least = c - b**2 / a
+    return max(least, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
 
 
 def _weight_of_mean(r: float, n: int) -> float:
     """Return 1 / the variance of the best estimate of the true mean from n values, for noise of variance 1.
 
-    It is (1 - r**2) + (n - 1) * (1 - r)**2, with the factor 1 - r taken out.
+    It is (1 - r**2) + (n - 1) * (1 - r)**2. Both terms have the factor 1 - r, which is taken out:
+    (1 - r) * ((1 + r) + (n - 1) * (1 - r)) = (1 - r) * (n - (n - 2) * r).
     """
     return (1 - r) * (n - (n - 2) * r)
 
@@ -205,15 +225,20 @@ def _weight_of_mean(r: float, n: int) -> float:
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
     """Return the logarithm of the likelihood of the correlation `r`, less a constant that does not depend on `r`.
 
-    With noise of the standard deviation s, the likelihood of n values is
+    `noise_squares` is Q, the least sum of the squared noise. With a from `_weight_of_mean`, the likelihood is
 
-        sqrt(1 - r**2) / s**n * exp(-squares of the noise / (2 * s**2))
+        sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
 
-    The true mean and s are not known. So it is integrated over the true mean, which gives a factor of
-    s / sqrt(`_weight_of_mean`), and then over s with the prior 1 / s, which gives `noise_squares` ** (-(n - 1) / 2).
-    `noise_squares` is the least sum of the squared noise. See Zellner and Tiao, JASA 59, 1964.
+    It is that of Zellner and Tiao, JASA 59, 1964. If the standard deviation of the noise were s, and the true mean were
+    off the best estimate by e, the likelihood would be
+
+        sqrt(1 - r**2) * s**(-n) * exp(-(Q + a * e**2) / (2 * s**2))
+
+    Neither is known, so this is integrated over both, with constant factors left out. Over e it gives
+    sqrt((1 - r**2) / a) * s**(-(n - 1)) * exp(-Q / (2 * s**2)). Over s, with the prior 1 / s, that gives the result.
     """
-    return 0.5 * math.log((1 - r * r) / _weight_of_mean(r, n)) - (n - 1) / 2 * math.log(noise_squares)
+    a = _weight_of_mean(r, n)
+    return 0.5 * math.log((1 - r**2) / a) - (n - 1) / 2 * math.log(noise_squares)
 
 
 def _variance_of_mean(r: float, n: int) -> float:
