@@ -40,66 +40,70 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 
 
 def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
-    """Return why calibrated widths do not hold for the figure of a single run; None if they do.
+    """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
 
-    By the way in which the protocol makes the figure of a run:
+    A calibrated width says how far the mean of a run's windows may be off, as published logs have shown. So the figure
+    must be a mean of windows, each of which was measured by itself. The setting `over_steps` is how the protocol makes
+    the figure of a run:
 
-    - `own_summary`: the figure is the one that the log closes with.
-    - `run_time` or `between_stamps`: the figure is the difference of two time stamps.
-    - `mean_of_printed_rates` or `mean_step_time`, if the log prints running averages: each printed value repeats the
-      ones before it. The other ways do not average the printed values.
-    - `epoch_rates`: widths are not calibrated for printed summaries of epochs.
-    - Otherwise the figure is made of windows, and the widths hold.
+    - `own_summary` reads a single figure, with which the log closes. It has no windows.
+    - `run_time` and `between_stamps` take the time between two stamps. They have no windows.
+    - `epoch_rates` averages printed summaries of epochs, for which no widths are calibrated.
+    - `mean_of_printed_rates` and `mean_step_time` average printed values. If the log prints running averages, each
+      value repeats the ones before it.
+    - In all other cases, the result is None.
     """
     if protocol.over_steps == "own_summary":
         return "the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
         return "one run, and the protocol takes one difference of time stamps"
-    averages_printed_values = protocol.over_steps in ("mean_of_printed_rates", "mean_step_time")
-    if record.cumulative and averages_printed_values:
-        return "running averages are no independent windows"
     if protocol.over_steps == "epoch_rates":
         return "widths are not calibrated for printed epochs"
+    averages_printed_values = protocol.over_steps in ("mean_of_printed_rates", "mean_step_time")
+    if averages_printed_values and record.cumulative:
+        return "running averages are no independent windows"
     return None
 
 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the intervals of a run by the widths that published logs showed for as many windows of its kind.
+    """Return the two intervals of a run's figure, by widths that are calibrated for as many windows of its kind.
 
-    - The windows are too few, or too uneven: no interval, and `method` says why.
-    - Otherwise: the interval of the run's mean. That of another run needs more windows, so it may still be None.
+    - The run has too few windows: there is no interval, and `method` says why.
+    - The windows are too uneven: there is no interval either. They are so if half the calibrated width would be more
+      than the figure, or if the run's `windows_interval_95` is None.
+    - Otherwise `interval_95` is where the mean of the whole run lies, and `repeat_95` where the figure of another run
+      lies. The second one needs more windows than the first, and is None if there are fewer.
 
     `kind` is EPOCHS or ROWS. `deviation` is the standard deviation of the windows' rates, which is handed on.
     """
     windows = len(run.rates)
-    calibrated_widths = calibration().run[kind]
-    width = width_for(calibrated_widths, windows)
+    widths = calibration().run[kind]
+    width = width_for(widths, windows)
     if width is None:
-        return Intervals(deviation=deviation, method=_why_no_width(calibrated_widths, kind))
+        return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
     times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
-    half_share = width.half_width(spread.relative_sd(times))  # half the interval's width, as a share of the figure
-    # The windows' own interval is None if they are too few, which is ruled out here, or too uneven.
-    if half_share > 1 or run.windows_interval_95 is None:
+    half_width = width.half_width(spread.relative_sd(times))  # as a share of the figure
+    if half_width > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
         deviation=deviation,
-        interval_95=spread.around(run.value, half_share),
+        interval_95=spread.around(run.value, half_width),
         method=f"from {windows} windows of one run",
         repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
     )
 
 
 def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
-    """Return the 95 % interval of the figure of another run; None if the run has too few windows for this calibration.
+    """Return the 95 % interval of the figure of another run; None if the run has too few windows for a calibrated one.
 
-    It is calibrated by the width of `windows_interval`, which the run's windows alone give.
+    Its width is calibrated by that of `windows_interval`, the interval that the run's windows alone give.
     """
     width = width_for(calibration().repeat[kind], len(run.rates))
     if width is None:
         return None
-    half_share_of_windows = spread.half_share(windows_interval)
-    return spread.around(run.value, width.half_width(half_share_of_windows))
+    half_width = width.half_width(spread.half_share(windows_interval))  # as a share of the figure
+    return spread.around(run.value, half_width)
 
 
 def _why_no_width(widths: Sequence[Width], kind: str) -> str:
@@ -118,8 +122,8 @@ def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Recor
     - the runs or hosts are too few for the method,
     - the interval would have no width, because the runs print one and the same figure.
 
-    The deviation is that of the runs that converged. The others are infinite. An interval can hold them only by a
-    method that leaves out the greatest values.
+    A run that did not converge has an infinite figure. The deviation leaves it out. The interval does not: its method
+    must be one that allows for infinite figures, as those of a median and of an olympic mean do.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])

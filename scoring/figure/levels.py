@@ -49,14 +49,19 @@ def levels_of_repetition(
         host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
     else:
         converged_hosts = [hosts[index] for index in converged]
-        runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
-        host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]
-        run_level = _level_of_groups("run", runs_of_hosts, if_no_pair="one run of each host")
-        host_level = _level_of_groups("host", [host_means], if_no_pair="one host")
+        groups = list(values_by_host(converged_values, converged_hosts).values())  # the runs of each host
+        run_level = _level_of_groups("run", groups, if_no_pair="one run of each host")
+        host_level = _level_of_hosts(groups)
 
-    not_converged = len(values) - len(converged_values)
-    run_level = dataclasses.replace(run_level, not_converged=not_converged)
-    return _level_of_windows(rates), run_level, host_level
+    not_converged = len(values) - len(converged)
+    counted_run_level = dataclasses.replace(run_level, not_converged=not_converged)
+    return _level_of_windows(rates), counted_run_level, host_level
+
+
+def _level_of_hosts(runs_of_hosts: Sequence[Sequence[float]]) -> Level:
+    """Return how many hosts there are, and how far the means of their runs vary. Each host has a run at least."""
+    host_means = [statistics.fmean(runs) for runs in runs_of_hosts]
+    return _level_of_groups("host", [host_means], if_no_pair="one host")
 
 
 def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
@@ -70,19 +75,22 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
-    """Return how many values a level of repetition has in all, and how far they vary within groups of them.
+    """Return a level of repetition: how many values its groups have in all, and how far values vary within a group.
 
-    The values of a group are of one kind: the windows of one run, the runs of one host, or the means of all hosts. The
-    relative deviations of the groups are pooled into one. A value of NaN is counted, but has no part in the deviation.
+    The relative deviations of the groups are pooled into one. A group holds, by the `name` of the level,
 
-    `name` is the level: window, run or host. If no group has two values to compare, there is no deviation, and
-    `if_no_pair` is the reason that the level gives.
+    - `window`: the rates of one run's windows. There is a group for each run.
+    - `run`: the figures of one host's runs. There is a group for each host, or one in all if hosts are not known.
+    - `host`: the means of all hosts, in a single group.
+
+    A value that is not finite, such as the NaN of a run without a figure, is counted, but has no part in the deviation.
+    If no group has two finite values, there is no deviation, and the level gives the reason `if_no_pair`.
     """
     count = sum(len(values) for values in groups)
-    measured_groups = []  # without NaN, which is the figure of a run that has none
+    finite_groups = []
     for values in groups:
-        measured_groups.append([value for value in values if math.isfinite(value)])
-    pooled = spread.pooled_sd(measured_groups)
+        finite_groups.append([value for value in values if math.isfinite(value)])
+    pooled = spread.pooled_sd(finite_groups)
     if pooled is None:
         return Level(name=name, count=count, unknown=if_no_pair)
     return Level(name=name, count=count, relative_sd=pooled.relative_sd)

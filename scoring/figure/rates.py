@@ -124,10 +124,10 @@ def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     So a window of 20 steps weighs twice as much as one of 10. If a window lacks its steps, all windows weigh the same.
     Raises InputError if the log lacks something that is needed, such as the batch.
     """
-    of_a_step = _step_at_printed_speed(record, chosen)
+    unweighted = _unweighted_work_at_printed_speed(record, chosen)
     weights = steps_as_weights(chosen)
-    images = [count * weight for count, weight in zip(of_a_step.images, weights, strict=True)]
-    seconds = [time * weight for time, weight in zip(of_a_step.seconds, weights, strict=True)]
+    images = [count * weight for count, weight in zip(unweighted.images, weights, strict=True)]
+    seconds = [time * weight for time, weight in zip(unweighted.seconds, weights, strict=True)]
     return Work(images, seconds)
 
 
@@ -153,42 +153,47 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
     return None
 
 
-def _step_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds of one step of each window, at the speed that its row prints.
+def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
+    """Return images and seconds of each window whose quotient is the speed that its row prints, however long it is.
 
-    - All rows print the rate of all devices: by this rate, whatever else they print.
-    - All rows print a step time: the images of one step in this time.
-    - Otherwise by rates. They do not say how long a step is, so see `work_at_printed_rates`.
+    - All rows print a step time, but no rates of all devices: the images of one step in this time.
+    - Otherwise: an image or a few, in the time that the printed rate gives them; see `work_at_printed_rates`. So a rate
+      of all devices goes before a step time.
 
-    Raises InputError if a row gives no rate, or if the batch is needed for a step time and not known.
+    Raises InputError if the batch is needed for a step time and not known, or if a row gives no speed.
     """
-    all_print_rates = bool(_values_if_in_all(chosen, "printed_rate"))
-    if all_print_rates and record.rate_scope == "global":
-        return work_at_printed_rates(record, chosen)
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
-    if step_times:
+    if step_times and not _all_print_rates_of_all_devices(record, chosen):
         return Work([images_per_step(record)] * len(chosen), step_times)
     return work_at_printed_rates(record, chosen)
 
 
+def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) -> bool:
+    """Tell whether the rows of all windows print a rate, and these are rates of all devices together."""
+    return record.rate_scope == "global" and bool(_values_if_in_all(chosen, "printed_rate"))
+
+
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds for each window whose ratio is the rate of all devices that its row prints.
+    """Return images and seconds of each window. Their quotient, images / seconds, is the rate that its row prints.
 
-    The windows all weigh the same, however long they are.
+    The windows all weigh the same, however long they are: each has the same number of images.
 
-    - All rows print a rate of all devices: 1 image in 1 / rate seconds.
-    - All rows print a rate of one device: an image on each device in 1 / rate seconds; 1 image if they are not known.
-    - Otherwise: 1 image in 1 / rate seconds, by the rate of all devices that `rate_of` finds in each row.
+    - All rows print a rate: a window has as many images as `devices_per_printed_rate` says, in 1 / rate seconds. For
+      example, if 8 devices do 100 images/s each, it has 8 images in 0.01 s.
+    - Some rows print none: a window has 1 image in 1 / rate seconds, by the rate that `rate_of` finds in its row.
 
     Raises InputError if a row gives no rate.
     """
-    rates = _values_if_in_all(chosen, "printed_rate")
-    if rates:
-        images = devices_per_printed_rate(record)
-    else:
-        images = 1
-        rates = [rate_or_refuse(record, window, printed=False) for window in chosen]
-    return Work([images] * len(chosen), [1 / rate for rate in rates])
+    printed_rates = _values_if_in_all(chosen, "printed_rate")
+    if printed_rates:
+        return _equal_work(devices_per_printed_rate(record), printed_rates)
+    rates_of_all_devices = [rate_or_refuse(record, window, printed=False) for window in chosen]
+    return _equal_work(1, rates_of_all_devices)
+
+
+def _equal_work(images: int, rates: Sequence[float]) -> Work:
+    """Return the work of windows that all have the same number of `images`, each in 1 / its rate seconds."""
+    return Work([images] * len(rates), [1 / rate for rate in rates])
 
 
 def _values_if_in_all(windows: Sequence[Window], name: str) -> list[float]:

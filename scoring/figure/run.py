@@ -49,7 +49,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
-        return _figure_between_stamps(record, protocol, start_row=skip)
+        return _figure_between_stamps(record, protocol, start_number=skip)
     if protocol.over_steps == "run_time":
         if skip:
             raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
@@ -105,18 +105,17 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ove
 
 
 def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> _Average:
-    """Return the average of the windows' images/s, in one of five ways.
+    """Return the average of the windows' images/s, in one of three ways.
 
-    - `mean_of_printed_rates`: the mean of the rates, as printed if the row prints one.
-    - `mean_of_rates`: the mean of the rates, by the row's images and seconds if it has both.
-    - `images_over_time`: all images / all seconds.
-    - `mean_step_time`: 1 / the mean of the windows' seconds per image, by the step times or rates that they print.
-    - `epoch_rates`: the same for epochs, by the rates that they print.
+    - The mean of the windows' rates (`mean_of_printed_rates`, `mean_of_rates`). If a row has both a printed rate and a
+      measured one, the setting says which of them counts.
+    - All images / all seconds (`images_over_time`).
+    - 1 / the mean of the windows' seconds per image. They are taken from the step times or rates that rows print
+      (`mean_step_time`), or from the rates that the summaries of epochs print (`epoch_rates`).
     """
-    if over_steps == "mean_of_printed_rates":
-        return _mean_of_rates([rate_or_refuse(record, window, printed=True) for window in chosen])
-    if over_steps == "mean_of_rates":
-        return _mean_of_rates([rate_or_refuse(record, window, printed=False) for window in chosen])
+    if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
+        takes_printed_rates = over_steps == "mean_of_printed_rates"
+        return _mean_of_rates([rate_or_refuse(record, window, printed=takes_printed_rates) for window in chosen])
     if over_steps == "images_over_time":
         return _images_over_time(work_over_time(record, chosen))
     if over_steps == "mean_step_time":
@@ -148,19 +147,21 @@ def _average_by_times(work: Work, value: float) -> _Average:
 
 
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of the rate `value`, as (low, high) in images/s.
+    """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
 
-    - The times are too few or too uneven for an interval of their mean: None.
-    - Otherwise 1 / the bounds of that interval: a long time is a low rate. They bound the rate 1 / mean time, and are
-      multiplied by value / (1 / mean time) to bound `value`. The two rates differ a little if `value` is all images /
-      all seconds of unequal windows.
+    It follows from the interval of the mean of the windows' `seconds_per_image`, from low_time to high_time. A long
+    time is a low rate, so 1 / mean time lies between 1 / high_time and 1 / low_time. The average may be another than
+    1 / mean time, if it weighs windows by their length. So both bounds are multiplied by value / (1 / mean time), which
+    is value * mean time.
+
+    Returns None if the times are too few or too uneven for an interval of their mean.
     """
     interval_of_mean_time = series.series_interval(seconds_per_image)
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    scale = value * math.fsum(seconds_per_image) / len(seconds_per_image)  # value * mean time
-    return scale / high_time, scale / low_time
+    value_times_mean_time = value * math.fsum(seconds_per_image) / len(seconds_per_image)
+    return value_times_mean_time / high_time, value_times_mean_time / low_time
 
 
 class StampedRow(NamedTuple):
@@ -168,33 +169,22 @@ class StampedRow(NamedTuple):
 
     window: Window
     end_s: float  # its time stamp
-    position: int  # steps of the run that were done at that moment, warm-up included
+    position: int  # steps of the run that were done at that moment, warm-up included; at the first step it is 1
 
 
-def _figure_between_stamps(record: Record, protocol: Protocol, start_row: int | None) -> RunFigure:
-    """Return the images/s between the time stamps of two rows, the start and the end: steps * batch / seconds.
+def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
+    """Return the images/s between the time stamps of two rows, the start and the end: batch * steps / seconds.
 
-    - Start: the row where the protocol's warm-up ends. If the user gives --skip, `start_row` is it: the number of the
-      stamped row, from 1.
-    - End: the last row within the steps that the protocol takes after the start.
+    - The start is the row where the warm-up ends; see `_start_row`.
+    - The end is the last row within the steps that the protocol takes after the start.
 
     The figure is of the rows after the start up to the end, because a row's stamp is made when its steps are done.
 
-    Raises InputError if
-
-    - no row has a time stamp and a known number of steps done,
-    - `start_row` is 0,
-    - the log ends before the start, or is too short for the steps that the protocol takes,
-    - the clock was set between the two rows, or their stamps are equal,
-    - the batch is not known.
+    Raises InputError if the log has no such rows, is too short for the steps that the protocol takes, or does not say
+    the batch. Raises it also if the clock was set between the two rows, or if their stamps are equal.
     """
     stamped = _stamped_rows(record, protocol)
-    if start_row is None:
-        start = _row_ending_warm_up(record, protocol.skip, stamped)
-    elif start_row == 0:
-        raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
-    else:
-        start = _row_of_number(record, start_row, stamped)
+    start = _start_row(record, protocol, stamped, start_number)
     if protocol.take_steps is None:
         measured = _all_rows_after(record, stamped, start)
     else:
@@ -231,6 +221,21 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     raise InputError(f"{record.file}: protocol {protocol.name} {lacks}")
 
 
+def _start_row(
+    record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start_number: int | None
+) -> StampedRow:
+    """Return the stamped row where the measurement starts.
+
+    `start_number` is what the user gives as --skip: the number of the row among the stamped ones, counted from 1. None
+    takes the row where the protocol's warm-up ends. Raises InputError if there is no such row.
+    """
+    if start_number is None:
+        return _row_ending_warm_up(record, protocol.skip, stamped)
+    if start_number == 0:
+        raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
+    return _row_of_number(record, start_number, stamped)
+
+
 def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
     """Return the rows after `start`, up to the end of the log. Raises InputError if there is none."""
     last_position = stamped[-1].position
@@ -243,15 +248,17 @@ def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: Stampe
 def _rows_of_next_steps(
     record: Record, steps: int, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows at which at most so many `steps` after `start` were done.
+    """Return the rows after `start`, up to the last one that is at most so many `steps` later.
 
-    Raises InputError if there is no such row, or if the log is too short for the steps. A log that is only one step too
-    short is accepted: if it counts its steps from 0, it prints N - 1 for the last of N steps.
+    Raises InputError if there is no such row, or if the log ends more than one step too early. One step too early is
+    accepted: a log that counts its steps from 0 has its first row after step 1, and so on. So its warm-up ends one step
+    late, and one step fewer is left after it.
     """
-    rows = [row for row in stamped if start.position < row.position <= start.position + steps]
+    last_position = start.position + steps
+    rows = [row for row in stamped if start.position < row.position <= last_position]
     steps_in_log = max(0, stamped[-1].position - start.position)
-    steps_needed = steps - 1
-    if not rows or steps_in_log < steps_needed:
+    fewest_steps_accepted = steps - 1
+    if not rows or steps_in_log < fewest_steps_accepted:
         raise too_short(record, steps, steps_in_log)
     return rows
 
@@ -279,24 +286,15 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the row at whose time stamp the warm-up ends: the first of these that there is.
+    """Return the row at whose time stamp the warm-up ends: the first one at which at least the steps to skip were done.
 
-    - The row at which exactly the steps to skip were done.
-    - If the log counts its steps from 0: the row that prints the number of the steps to skip. It prints 20 after 21
-      steps, so the warm-up then ends one step late.
-    - The first row at which more than the steps to skip were done.
+    A log that counts its steps from 0 prints 20 after 21 steps. If it prints every tenth step, a warm-up of 20 steps
+    ends at the row that prints 20, which is one step late.
 
     Raises InputError if no row has so many steps, because the log ends before.
     """
     for row in stamped:
-        if row.position == steps_to_skip:
-            return row
-    if record.first_step == 0:
-        for row in stamped:
-            if row.window.step == steps_to_skip:
-                return row
-    for row in stamped:
-        if row.position > steps_to_skip:
+        if row.position >= steps_to_skip:
             return row
     raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
 

@@ -112,22 +112,37 @@ def positions(record: Record) -> list[int | None]:
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
     """Return how far the run is at the end of a window, by how far it was `before` it.
 
-    - The row prints no step, such as that of a whole epoch: the window's own number of steps is added, if it is known.
-    - The row is of a new epoch, and its printed number would not lead beyond the steps done before: the numbers have
-      started again. After 100 steps, 50 is a restart, and 150 is not. The printed steps come on top of those before.
-    - Otherwise the printed steps come on top of those at the last restart.
+    - The row prints no step, such as that of a whole epoch: the window's own number of steps is added to those done
+      before. If one of the two is not known, the sum is not known either.
+    - The row prints a step: the steps done are those at the last restart of the printed numbers, plus the printed ones.
 
     `first_step` is the number that the log prints for the first step, 0 or 1.
     """
     if window.step is None:
         return before._replace(done=_sum_if_known(before.done, window.steps))
 
-    printed_steps = window.step - first_step + 1
-    done_without_restart = before.done_at_restart + printed_steps
+    steps_since_restart = window.step - first_step + 1
+    done_at_restart = _done_at_restart(window, before, steps_since_restart)
+    return _Progress(done_at_restart + steps_since_restart, done_at_restart, window.epoch)
+
+
+def _done_at_restart(window: Window, before: _Progress, steps_since_restart: int) -> int:
+    """Return how many steps were done when the printed numbers last started again, as far as a window's row shows it.
+
+    - The row is not of a new epoch, or the steps done before are not known: the last restart is the one known `before`.
+    - The printed steps, added to those done at that restart, lead beyond the steps done before: it is that one too. For
+      example, 150 comes after 100.
+    - Otherwise the numbers have started again just before this window. For example, 50 comes after 100.
+
+    `steps_since_restart` are the steps that the row prints.
+    """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
-    if is_new_epoch and before.done is not None and done_without_restart <= before.done:
-        return _Progress(done=before.done + printed_steps, done_at_restart=before.done, epoch=window.epoch)
-    return _Progress(done=done_without_restart, done_at_restart=before.done_at_restart, epoch=window.epoch)
+    if not is_new_epoch or before.done is None:
+        return before.done_at_restart
+    numbers_go_on = before.done_at_restart + steps_since_restart > before.done
+    if numbers_go_on:
+        return before.done_at_restart
+    return before.done
 
 
 def _sum_if_known(done: int | None, steps: int | None) -> int | None:
