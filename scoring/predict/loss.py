@@ -35,13 +35,15 @@ class ScalingLoss:
         `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it.
 
         The interval is that of log(throughput) by Student's t, with `tables` - 1 degrees of freedom: `loss` and
-        `spread` are fitted to so many independent tables. With D doublings of the nodes, the variance is
+        `spread` are fitted to so many independent tables. Its standard error is the root of
 
-            D * spread**2                 a single figure scatters about the model
-            + D * spread**2 / tables      the fitted `loss` has an error; it is assumed to grow with the doublings too
-            + relative_error**2           the measured throughput has an error
+            error_of_model**2 + relative_error**2
+            error_of_model = spread * sqrt(doublings * (1 + 1 / tables))
 
-        If all three are 0, both factors are 1.
+        In `error_of_model`, the 1 is for the scatter of a single figure about the model, whose variance grows with the
+        doublings of the nodes. The 1 / tables is for the error of the fitted `loss`, which is assumed to grow likewise.
+
+        If both errors are 0, both factors are 1.
         """
         doublings = abs(math.log2(nodes / base_nodes))
         error_of_model = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
@@ -94,61 +96,73 @@ def _table_name(figure: Published) -> str:
 class _LostThroughput(NamedTuple):
     """The throughput that one published figure lost, compared with the fewest nodes of its table."""
 
-    added_traffic_share: float  # 1 / fewest nodes - 1 / nodes: the share of the traffic that now leaves a node too
-    log_loss: float  # log(linear scaling / published figure)
-    doublings: float  # of the nodes
+    added_traffic_share: float  # 1 / M0 - 1 / M, for M nodes and a table whose fewest nodes are M0
+    log_lost: float  # log(linear scaling / published figure); by the model it is loss * added_traffic_share
+    doublings: float  # log2(M / M0)
 
 
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
-    """Return the throughput that is lost to communication between nodes, fitted to published figures.
+    """Return the coefficient `loss` of the model of this module, and its spread, fitted to published figures.
 
-    The model of this module says of a figure on M nodes, in a table whose fewest nodes are M0:
+    The model says of a figure on M nodes, in a table whose fewest nodes are M0:
 
         log(linear scaling / figure) = loss * (1 / M0 - 1 / M)
 
-    Linear scaling is M / M0 times the figure on M0 nodes. The bracket is by how much the share of the traffic that
-    leaves a node grows: in a ring all-reduce it is (M - 1) / M on M nodes.
+    Linear scaling is M / M0 times the figure on M0 nodes. In a ring all-reduce on M nodes, the share of the traffic
+    that leaves a node is (M - 1) / M = 1 - 1 / M. From M0 to M nodes it grows by
+    (1 - 1 / M) - (1 - 1 / M0) = 1 / M0 - 1 / M.
 
     All tables together must hold at least two figures on more than M0 nodes.
     """
     figures = _lost_throughputs(tables)
+    assert len(figures) >= 2, "a spread takes two figures"
     loss = _mean_loss(figures)
     return ScalingLoss(loss=loss, spread=_spread_of_one_doubling(figures, loss), tables=len(tables))
 
 
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
-    """Return what each figure lost, except those on the fewest nodes of their table."""
+    """Return for each figure how much throughput it lost, compared with the figure on the fewest nodes of its table.
+
+    The figures on the fewest nodes are left out.
+    """
     figures = []
     for table in tables:
-        (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()  # ascending by nodes
-        for nodes, rate in on_more_nodes:
-            figures.append(
-                _LostThroughput(
-                    added_traffic_share=1 / fewest_nodes - 1 / nodes,
-                    log_loss=math.log(nodes / fewest_nodes * base_rate / rate),
-                    doublings=math.log2(nodes / fewest_nodes),
-                )
-            )
+        fewest_nodes = min(table.images_per_s)
+        base_rate = table.images_per_s[fewest_nodes]
+        for nodes, rate in table.images_per_s.items():
+            if nodes > fewest_nodes:
+                figures.append(_lost_throughput(fewest_nodes, base_rate, nodes, rate))
     return figures
+
+
+def _lost_throughput(fewest_nodes: int, base_rate: float, nodes: int, rate: float) -> _LostThroughput:
+    """Return how much throughput is lost if `nodes` nodes do `rate` images/s and the fewest nodes do `base_rate`."""
+    linear_scaling = nodes / fewest_nodes * base_rate
+    return _LostThroughput(
+        added_traffic_share=1 / fewest_nodes - 1 / nodes,
+        log_lost=math.log(linear_scaling / rate),
+        doublings=math.log2(nodes / fewest_nodes),
+    )
 
 
 def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
     """Return the mean of the `loss` that each figure alone would have, by the model."""
-    return statistics.fmean(figure.log_loss / figure.added_traffic_share for figure in figures)
+    return statistics.fmean(figure.log_lost / figure.added_traffic_share for figure in figures)
 
 
 def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
     """Return how far log(figure) departs from the model after one doubling of the nodes, as a standard deviation.
 
-    The variance is assumed to grow in proportion to the doublings. So each figure estimates that of one doubling by its
-    squared departure / its doublings. Of n figures, the sum of these is divided by n - 1, because `loss` is fitted to
-    them.
+    By the model, log_lost = loss * added_traffic_share. The departure of a figure is the difference of the two sides.
+    The variance of departures is assumed to grow in proportion to the doublings. So each figure estimates the variance
+    of one doubling, by departure**2 / doublings. Of n figures, two or more, the sum of these is divided by n - 1 and
+    not by n, because `loss` is fitted to the same figures.
     """
-    variances = []
+    variances_of_one_doubling = []
     for figure in figures:
-        departure = figure.log_loss - loss * figure.added_traffic_share
-        variances.append(departure**2 / figure.doublings)
-    return math.sqrt(math.fsum(variances) / (len(figures) - 1))
+        departure = figure.log_lost - loss * figure.added_traffic_share
+        variances_of_one_doubling.append(departure**2 / figure.doublings)
+    return math.sqrt(math.fsum(variances_of_one_doubling) / (len(figures) - 1))
 
 
 @dataclass(frozen=True, kw_only=True)

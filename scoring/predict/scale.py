@@ -134,20 +134,21 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Return predictions of throughput and time to train for each node count of --nodes, from the logs of --measured.
 
-    Each prediction is scaled from the largest measured node count that is not above its own. If all are above, it is
-    scaled from the smallest one. Every node has the same number of devices: --devices-per-node, or the most that a
-    measured node has. --input-images-per-s limits the throughput of a node.
+    The result is the JSON of `scale`: the model, the measured points, the predictions, the assumptions and warnings.
+    Each prediction is scaled from one measured point; see `_base_nodes`. A prediction for a node count that was
+    measured also has the measured throughput.
 
-    The result has plain values: the model, the measured points, the predictions, and the assumptions and warnings as
-    texts. A prediction for a measured node count also has the measured throughput.
+    These options count: --measured, --nodes, and those of `measure`. --devices-per-node is the number of devices that
+    every node has; without it, the most that a measured node has. --input-images-per-s limits the throughput of a node.
+    --epochs are the epochs to the target.
 
     Raises InputError for the same reasons as `measure`, or if no node with that number of devices was measured.
     """
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)
     scaling_loss = fit_scaling_loss(published_tables(read_published()))
-    # The rate of evaluation is assumed by the point on the fewest nodes. Its throughput per device is the least reduced
-    # by communication between nodes.
+    # The speed of evaluation is assumed by the point on the fewest nodes. Its throughput per device is the least
+    # reduced by communication between nodes.
     fewest_nodes = min(points)
     training, assumptions = assumed_training(records, points[fewest_nodes], args.epochs)
     if set(args.nodes) - set(points):  # some are not measured
@@ -160,8 +161,8 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     for nodes in args.nodes:
         base = points[_base_nodes(points, nodes)]
         row = predict(base, scaling_loss, training, nodes=nodes, batch_per_device=batch, input_limit=input_limit)
-        is_measured = base.nodes == nodes
-        predictions.append(row | {"measured_images_per_s": base.images_per_s if is_measured else None})
+        measured_rate = base.images_per_s if base.nodes == nodes else None
+        predictions.append(row | {"measured_images_per_s": measured_rate})
     return {
         "model": {"loss": scaling_loss.loss, "loss_spread": scaling_loss.spread, "tables": scaling_loss.tables},
         "measured": [asdict(point) | {"devices": point.devices} for point in measured],

@@ -103,13 +103,14 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
 
     `measured` is the throughput of training. `epochs` are those of --epochs; None if the user gives none.
 
-    - The images to train on and to evaluate are the size of the runs' data set.
+    - The images to train on and to evaluate are the size of the runs' data set. This has no text.
+    - The epochs are those that the user gives. If the user gives none, they stay None, and `epochs_to_target` takes
+      those of the MLPerf reference for ResNet-50 on ImageNet. A text says so; for other runs there is none.
     - Evaluation is assumed to do EVALUATION_SPEEDUP times the images/s of training. A text says so.
-    - Without `epochs`, a text says for ResNet-50 on ImageNet that the MLPerf reference decides; see `epochs_to_target`.
-      For other runs the epochs are then not known, and there is no text.
     """
     size = _dataset_size(records)
-    is_resnet_on_imagenet = _is_resnet(records[0]) and size.train == IMAGENET.train  # no other set has this size
+    is_imagenet = size.train == IMAGENET.train  # no other data set has as many images
+    is_resnet_on_imagenet = is_imagenet and _is_resnet(records[0])
     assumptions = []
     if epochs is None and is_resnet_on_imagenet:
         assumptions.append(
