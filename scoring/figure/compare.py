@@ -89,8 +89,9 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
     is needed for the interval of a system with a single run. If it is None, it is estimated for each system from those
     of the scores that are repeats of it and of the base.
 
-    There are warnings for settings that differ. If a system has more or fewer devices than the base, there is also a
-    warning of an efficiency that is clearly above 1. One above MAX_PLAUSIBLE_RATIO is left out, too.
+    There are warnings for settings that differ, and for a system whose efficiency is clearly above 1. An efficiency
+    above MAX_PLAUSIBLE_RATIO is left out of the system's row. Both are done only for a system with more or fewer
+    devices than the base: with as many, the efficiency is the speedup, which has no upper limit.
 
     Raises InputError for fewer than two systems, for scores of different units or protocols, and if two systems share
     a run.
@@ -106,7 +107,6 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
     for name, result in named_scores:
         between_runs = given_spread or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between_runs)
-        # With as many devices as the base, the efficiency is the speedup, which has no upper limit.
         has_other_device_count = row.devices != base.records[0].devices
         if row.efficiency is not None and has_other_device_count:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
@@ -205,15 +205,16 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs of one system lie apart, to judge `base` and `other` by; None if not known.
 
-    It is pooled over those of `scores` that have several runs of the same system as `base`, and also of the same system
-    as `other`. If `base` and `other` differ in a fact of the system, there are no such scores. Scores with a run that
-    did not converge are left out, because its figure is infinite.
+    The spread is pooled over the scores whose runs are repeats of both `base` and `other`. So it is not known if
+    `base` and `other` are of different systems. Left out are scores of a single run, and scores with a run that did not
+    converge, because its figure is infinite.
     """
     values_of_repeats = []
     for candidate in scores:
-        values = _run_values(candidate)
         is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
-        if is_of_their_system and len(values) > 1 and all(math.isfinite(value) for value in values):
+        values = _run_values(candidate)
+        all_converged = all(math.isfinite(value) for value in values)
+        if is_of_their_system and all_converged and len(values) > 1:
             values_of_repeats.append(values)
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
@@ -252,6 +253,9 @@ class RatioInterval(NamedTuple):
 
 
 _BASE_ITSELF = RatioInterval(None, "the base itself")
+_SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
+    None, "one run: how far its repeats lie apart is unknown (--between-runs-sd, or several runs of a system)"
+)
 
 
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
@@ -304,28 +308,15 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, if at least one side is a single run.
+    """Return the 95 % interval of the ratio other / base, if one side is a single run, or both are.
 
-    Its width comes from `between_runs`, the spread of single runs. There is no interval if
-
-    - `between_runs` is None,
-    - a run did not converge,
-    - one side has several runs, and the protocol takes their median or olympic mean. The spread of single runs does not
-      give the spread of these.
-
-    `basis` is the same in all three cases, because several runs of each system help in all of them.
+    The width comes from `between_runs`, the spread of single runs. There is no interval if this spread is None, or if
+    it does not fit the figures; see `_is_given_by_single_runs`. `basis` then asks for several runs of each system.
     """
-    unknown = RatioInterval(
-        None, "one run: how far its repeats lie apart is unknown (--between-runs-sd, or several runs of a system)"
-    )
-    if between_runs is None:
-        return unknown
-    if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
-        return unknown
-    most_runs = max(len(base.runs), len(other.runs))
-    if most_runs > 1 and base.protocol.over_runs != "mean":
-        return unknown
+    if between_runs is None or not _is_given_by_single_runs(base, other):
+        return _SINGLE_RUN_OF_UNKNOWN_SPREAD
 
+    most_runs = max(len(base.runs), len(other.runs))  # of the side that may have several
     bounds = spread.single_run_interval(
         ratio=other.value / base.value,
         relative_sd=between_runs.relative_sd,
@@ -334,6 +325,18 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
         other_runs=len(other.runs),
     )
     return RatioInterval(bounds, f"one run against {most_runs}: {between_runs.source}")
+
+
+def _is_given_by_single_runs(base: Score, other: Score) -> bool:
+    """Tell whether the spread of single runs gives the spread of both figures.
+
+    It does not if a run did not converge, because its figure is infinite. It does not either if a side has several
+    runs of which the protocol takes the median or olympic mean: it gives only the spread of a mean.
+    """
+    if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
+        return False
+    both_are_single_runs = len(base.runs) == 1 and len(other.runs) == 1
+    return both_are_single_runs or base.protocol.over_runs == "mean"
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:

@@ -85,9 +85,9 @@ def comparison_lines(result: Comparison) -> list[str]:
 def _verdict_in_words(row: Row) -> str:
     """Return in words whether a system differs from the base.
 
-    - No interval of the ratio: it cannot be told.
-    - It differs: "different".
-    - The interval excludes 1, but the ratio is nearer to 1 than those of like hosts: that like hosts differ as much.
+    - There is no interval of the ratio: "cannot be told apart or alike".
+    - The interval excludes 1, and the ratio is at least as far from 1 as like hosts differ: "different".
+    - The interval excludes 1, but the ratio is nearer to 1: "not called different", and by how much like hosts differ.
     - The interval holds 1: "not shown to differ".
     """
     if row.ratio_interval_95 is None:

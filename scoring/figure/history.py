@@ -82,11 +82,14 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    - The interval of the ratio of new to past is not known: `cannot be told`, and why. This does not count as lower.
-    - Otherwise: LOWER, or that it is not lower, with the ratio and its interval.
+    The result is judged by the ratio mean of the new runs / mean of the past runs, and its 95 % interval.
 
-    The ratio is that of the mean of all new runs to the mean of all past runs. For its interval, the mean of each host
-    counts as one value, if some host has several runs. `hosts` names the host of each past run; None if not known.
+    - There are too few past runs for the interval, or it would have no width: `cannot be told`, and why. This does not
+      count as lower.
+    - Otherwise: LOWER, or that it is not lower, with the ratio and the interval; see `_verdict`.
+
+    The ratio is that of runs. Its interval is made from independent repeats, as `independent_values` chooses them: the
+    runs, or the means of their hosts. `hosts` names the host of each past run; None if not known.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
@@ -104,8 +107,8 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     ratio = new_mean / statistics.fmean(past_values)
     low, high = interval
     verdict = _verdict(ratio, high)
-    past_levels = _past_levels_in_words(past_values, hosts)
-    compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({past_levels})"
+    counted_past = _past_levels_in_words(past_values, hosts)  # 10 runs +-0.31%; one host
+    compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({counted_past})"
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
 
 
@@ -132,7 +135,15 @@ def _too_few_in_words(runs: int, independent_count: int) -> str:
 
 
 def _verdict(ratio: float, high: float) -> str:
-    """Return the verdict on the ratio of a new mean to the past one; `high` is the upper bound of its 95 % interval."""
+    """Return the verdict on the ratio of a new mean to the past one.
+
+    `high` is the upper bound of the ratio's 95 % interval. The lower bound does not matter, because a faster
+    result is no fault.
+
+    - The interval reaches 1: not shown to be lower.
+    - The ratio is nearer to 1 than those of like hosts may be: not called lower.
+    - Otherwise: LOWER.
+    """
     if high >= 1:
         return "not shown to be lower"
     lower_by = -math.log(ratio)  # about 1 - ratio

@@ -68,21 +68,25 @@ class Protocol:
     def describe(self, counts: Sequence[int] = ()) -> str:
         """Return the rule in words: how a run is measured, then how the runs are averaged.
 
-        - The number of runs depends on a benchmark that is not known yet: `...; olympic mean of as many runs as MLPerf
-          asks for of the benchmark`.
-        - An olympic mean drops several runs at each end: `...; olympic mean without 4 at each end of 40 runs`.
-        - Otherwise: `skip 1 windows, mean of rates; mean of 1 run`.
+        For example `skip 1 windows, mean of rates; mean of 1 run`. `counts` are the numbers of runs of the systems, if
+        known; see `_runs_in_words`.
+        """
+        return f"{self._steps_in_words()}; {self._mean_in_words()} of {self._runs_in_words(counts)}"
 
-        `counts` are the numbers of runs of the systems, if known. If a system has more runs than the protocol asks for,
-        the counts are shown: `5 to 7 runs`.
+    def _mean_in_words(self) -> str:
+        """Return how the figures of runs become one: `median`, or `olympic mean without 4 at each end`.
+
+        The number of runs dropped at each end is not said if it is 1, or if a benchmark that is not known yet decides it.
         """
         mean = self.over_runs.replace("_", " ")
-        number_of_runs_is_open = self.by_benchmark and not self.runs_given
-        if number_of_runs_is_open:
-            return f"{self._steps_in_words()}; {mean} of as many runs as MLPerf asks for of the benchmark"
-        if self.over_runs == "olympic_mean" and self.dropped_runs > 1:
-            mean += f" without {self.dropped_runs} at each end"
-        return f"{self._steps_in_words()}; {mean} of {self._runs_in_words(counts)}"
+        drops_several = self.over_runs == "olympic_mean" and self.dropped_runs > 1
+        if drops_several and not self._number_of_runs_is_open():
+            return f"{mean} without {self.dropped_runs} at each end"
+        return mean
+
+    def _number_of_runs_is_open(self) -> bool:
+        """Tell whether the number of runs depends on a benchmark that is not known yet."""
+        return self.by_benchmark and not self.runs_given
 
     def _steps_in_words(self) -> str:
         """Return how a single run is measured: `skip 20 steps, take 100 steps, between stamps`."""
@@ -94,10 +98,17 @@ class Protocol:
         return f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
 
     def _runs_in_words(self, counts: Sequence[int]) -> str:
-        """Return how many runs go into a figure: `1 run`, `5 runs`, or `5 to 7 runs` for systems of different counts.
+        """Return how many runs go into a figure.
 
-        No number is below the one that the protocol asks for.
+        - The number depends on a benchmark that is not known yet: `as many runs as MLPerf asks for of the benchmark`.
+        - The systems have different numbers of runs: `5 to 7 runs`.
+        - Otherwise: `1 run` or `5 runs`.
+
+        `counts` are the numbers of runs of the systems; a number below the one that the protocol asks for is raised to
+        it. If `counts` is empty, the number is the one that the protocol asks for.
         """
+        if self._number_of_runs_is_open():
+            return "as many runs as MLPerf asks for of the benchmark"
         fewest = max(self.runs, min(counts, default=self.runs))
         most = max([self.runs, *counts])
         if fewest < most:

@@ -20,14 +20,18 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
 
-    framework_names = []
-    for record in records:
-        says_framework = bool(record.framework)  # otherwise `framework_name` is the format
-        framework_names.append(record.framework_name if says_framework else None)
-    _refuse_difference("framework", records, framework_names)
-    if None in framework_names:
+    names_of_frameworks = [_said_framework_name(record) for record in records]
+    _refuse_difference("framework", records, names_of_frameworks)
+    if None in names_of_frameworks:
         _refuse_difference("format", records, [record.format for record in records])
     refuse_same_run_twice(records)
+
+
+def _said_framework_name(record: Record) -> str | None:
+    """Return the name of the framework that a log says, without its version; None if it says none."""
+    if not record.framework:
+        return None  # `framework_name` would be the log's format
+    return record.framework_name
 
 
 def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[object]) -> None:

@@ -22,8 +22,8 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
     - The numbers of the protocol do not depend on the benchmark: it is returned unchanged.
-    - The log has no run_start: it is returned unchanged too. `run_figure` then refuses the log, with a message that
-      helps more than one about the benchmark.
+    - The log has no run_start, so its run has no time: the protocol is returned unchanged, with a stand-in for the
+      numbers. They do not matter, because no figure can be made of such a log: `run_figure` refuses it.
     - The user gave a number of runs (--runs): this number is kept. Only the number of dropped runs is set.
     - Otherwise, both numbers are set.
 
@@ -32,8 +32,9 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
     if not protocol.by_benchmark:
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
-    if record.run_start_s is None:
-        return protocol
+    has_no_time = record.run_start_s is None
+    if has_no_time:
+        return protocol  # an error about the benchmark here would hide that of `run_figure`, which helps more
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:

@@ -198,25 +198,26 @@ def score(
     `skip` is the number of windows (or epochs) to drop at the start of each run; None takes the protocol's number.
     If `system` names the machine, there is no warning about logs that do not name it.
 
-    Raises InputError if the runs are not repeats or do not fit the protocol. Raises TooFewRunsError if there are fewer
-    runs than the protocol asks for, or if too few of them converged. The error's `partial` is the score of the runs
-    that there are; None if the protocol cannot average them.
+    Raises InputError if the runs are not repeats or do not fit the protocol.
+
+    Raises TooFewRunsError in two cases. If the runs cannot be averaged at all, the error has no partial score; see
+    `refuse_if_no_mean`. If they only are fewer than the protocol asks for, the error's `partial` is their score.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    counted_protocol = with_runs_of_benchmark(protocol, records)
+    counted_protocol = with_runs_of_benchmark(protocol, records)  # its numbers of runs are settled
     chosen = _chosen_runs(records, counted_protocol, skip)
     unit = _unit(chosen.records, counted_protocol)
     refuse_if_no_mean(chosen.figures, counted_protocol, unit)
 
-    shown_protocol = counted_protocol if skip is None else counted_protocol.skipping(skip)
-    without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
+    shown_protocol = counted_protocol if skip is None else counted_protocol.skipping(skip)  # says what was dropped
+    score_without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
     missing_runs = message_of_missing_runs(chosen.figures, counted_protocol, unit)
-    shown_warnings = list(_warnings(without_warnings, missing_runs))
+    shown_warnings = list(_warnings(score_without_warnings, missing_runs))
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
-    result = dataclasses.replace(without_warnings, warnings=tuple(shown_warnings))
+    result = dataclasses.replace(score_without_warnings, warnings=tuple(shown_warnings))
     if missing_runs is not None:
         raise TooFewRunsError(missing_runs, partial=result)
     return result
@@ -247,18 +248,27 @@ class _ChosenRuns(NamedTuple):
 
 
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
-    """Return the runs to score.
+    """Return the runs to score: all of them, or a set of them by the rules of MLPerf.
 
-    - The protocol times whole runs, asks for three or more, and there are more than it asks for: by the rules of
-      MLPerf, the consecutive runs whose figure is the median of all such sets; see `median_set`.
+    - The protocol times whole runs, asks for three or more, and there are more than it asks for: a set of as many runs
+      as it asks for, which are consecutive by their start. If it asks for 5 of 7 runs, there are three such sets. The
+      one whose figure is the median of the sets' figures is chosen.
     - Otherwise: all runs.
     """
     takes_median_set = protocol.figure == "run_time" and 3 <= protocol.runs < len(records)
-    if not takes_median_set:
-        return _ChosenRuns(_scored_runs(records, protocol, skip), "")
+    if takes_median_set:
+        return _median_set_of_runs(records, protocol, skip)
+    return _ChosenRuns(_scored_runs(records, protocol, skip), "")
 
-    # A run without a start has no place in this order, but `run_figure` refuses it anyway.
-    by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
+
+def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
+    """Return the set of runs that `median_set` chooses by the sets' figures, from the runs in the order of their start.
+
+    Raises InputError if a run has no start, because `run_figure` refuses it.
+    """
+    by_start = sorted(
+        records, key=lambda record: record.run_start_s or 0.0
+    )  # without a start: refused in the next line
     runs = _scored_runs(by_start, protocol, skip)
 
     def figure_of_set(runs_of_set: Sequence[_ScoredRun]) -> float:

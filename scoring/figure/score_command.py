@@ -32,24 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the score of the logs, as lines or as JSON, and return the exit status.
+    """Print the score of the logs, as lines or as JSON (--json), and return the exit status.
 
-    - There are too few runs, or too few that converged: 1. The error is printed. With --json, so is the score of the
-      runs that there are, or a score without a figure if the protocol cannot average them.
-    - Otherwise: 0.
-
-    The warm-up may leave nothing to measure. For runs that were resumed near their end this is no mistake, and a score
-    without a figure is printed; see `_may_be_shorter_than_warm_up`. For other runs NothingMeasuredError is raised.
+    - There is a score: it is printed, and the status is 0.
+    - There are too few runs, or too few that converged: the status is 1; see `_print_too_few_runs`.
+    - The warm-up leaves nothing to measure, which is no mistake for runs that were resumed near their end: a score
+      without a figure is printed, and the status is 0. For other runs NothingMeasuredError is raised.
     """
     protocol = protocol_of(args)
     records = read_records(args)
     try:
         result = score(records, protocol, skip=args.skip, system=args.system)
     except TooFewRunsError as error:
-        command = f"{called('scoring')} score"  # as the user called it
-        print(safe_lines([f"{command}: {error}"]), file=sys.stderr)
-        if args.json:
-            _print_json(error.partial or _score_without_figure("too_few_runs", error, protocol, records))
+        partial = error.partial or _score_without_figure("too_few_runs", error, protocol, records)
+        _print_too_few_runs(error, partial, as_json=args.json)
         return 1
     except NothingMeasuredError as error:
         if not _may_be_shorter_than_warm_up(records, args.skip):
@@ -61,6 +57,14 @@ def main(args: argparse.Namespace) -> int:
     else:
         print(safe_lines(score_lines(result)))
     return 0
+
+
+def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool) -> None:
+    """Print the error that there are too few runs, and for JSON also the score of the runs that there are."""
+    command = f"{called('scoring')} score"  # as the user called it
+    print(safe_lines([f"{command}: {error}"]), file=sys.stderr)
+    if as_json:
+        _print_json(partial)
 
 
 def _may_be_shorter_than_warm_up(records: Sequence[Record], skip: int | None) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from runlog.digits import percent, percent_above, significant, six_digits
 from runlog.json_types import JsonObject
@@ -276,10 +276,8 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned.
-
-    If some logs lack a precision, and no log says FP32, the text "not said" is one more value. A log without a
-    precision may have run in FP32, which would differ from the others.
+    Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned. A
+    log without a value counts for nothing, unless the field is the precision; see `_may_be_of_another_precision`.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case
@@ -289,9 +287,18 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     different_values = list(value_by_letters.values())
 
     some_logs_lack_it = len(values) < len(records)
-    if field == "precision" and values and some_logs_lack_it and "fp32" not in value_by_letters:
+    if field == "precision" and some_logs_lack_it and _may_be_of_another_precision(value_by_letters.keys()):
         different_values.append("not said")
     return [str(value) for value in sorted(different_values)]
+
+
+def _may_be_of_another_precision(named_precisions: Collection[str]) -> bool:
+    """Tell whether a log that does not say its precision may differ in it from logs that name these, such as `fp16`.
+
+    A log without a precision may be of a run in FP32. So it may differ if FP32 is not among the named ones. If none is
+    named, there is nothing to differ from.
+    """
+    return len(named_precisions) > 0 and "fp32" not in named_precisions
 
 
 def _versions_by_package(records: Sequence[Record]) -> dict[str, set[str]]:

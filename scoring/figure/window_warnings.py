@@ -141,15 +141,17 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
 def _warn_if_mean_of_rates_is_high(
     record: Record, windows: Sequence[Window], times: Sequence[float]
 ) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the windows' rates is too far above all images over all time.
+    """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.
 
     The two are equal if all windows have the same speed. In the mean of rates all windows weigh the same, so a fast
-    window counts for more than its share of the time. The warning comes if the mean of rates is higher by more than
-    MOST_RATE_GAP. `times` has a value for each window that is in proportion to its time per image.
+    window counts for more than its share of the time.
+
+    `times` has a value for each window that is in proportion to its time per image. The factor does not matter, because
+    only the ratio of two rates is taken: mean rate / rate of all = mean rate * weighted mean time.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
-    time_of_all_images = weighted_mean(times, steps_as_weights(windows))  # per image, over the windows' lengths
-    gap = mean_rate * time_of_all_images - 1  # the mean of rates over 1 / time_of_all_images, less 1
+    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))  # 1 / the rate of all images over all time
+    gap = mean_rate * weighted_mean_time - 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
