@@ -76,7 +76,7 @@ class Protocol:
     def _mean_in_words(self) -> str:
         """Return how the figures of runs become one: `median`, or `olympic mean without 4 at each end`.
 
-        The number of runs dropped at each end is not said if it is 1, or if a benchmark that is not known yet decides it.
+        The number of runs dropped at each end is not said if it is 1, or if an unknown benchmark decides it.
         """
         mean = self.over_runs.replace("_", " ")
         drops_several = self.over_runs == "olympic_mean" and self.dropped_runs > 1

@@ -266,9 +266,8 @@ def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int
 
     Raises InputError if a run has no start, because `run_figure` refuses it.
     """
-    by_start = sorted(
-        records, key=lambda record: record.run_start_s or 0.0
-    )  # without a start: refused in the next line
+    # A record without a start is refused by `run_figure` in the next line.
+    by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
     runs = _scored_runs(by_start, protocol, skip)
 
     def figure_of_set(runs_of_set: Sequence[_ScoredRun]) -> float:
