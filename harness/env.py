@@ -407,7 +407,7 @@ def main() -> int:
         print_to_reader(table())
         return 0
 
-    # A launcher and run_and_time.sh call this first. What they start calls it again in the environment that they export.
+    # A launcher and run_and_time.sh call this first. What they start calls it again, in the resolved environment.
     is_first_call = not _is_resolved(os.environ)
     # The host of a launcher need not have the packages; its nodes have them, and call this by --shell.
     has_packages = importlib.util.find_spec("numpy") is not None
