@@ -94,7 +94,7 @@ def _set_weights(main: static.Program, weights: dict[str, Array], place: Any) ->
 
 
 class Totals(NamedTuple):
-    """What an evaluation has counted on all ranks together."""
+    """The counts of an evaluation, of all ranks together."""
 
     correct: int  # right answers
     counted: int  # images
