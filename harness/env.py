@@ -407,12 +407,12 @@ def main() -> int:
         print_to_reader(table())
         return 0
 
-    # A launcher and run_and_time.sh call this first. What they start calls it again, in the resolved environment.
+    # run_and_time.sh exports what --shell prints. Whatever it starts then calls this in an environment that is resolved
+    # and was checked, and in which the trial loop has set RESULT_FILE.
     is_first_call = not _is_resolved(os.environ)
     # The host of a launcher need not have the packages; its nodes have them, and call this by --shell.
     has_packages = importlib.util.find_spec("numpy") is not None
     try:
-        # Only the first call makes a user's checks: after it the trial loop sets RESULT_FILE, and a node has its paths.
         described = _describe_for_user() if is_first_call else _describe()
         if has_packages and not args.launch:
             refusals.raise_first(refusals.of_program(described.job))
