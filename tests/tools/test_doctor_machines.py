@@ -48,7 +48,9 @@ def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verd
 
 
 def failed(call: str, code: int) -> CudaStart:
-    return CudaStart(library="/usr/lib/libcuda.so.525.105.17", failed_driver_step=Step(call=call, code=code, code_name="CUDA_ERROR"))
+    return CudaStart(
+        library="/usr/lib/libcuda.so.525.105.17", failed_driver_step=Step(call=call, code=code, code_name="CUDA_ERROR")
+    )
 
 
 # ---- machines on which nothing is wrong
