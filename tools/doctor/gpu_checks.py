@@ -2,8 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pynvml
@@ -12,7 +11,8 @@ from harness import env, memory, nvidia, provenance
 from runlog.digits import six_digits
 from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tools.doctor.cuda import CudaStart, System
-from tools.doctor.rows import CAPABILITIES, FAULTS, Facts, gpu_name, judge_check, ok_if
+from tools.doctor.process_checks import judge_processes
+from tools.doctor.rows import CAPABILITIES, FAULTS, NOT_SAID, Facts, gpu_name, judge_check, ok_if
 from tools.doctor.topology_checks import judge_topology
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
@@ -32,9 +32,6 @@ DRIVERS = (
 )
 CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
 NO_NVML = "NVML Shared Library Not Found"
-NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
-FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
-RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML reports only a sum; up to 1000 was seen
 ROW_REMAPPING_FROM = 80  # compute capability of the first GPUs that replace rows of their memory
 COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
     pynvml.NVML_COMPUTEMODE_DEFAULT: "Default",
@@ -201,7 +198,7 @@ def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     yield from _judge_memory_repair(gpu, job)
     yield _judge_throttling(gpu, job)
     yield _judge_clocks(gpu, job)
-    yield _judge_processes(gpu, job)
+    yield judge_processes(gpu, job)
     yield _judge_persistence(gpu, job)
 
 
@@ -297,84 +294,6 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
         return judge_check(job, "gpu.clocks", OK, found=f"{gpu_name(gpu)}: no application clock is known")
     found = f"{gpu_name(gpu)}: {set_mhz} MHz of {default_mhz} by default"
     return judge_check(job, "gpu.clocks", ok_if(set_mhz >= default_mhz, otherwise=WARNING), found=found)
-
-
-def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU is free for the job. The first of these cases counts:
-
-    - A process of another job computes on the GPU: fatal.
-    - Too much of the GPU's memory is in use, and the GPU drives no display: fatal.
-    - Too much of its memory is in use, and the GPU drives a display: a warning, because the display may use it.
-    - A service such as MPS computes on the GPU: a warning.
-    - It is unknown how much memory is in use: a warning.
-    - None of these: ok.
-
-    Memory can be in use without a process, because a container does not see the processes outside it.
-    """
-    memory_in_use = _memory_in_use(gpu)
-    computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
-    found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
-    verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
-
-    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
-    if is_used_by_other_job:
-        return verdict(FATAL)
-    if memory_in_use.is_too_much and not gpu.displays:
-        return verdict(FATAL)
-    if memory_in_use.is_too_much:
-        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
-        return verdict(WARNING, fix=fix)
-    if computing:  # only services
-        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
-        return verdict(WARNING, fix=fix)
-    if memory_in_use.mib is None:
-        return verdict(WARNING, fix=NOT_SAID)
-    return verdict(OK)
-
-
-def _processes_in_words(gpu: nvidia.Gpu, computing: list[int]) -> str:
-    """Return the processes on a GPU: "pids 4711, of a display 815". `computing` are those that are not of a display."""
-    words = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
-    if gpu.displays:
-        words += f", of a display {_pids(gpu.displays)}"
-    return words
-
-
-@dataclass(frozen=True, kw_only=True)
-class _MemoryInUse:
-    """The memory of a GPU that is in use before a run."""
-
-    mib: int | None  # None: unknown
-    most_mib: int  # the most that is tolerated
-    words: str  # "1024 MiB in use"
-
-    @property
-    def is_too_much(self) -> bool:
-        """Return whether so much is in use that somebody else must hold some of it; False if unknown."""
-        return self.mib is not None and self.mib > self.most_mib
-
-
-def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
-    """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
-
-    - The driver reports what processes use: this amount. FOREIGN_MIB are tolerated.
-    - The driver reports only a sum, of what processes use and what the driver keeps for itself: the sum. FOREIGN_MIB
-      and RESERVE_MIB are tolerated.
-    - The driver reports neither: an unknown amount. As much is tolerated as of the sum.
-    """
-    used_mib = gpu.memory_used_mib
-    if used_mib is not None:
-        return _MemoryInUse(mib=used_mib, most_mib=FOREIGN_MIB, words=f"{used_mib} MiB in use")
-    most_mib = FOREIGN_MIB + RESERVE_MIB
-    sum_mib = gpu.memory_used_or_reserved_mib
-    if sum_mib is not None:
-        return _MemoryInUse(mib=sum_mib, most_mib=most_mib, words=f"{sum_mib} MiB in use or kept by the driver")
-    return _MemoryInUse(mib=None, most_mib=most_mib, words="memory in use unknown")
-
-
-def _pids(pids: Iterable[int]) -> str:
-    """Return pids as text, comma-separated; "none" if there are none."""
-    return ", ".join(str(pid) for pid in pids) or "none"
 
 
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:

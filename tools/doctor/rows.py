@@ -13,6 +13,7 @@ Facts = JsonObject  # what was seen of a node, as `node.probe` returns it
 ROWS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"))
 FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8"))
 
+NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
 CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: NVIDIA_DRIVER_CAPABILITIES of the image
 
 
