@@ -74,7 +74,7 @@ def refuse_step() -> float:
 
 
 class Turn(NamedTuple):
-    """What a rank measured in one turn."""
+    """The measurements of one rank in one turn."""
 
     values: dict[str, float]  # by metric
     failures: dict[str, str]  # {metric: why it was not measured}
