@@ -62,14 +62,14 @@ def one_start(repetitions: int) -> dict[str, int]:
         done = jobs.on_ranks(RANKS, *command, timeout_s=7200, **settings)
         assert done.returncode == 0, done.stderr
         record = json.loads(result.read_text())
-    repetitions_of_table: Counter[str] = Counter()
+    repetitions_of_result: Counter[str] = Counter()
     ranks = arithmetic.ranks_of(record)
     for rank in ranks:
-        repetitions_of_table.update(rank.count_by_table)
+        repetitions_of_result.update(rank.count_by_result)
     return {
         "repetitions": repetitions,
         "alarms": repetitions * len(ranks)
-        - max(repetitions_of_table.values(), default=0),  # one that is missing is one
+        - max(repetitions_of_result.values(), default=0),  # one that is missing is one
         "false": sum(verdict.status != OK for verdict in arithmetic.judge(record)),
     }
 

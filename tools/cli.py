@@ -134,23 +134,36 @@ def _has_subcommands(name: str) -> bool:
 
 
 def run(name: str, options: list[str]) -> int:
-    """Run a command with these options, which it reads from `sys.argv`.
+    """Run a command with these options, and return its exit status.
 
-    Returns its exit status, or 2 if its packages are missing.
+    If a package that the command needs is missing, an error is printed, and the status is 2.
     """
-    if _has_subcommands(name):
-        sys.argv[1:] = [name, *options]
-    else:
-        sys.argv[:] = [f"paddle-reference {name}", *options]  # a parser expects its options right after sys.argv[0]
+    _set_arguments(name, options)
     module, _ = (PUBLISHING | TRAINING)[name]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:
             raise ModuleNotFoundError(name="paddle")
         return int(importlib.import_module(module).main())
     except ModuleNotFoundError as missing:
-        where = "in a checkout pip install -e '.[train]' brings it, or launch/setup.sh"
-        print(f"error: {name} needs the package {missing.name}: {where}", file=sys.stderr)
+        package = missing.name
+        print(
+            f"error: {name} needs the package {package}: in a checkout pip install -e '.[train]' brings it, "
+            "or launch/setup.sh",
+            file=sys.stderr,
+        )
         return 2
+
+
+def _set_arguments(name: str, options: list[str]) -> None:
+    """Set `sys.argv` to what the parser of a command expects.
+
+    - A module with subcommands: the command's name comes before the options, because the parser reads it.
+    - Another module: the options come first. The command's name belongs to the program's, for messages.
+    """
+    if _has_subcommands(name):
+        sys.argv[1:] = [name, *options]
+    else:
+        sys.argv[:] = [f"paddle-reference {name}", *options]
 
 
 if __name__ == "__main__":

@@ -79,8 +79,12 @@ class PackFiles:
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
 
-    If an earlier pack was stopped, this one continues it from its journal. If the part is packed already, only its list
-    is compared.
+    - The part is packed already: only its list is compared.
+    - An earlier pack was stopped: this one continues it from its journal.
+    - Otherwise: it is packed from the beginning.
+
+    The records are written to a file of another name, which is locked until this ends. Only when all are checked does
+    it get its final name.
 
     Raises ValueError if the list, an image or the target is wrong, and RunError if the disk returns wrong bytes.
     """
@@ -89,19 +93,26 @@ def pack(source: Path, target: Path, part: str) -> str:
     list_sha256 = _list_sha256(source, images)
     files = PackFiles.of_part(target, part)
     target.mkdir(parents=True, exist_ok=True)
-    with files.growing.open("ab") as growing:
+    with files.growing.open("ab") as growing:  # makes an empty file if there is none
         _lock(growing)
         if files.packed.exists():
-            # open() has just created `growing` as an empty file, which is removed. But there is no such file if another
-            # pack has renamed `growing` to `packed` after this pack opened it.
+            # `growing` is the empty file that open() has made. It has no name any more if another pack has renamed it
+            # to `packed` between open() and the lock.
             files.growing.unlink(missing_ok=True)
-            if _read_sizes(files.sizes).get("list_sha256") != list_sha256:
-                remedy = "remove it or take another TARGET"
-                raise ValueError(f"{files.packed}: is there, and not packed from this list: {remedy}")
+            _raise_unless_packed_from(list_sha256, files)
             return f"{files.packed}: is whole already"
         entries = _write_records(growing, files.journal, images, list_sha256)
-        _complete_pack(files, images, entries, list_sha256)
+        _write_index_and_sizes(files, images, entries, list_sha256)
+        files.growing.rename(files.packed)  # last, because a file of this name counts as whole
+        files.journal.unlink()
     return f"{files.packed}: {len(entries)} images, {files.packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _raise_unless_packed_from(list_sha256: str, files: PackFiles) -> None:
+    """Raise ValueError unless a packed part was made from the list with this SHA-256."""
+    if _read_sizes(files.sizes).get("list_sha256") != list_sha256:
+        remedy = "remove it or take another TARGET"
+        raise ValueError(f"{files.packed}: is there, and not packed from this list: {remedy}")
 
 
 def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, list_sha256: str) -> list[Entry]:
@@ -115,16 +126,14 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
     return kept + _append_records(growing, journal, images, done=len(kept))
 
 
-def _complete_pack(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
-    """Write the index, check each record by it, write the file of sizes, and give the records their final name.
+def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
+    """Write the index, check each record by it, and write the file of sizes.
 
-    Raises RunError if the disk returns wrong bytes; the records then keep the name of an unfinished pack.
+    Raises RunError if the disk returns wrong bytes.
     """
     files.index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
     _check_written(recordio.find(files.growing, files.index), entries, images.labels, images.part)
     _write_sizes_of_pack(files.sizes, images, entries, list_sha256)
-    files.growing.rename(files.packed)  # last, because a file of this name counts as whole
-    files.journal.unlink()
 
 
 def _lock(file: BinaryIO) -> None:
@@ -139,8 +148,9 @@ def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, 
     """Append the records of all images but the first `done` to the file `growing`, which holds those already.
 
     Returns the entries of the appended records, and appends them to the journal, too. If this is stopped, the ends of
-    the file and of the journal may be lost, each by itself; `_resume` keeps what both have. At the end all records are
-    on the disk, and no longer in the kernel's cache.
+    the file and of the journal may be lost, each by itself; `_resume` keeps what both have. At the end the records are
+    on the disk and not in the kernel's cache, so that `_check_written` reads them from the disk. The journal may stay
+    in the cache, because it is needed only after a stop.
     """
     appended: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
@@ -152,9 +162,14 @@ def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, 
                 appended.append(entry)
             growing.flush()
             journal_lines.flush()
-    os.fsync(growing.fileno())
-    os.posix_fadvise(growing.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
+    _move_to_disk(growing)
     return appended
+
+
+def _move_to_disk(file: BinaryIO) -> None:
+    """Write a file's bytes to the disk, and drop them from the kernel's cache."""
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # drops only what fsync has written
 
 
 def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
@@ -186,26 +201,43 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Recover the records of a pack that was stopped, and return the entries of the records that are kept.
+    """Recover the records of a pack that was stopped, and return their entries.
 
-    The last record that was begun may be incomplete, so it is dropped. All records before it are kept. The file of
-    records, `growing`, is cut off after the kept ones and left at that position. The journal is written anew, with the
-    kept entries only.
+    The file of records, `growing`, is cut off after the recovered ones and left at that position. The journal is
+    written anew, with the entries of the recovered ones only.
 
     Raises ValueError if the pack was begun from another list than `list_sha256`, or the journal is damaged.
     """
     entries = _journal_entries(growing, journal, list_sha256)
-    size = growing.seek(0, os.SEEK_END)
-    begun = [entry for entry in entries if entry.offset < size]  # the journal may be ahead of the file
-    kept = begun[:-1]
-    end_of_kept = begun[-1].offset if begun else 0  # where the dropped record begins
-    growing.truncate(end_of_kept)
-    growing.seek(end_of_kept)
+    file_size = growing.seek(0, os.SEEK_END)
+    whole = _whole_records(entries, file_size)
+    growing.truncate(whole.end)
+    growing.seek(whole.end)
     with journal.open("w") as file:
         print(list_sha256, file=file)
-        for entry in kept:
+        for entry in whole.entries:
             print(*entry, file=file)
-    return kept
+    return whole.entries
+
+
+class WholeRecords(NamedTuple):
+    """The records at the beginning of a file that are surely whole."""
+
+    entries: list[Entry]
+    end: int  # the offset of the first byte after them
+
+
+def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
+    """Return which records of a journal's entries are surely whole in a file of this size.
+
+    A record is surely whole if the next one has an entry, too, and begins inside the file. So the last one that begins
+    inside the file may be incomplete. The journal may also have entries of records that were lost from the file.
+    """
+    begun = [entry for entry in entries if entry.offset < file_size]
+    if not begun:
+        return WholeRecords([], end=0)
+    *whole, perhaps_incomplete = begun
+    return WholeRecords(whole, end=perhaps_incomplete.offset)
 
 
 def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:

@@ -28,53 +28,51 @@ from scoring.report.build import GivenLog, build, read_findings
 RULESET = "4.0.0"
 
 
-def _median_and_range(
-    records: Sequence[Record], values: Sequence[float | None], *, template: str, absent_thing: str
-) -> str:
-    """Return the median and the range of a value of several runs as text.
+def _median_and_range(values: Sequence[float], *, decimals: int, unit: str) -> str:
+    """Return the median and the range of a value of one or several runs as text.
 
-    - Some runs lack the value (None): "no <absent_thing> in run_1.txt, run_3.txt".
     - There is one run: "74.2 s".
     - There are several: "74.2 s (median of 3; 73.9 s to 74.8 s)".
-
-    `values` has a value for each record. `template` formats one value, such as "{:.1f} s".
     """
-    known = []
-    logs_without = []
-    for record, value in zip(records, values, strict=True):
-        if value is None:
-            logs_without.append(record.file)
-        else:
-            known.append(value)
-    if logs_without:
-        return f"no {absent_thing} in {', '.join(logs_without)}"
-    median = template.format(statistics.median(known))
-    if len(known) == 1:
+    median = f"{statistics.median(values):.{decimals}f} {unit}"
+    if len(values) == 1:
         return median
-    return f"{median} (median of {len(known)}; {template.format(min(known))} to {template.format(max(known))})"
+    least = f"{min(values):.{decimals}f} {unit}"
+    most = f"{max(values):.{decimals}f} {unit}"
+    return f"{median} (median of {len(values)}; {least} to {most})"
 
 
-def _training_rows(records: Sequence[Record], job_score: Score) -> dict[str, str]:
-    """Return the table's rows "quality" and "time to train", with their texts by the rows' names.
+def _quality_row(records: Sequence[Record]) -> str:
+    """Return the median and the range over the runs of the quality in a run's last evaluation, as text.
 
-    Quality is the result of a run's last evaluation. Both rows give the median and the range over the runs, or name the
-    logs that lack the value.
-
-    The score's `standing` decides the unit of the time: "s (unverified)" if the result must say that MLCommons did not
-    verify it, else "s". Without a standing (None) the unit is "s".
+    If some runs have no evaluation, the text names their logs instead: "no evaluation in run_1.txt, run_3.txt".
     """
-    last_qualities: list[float | None] = []  # one of each run
-    for record in records:
-        evaluations = record.quality
-        last_qualities.append(evaluations[-1].value if evaluations else None)
+    without_evaluation = [record.file for record in records if not record.quality]
+    if without_evaluation:
+        return f"no evaluation in {', '.join(without_evaluation)}"
+    last_qualities = [record.quality[-1].value for record in records]
     workload = workloads.of_model(records[0].model)
     metric = "eval_accuracy" if workload is None else workload.metric
-    quality = _median_and_range(records, last_qualities, template=f"{{:.4f}} {metric}", absent_thing="evaluation")
+    return _median_and_range(last_qualities, decimals=4, unit=metric)
 
-    times_s = [record.run_time_s for record in records]
-    time_unit = "s" if job_score.standing is None else job_score.standing.unit("s")
-    time_to_train = _median_and_range(records, times_s, template=f"{{:.1f}} {time_unit}", absent_thing="end")
-    return {"quality": quality, "time to train": time_to_train}
+
+def _time_row(records: Sequence[Record], job_score: Score) -> str:
+    """Return the median and the range over the runs of the time to train, as text.
+
+    The unit is "s (unverified)" if the score's `standing` demands to say that MLCommons did not verify the result, else
+    "s". If the log of some runs has no end, the text names these logs instead: "no end in run_1.txt, run_3.txt".
+    """
+    times_s: list[float] = []
+    without_end = []
+    for record in records:
+        if record.run_time_s is None:
+            without_end.append(record.file)
+        else:
+            times_s.append(record.run_time_s)
+    if without_end:
+        return f"no end in {', '.join(without_end)}"
+    unit = "s" if job_score.standing is None else job_score.standing.unit("s")
+    return _median_and_range(times_s, decimals=1, unit=unit)
 
 
 def _data_wait(records: Sequence[Record]) -> str:
@@ -98,7 +96,8 @@ def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_on
     """
     rows: dict[str, str] = {}
     if not throughput_only:
-        rows.update(_training_rows(records, job_score))
+        rows["quality"] = _quality_row(records)
+        rows["time to train"] = _time_row(records, job_score)
     standing = job_score.standing
     if standing is not None:
         rows["result"] = standing.name
@@ -184,17 +183,15 @@ def _write_page(
 ) -> None:
     """Write the report of the runs as an HTML page to `page_file`.
 
-    The page shows the command `scoring report` with the arguments that make the page again. `records` are those of
-    `logs`. `findings_file` has what the check of the logs found; it is None if the logs were not checked.
+    The page shows the command `scoring report` with the arguments that make the page again. `records` has the record of
+    each of `logs`. `findings_file` has what the check of the logs found; it is None if the logs were not checked.
     """
-    findings: dict[str, JsonObject] = {}  # {log: what the check found in it}
+    findings_by_file: dict[str, JsonObject] = {}
     if findings_file is not None:
-        findings = read_findings(str(findings_file), records)
-    log_by_name = {str(log): log for log in logs}  # each log is a path that holds its content, read only once
+        findings_by_file = read_findings(str(findings_file), records)
     given_logs = []
-    for record in records:
-        path = log_by_name.get(record.file, record.file)
-        given_logs.append(GivenLog(record=record, path=path, findings=findings.get(record.file)))
+    for log, record in zip(logs, records, strict=True):
+        given_logs.append(GivenLog(record=record, path=log, findings=findings_by_file.get(record.file)))
     # The protocol is the report's default one, with its own number of dropped windows.
     report = build(given_logs, protocol=None, skip=None)
     arguments = _report_arguments(page_file, logs, findings_file)

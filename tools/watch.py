@@ -188,23 +188,30 @@ class FollowedLog:
 
     def __init__(self, log: Path) -> None:
         self.log = log
-        self._run = Run()  # what the events so far say
-        self._valid_entries = 0  # events and header sections so far
+        self._run = Run()  # what the log said so far
+        self._is_training_log = False  # whether any of its lines so far is one of a training log
         self._bytes_read: dict[Path, int] = {}  # of the log and of each telemetry file
         self._last_samples: dict[Path, JsonObject] = {}  # the last sample of each node, by its telemetry file
 
     def look(self) -> JsonObject:
-        """Read what is new, and return the state of the run; ValueError if the file is no training log."""
-        for entry in read_text(self._new_lines(self.log)):
-            if not isinstance(entry, Problem):  # any file may have text that looks like a damaged event
-                self._valid_entries += 1
-            self._run.take(entry)
-        is_empty = self._valid_entries == 0
-        has_only_other_text = is_empty and self._bytes_read[self.log] > 0
-        if has_only_other_text:
+        """Read what is new in the log and in its nodes' telemetry, and return the state of the run so far.
+
+        Raises ValueError if the log has complete lines, but none of a training log.
+        """
+        self._read_log()
+        has_lines = self._bytes_read[self.log] > 0  # only complete lines are read
+        if has_lines and not self._is_training_log:
             raise ValueError(f"{self.log}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
         nodes = self._look_at_nodes()
-        return {"log": str(self.log), "is_empty": is_empty, **state_of(self._run), "nodes": nodes}
+        return {"log": str(self.log), "is_empty": not has_lines, **state_of(self._run), "nodes": nodes}
+
+    def _read_log(self) -> None:
+        """Add the events, header sections and damaged events of the log's new lines to the run."""
+        for entry in read_text(self._new_lines(self.log)):
+            self._run.take(entry)
+            is_damaged = isinstance(entry, Problem)
+            if not is_damaged:  # text of any kind may look like a damaged event, so that does not count
+                self._is_training_log = True
 
     def _look_at_nodes(self) -> list[JsonObject]:
         """Read what is new in the telemetry of the nodes, and return the last sample of each node."""

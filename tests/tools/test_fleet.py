@@ -15,7 +15,7 @@ from tests.scoring.pages import HOSTILE
 from tests.tools.test_fleet_verdicts import record as record_of
 from tools.fleet import __main__ as fleet
 from tools.fleet import alone as fleet_alone
-from tools.fleet import record as fleet_record
+from tools.fleet import facts as fleet_facts
 
 
 def slow_link(nodes: int, spared: int) -> tuple[int, int]:
@@ -57,7 +57,8 @@ def test_each_reason_why_a_metric_is_unknown_has_a_line(tmp_path: Path) -> None:
     ]
     assert "network latency   unknown for 8: not measured" in lines
     few = report(tmp_path, record_of(3)).stdout
-    assert "\nstep              unknown for 3: 3 measured: " in few and "not possible here" not in few
+    assert "\nstep              unknown for 3: 3 measured: at least 4 are needed to tell which is slow\n" in few
+    assert "not possible here" not in few
 
 
 def test_a_slow_link_leaves_no_node_out(tmp_path: Path) -> None:
@@ -108,6 +109,7 @@ def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
     done = report(tmp_path, record_of(step=dict.fromkeys(range(4), 0.3)), "--html", page)
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("doubt ")]
     assert "takes 30." in said or "takes 31." in said
+    assert " and no node is called slow: too few are alike, or too many are slow; look at" in said
     assert "Doubt: a step of node" in page.read_text() and 'class="banner unknown"' in page.read_text()
     for healthy in (record_of(), record_of(step={2: 0.5})):
         assert "doubt " not in report(tmp_path, healthy).stdout
@@ -170,17 +172,17 @@ def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
     for quota, said in (("8000", "8000 100000"), ("-1", "max 100000")):
         (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
         (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-        assert fleet_record._cpu_quota(tmp_path) == said
+        assert fleet_facts._cpu_quota(tmp_path) == said
     (tmp_path / "cpu.max").write_text("8000 50000\n")
-    assert fleet_record._cpu_quota(tmp_path) == "8000 50000"
+    assert fleet_facts._cpu_quota(tmp_path) == "8000 50000"
 
 
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:
     found = [
-        fleet_alone.RankResult(0, {"step_s": [1.0, 5.0], "disk_s_per_gib": [3.0]}, {}),
-        fleet_alone.RankResult(0, {"step_s": [2.0, 4.0]}, {}),
-        fleet_alone.RankResult(1, {"step_s": [1.0, 1.0]}, {"disk_s_per_gib": "No space left"}),
-        fleet_alone.RankResult(1, {}, {"step_s": "killed"}),
+        fleet_alone.RankTimes(0, {"step_s": [1.0, 5.0], "disk_s_per_gib": [3.0]}, {}, []),
+        fleet_alone.RankTimes(0, {"step_s": [2.0, 4.0]}, {}, []),
+        fleet_alone.RankTimes(1, {"step_s": [1.0, 1.0]}, {"disk_s_per_gib": "No space left"}, []),
+        fleet_alone.RankTimes(1, {}, {"step_s": "killed"}, []),
     ]
     metrics = fleet_alone.merge_by_host(["a", "b"], found)
     assert metrics["step_s"] == {"series": [[2.0, 5.0], None], "reasons": {"1": "killed"}}

@@ -49,7 +49,7 @@ def fleet(
         repetitions: dict[str, int] = {}
         for flip in (wrong or {}).get(rank, [None] * 4):
             table = table_of(flip, kind or "")
-            name = digests.table_name(table)
+            name = digests.result_name(table)
             tables[name] = table
             repetitions[name] = repetitions.get(name, 0) + 1
         ranks.append(

@@ -26,7 +26,7 @@ from tools.fleet import arithmetic
 from tools.fleet.baseline import Change, changes
 from tools.fleet.judged import Judged
 from tools.fleet.page import MOST_NODES_SHOWN, report_as_page, signed, signed_interval
-from tools.fleet.record import differences, read, why_no_baseline
+from tools.fleet.record import read, why_no_baseline
 from tools.fleet.verdicts import Record
 
 
@@ -63,7 +63,7 @@ def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
     lines += _arithmetic_lines(judged)
     lines += _lines_on_step_of_all(record)
     lines.append(f"{_first_column('links')}{len(record['links'])} measured")
-    for difference in differences(record):
+    for difference in judged.differences:
         lines.append(f"differs   {difference.fact}: {difference.usual}; but {difference.but}")
     for change in changes_since:
         lines += _change_lines(change)
@@ -174,7 +174,7 @@ def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> Js
         "verdicts": [verdict.as_dict() for verdict in judged.node_verdicts],
         "links": [verdict.as_dict() for verdict in judged.link_verdicts],
         "doubts": judged.doubts,
-        "differences": [dataclasses.asdict(difference) for difference in differences(judged.record)],
+        "differences": [dataclasses.asdict(difference) for difference in judged.differences],
         # None stays None, which is null in JSON.
         "changes": changes_since and [dataclasses.asdict(change) for change in changes_since],
     }

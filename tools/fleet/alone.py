@@ -10,7 +10,7 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,75 +68,76 @@ def first_files(folder: str) -> list[Path]:
     return files[:MOST_FILES]
 
 
-class RankMeasurements:
-    """The measurements that this rank makes by itself, and their results so far."""
+def refuse_step() -> float:
+    """Raise NotPossible; this stands for a training step on a machine that cannot compute one."""
+    raise NotPossible("this Paddle has no kernels for a GPU")
 
-    def __init__(self, machine: Machine, take_step: Callable[[], float] | None) -> None:
+
+class Turn(NamedTuple):
+    """The measurements of one rank in one turn."""
+
+    values: dict[str, float]  # by metric
+    failures: dict[str, str]  # {metric: why it was not measured}
+    step_times_s: list[float]  # of each training step
+
+
+class RankMeasurements:
+    """The measurements that this rank makes by itself."""
+
+    def __init__(self, machine: Machine, take_step: Callable[[], float], *, with_disk: bool) -> None:
         """Prepare the measurements of training steps, GPU clock, memory, disk and input pipeline.
 
-        Every rank takes each of them, but for the disk: only the ranks that represent a host measure that.
-
-        `take_step` takes a training step of this rank alone and returns its seconds. It is None if this machine cannot
-        compute a step.
+        `take_step` takes a training step of this rank alone and returns its seconds. It raises NotPossible if this
+        machine cannot compute a step. Without `with_disk` the disk is not measured, because another rank does it.
         """
         self.machine = machine
         self.job = machine.job
         self.take_step = take_step
-        # A host is a node, which its local rank 0 represents. In a job of one node each rank is compared as a host.
-        is_only_node = machine.job.cluster.dgxnnodes == 1
-        self.represents_host = is_only_node or machine.me.local_rank == 0
-        self.values: dict[str, list[float]] = {}  # {metric: a value for each turn}
-        self.failures: dict[str, str] = {}  # {metric: why it was not measured}
-        self.all_step_times_s: list[float] = []  # of the steps of all turns
-        # To measure the memory, `source` is copied to `target`.
-        self.source = np.ones(COPY_MIB * 2**18, np.float32)  # 2**18 float32 are 1 MiB
-        self.target = np.ones_like(self.source)
-        self.files_in_a_cycle = itertools.cycle(first_files(self.job.data.folder))  # read by the disk's measurement
+        self.copied_from = np.ones(COPY_MIB * 2**18, np.float32)  # to measure the memory; 2**18 float32 are 1 MiB
+        self.copied_to = np.ones_like(self.copied_from)
+        self.files_in_a_cycle = itertools.cycle(first_files(self.job.data.folder))  # to measure the disk
         self.measurements = [
             Measurement(metrics=("step_s", "step_mean_s"), take=self._median_and_mean_step_s),
             of_one_metric("clock_ns", self._clock_cycle_ns),
             of_one_metric("memory_s_per_gib", self._memory_s_per_gib),
         ]
-        if self.represents_host:
+        if with_disk:
             self.measurements.append(of_one_metric("disk_s_per_gib", self._disk_s_per_gib))
         self.measurements.append(of_one_metric("input_s", self._input_s))
+        self.step_times_s: list[float] = []  # of each training step of the turn
 
-    def take_turn(self) -> None:
-        """Take each measurement once: its values go to `self.values`, or the reason of its failure to `self.failures`.
+    def take_turn(self, failed_metrics: Container[str]) -> Turn:
+        """Take each measurement once, but for those that failed in an earlier turn: `failed_metrics` has their metrics.
 
-        A measurement that failed is not tried again in later turns.
+        Returns the values, and the reasons of the measurements that failed now.
         """
+        values: dict[str, float] = {}
+        failures: dict[str, str] = {}
+        self.step_times_s = []
         for measurement in self.measurements:
             first_metric = measurement.metrics[0]
-            has_failed = first_metric in self.failures  # all metrics of a measurement fail together
+            has_failed = first_metric in failed_metrics  # all metrics of a measurement fail together
             if has_failed:
                 continue
             WATCHDOG.beat(f"measuring {first_metric}")
             try:
-                values = measurement.take()
+                taken = measurement.take()
             except NotPossible as reason:
-                self.failures |= dict.fromkeys(measurement.metrics, f"{NOT_POSSIBLE}: {reason}")
+                failures |= dict.fromkeys(measurement.metrics, f"{NOT_POSSIBLE}: {reason}")
             except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
-                self.failures |= dict.fromkeys(measurement.metrics, message_of(error))
+                failures |= dict.fromkeys(measurement.metrics, message_of(error))
             else:
-                for metric, value in zip(measurement.metrics, values, strict=True):
-                    self.values.setdefault(metric, []).append(value)
-
-    def drop_values(self) -> None:
-        """Forget the values of all turns so far, but not the failures."""
-        self.values = {}
-        self.all_step_times_s = []
+                values |= dict(zip(measurement.metrics, taken, strict=True))
+        return Turn(values, failures, self.step_times_s)
 
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
         """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
 
-        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times are also appended to
-        `self.all_step_times_s`. Raises NotPossible if this machine cannot take a step.
+        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times become `self.step_times_s`. Raises
+        NotPossible if this machine cannot take a step.
         """
-        if self.take_step is None:
-            raise NotPossible("this Paddle has no kernels for a GPU")
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
         while len(times_s) < MOST_STEPS:
@@ -144,7 +145,7 @@ class RankMeasurements:
             if expected_end_s >= until_s:
                 break
             times_s.append(self.take_step())
-        self.all_step_times_s += times_s
+        self.step_times_s = times_s
         return statistics.median(times_s), statistics.fmean(times_s)
 
     def _clock_cycle_ns(self) -> float:
@@ -165,7 +166,7 @@ class RankMeasurements:
     def _memory_s_per_gib(self) -> float:
         """Copy COPY_MIB within memory; return the seconds that a GiB takes at that speed."""
         began = time.perf_counter()
-        np.copyto(self.target, self.source)
+        np.copyto(self.copied_to, self.copied_from)
         return (time.perf_counter() - began) * 1024 / COPY_MIB
 
     def _disk_s_per_gib(self) -> float:
@@ -200,14 +201,17 @@ class RankMeasurements:
         """Start the job's input pipeline on this rank, and return its batches.
 
         The images are those of DATADIR, or the embedded ones if DATADIR is not set. This rank reads all of them as if
-        it were the only one, in an order of its own.
+        it were the only one, in an order of its own. A batch has as many images as the job says, or all images if they
+        are fewer.
         """
         job = self.job
         me = self.machine.me
+        # The model says which images there are and how they are read. Its own batch size is not used here.
         model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
         root = Path(job.data.folder) if job.data.folder else self.machine.root
         images = model.DATA.find(root, "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
+        # Each rank has another order, so that the ranks of a node do not read the same file at the same time.
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig.of_rank(job.data, job.cluster, me.local_rank, model.image, batch=batch, seed=SEED)
         return model.batches(images, order, reader)
@@ -229,50 +233,60 @@ def read_uncached(path: Path, most_bytes: int) -> Reading:
         return Reading(len(content), time.perf_counter() - began)
 
 
-def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements) -> None:
-    """Measure on all ranks at once, in several turns; the values of this rank are then in `measurements`.
-
-    All ranks must call this together. A first turn, the warm-up, does not count. TURNS turns follow. They end early if
-    TURNS * TURN_S seconds have passed, but not before LEAST_TURNS turns.
-    """
-    until_s = time.monotonic() + TURNS * TURN_S
-    _take_turn_together(me, measurements)
-    measurements.drop_values()  # of the warm-up
-    for turns_taken in range(1, TURNS + 1):
-        _take_turn_together(me, measurements)
-        is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
-        if is_late and turns_taken >= LEAST_TURNS:
-            break
-
-
-def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements) -> None:
-    """Take a turn that begins at the same time on all ranks: what slows all alike then cancels in a comparison."""
-    ranks.wait(me.comm)
-    measurements.take_turn()
-
-
-class RankResult(NamedTuple):
-    """The measurements that one rank made by itself."""
+class RankTimes(NamedTuple):
+    """The times that one rank measured by itself."""
 
     host_index: int  # of the compared host that it belongs to: its node, or the rank itself in a job of one node
     values: dict[str, list[float]]  # {metric: a value for each turn}
     failures: dict[str, str]  # {metric: why it was not measured}
+    step_times_s: list[float]  # of each training step of all turns
 
 
-def merge_by_host(hosts: list[str], results: Sequence[RankResult]) -> JsonObject:
+def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_index: int) -> RankTimes:
+    """Measure on all ranks at once, in several turns; return what this rank measured.
+
+    All ranks must call this together. `host_index` is the number of this rank's host among the compared hosts.
+
+    A first turn, the warm-up, does not count. TURNS turns follow. They end early if TURNS * TURN_S seconds have passed,
+    but not before LEAST_TURNS turns.
+    """
+    until_s = time.monotonic() + TURNS * TURN_S
+    warm_up = _take_turn_together(me, measurements, failed_metrics=())
+    failures = warm_up.failures  # what failed in any turn is not tried again
+    values: dict[str, list[float]] = {}
+    step_times_s: list[float] = []
+    for turns_taken in range(1, TURNS + 1):
+        turn = _take_turn_together(me, measurements, failures)
+        failures = failures | turn.failures
+        step_times_s += turn.step_times_s
+        for metric, value in turn.values.items():
+            values.setdefault(metric, []).append(value)
+        is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
+        if is_late and turns_taken >= LEAST_TURNS:
+            break
+    return RankTimes(host_index, values, failures, step_times_s)
+
+
+def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_metrics: Container[str]) -> Turn:
+    """Take a turn that begins at the same time on all ranks: what slows all alike then cancels in a comparison."""
+    ranks.wait(me.comm)
+    return measurements.take_turn(failed_metrics)
+
+
+def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonObject:
     """Return what the ranks measured by themselves, as the record has it: {metric: entry of `_merge_metric`}."""
     metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have them
-    results_by_host: list[list[RankResult]] = [[] for _ in hosts]
-    for result in results:
-        metric_names |= dict.fromkeys((*result.values, *result.failures))
-        results_by_host[result.host_index].append(result)
-    return {metric: _merge_metric(metric, results_by_host) for metric in metric_names}
+    ranks_by_host: list[list[RankTimes]] = [[] for _ in hosts]
+    for of_rank in times_by_rank:
+        metric_names |= dict.fromkeys((*of_rank.values, *of_rank.failures))
+        ranks_by_host[of_rank.host_index].append(of_rank)
+    return {metric: _merge_metric(metric, ranks_by_host) for metric in metric_names}
 
 
-def _merge_metric(metric: str, results_by_host: Sequence[Sequence[RankResult]]) -> JsonObject:
+def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> JsonObject:
     """Return a metric's entry of the record: {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}.
 
-    `results_by_host` has for each host the results of its ranks. "series" has for each host one of these:
+    `ranks_by_host` has for each host what its ranks measured. "series" has for each host one of these:
 
     - A rank of the host failed: None. "reasons" then has the first such rank's reason, by the host's index as text.
     - A rank of the host measured the metric: for each turn the time of its slowest rank.
@@ -280,14 +294,14 @@ def _merge_metric(metric: str, results_by_host: Sequence[Sequence[RankResult]]) 
     """
     series: list[list[float] | None] = []
     reasons: dict[str, str] = {}
-    for host_index, results_of_host in enumerate(results_by_host):
-        failures = [result.failures[metric] for result in results_of_host if metric in result.failures]
-        times_by_rank = [result.values[metric] for result in results_of_host if metric in result.values]
+    for host_index, ranks_of_host in enumerate(ranks_by_host):
+        failures = [of_rank.failures[metric] for of_rank in ranks_of_host if metric in of_rank.failures]
+        values_by_rank = [of_rank.values[metric] for of_rank in ranks_of_host if metric in of_rank.values]
         times_of_host: list[float] | None = None
         if failures:
             reasons[str(host_index)] = failures[0]
-        elif times_by_rank:
-            times_of_host = slowest_of_each_turn(times_by_rank)
+        elif values_by_rank:
+            times_of_host = slowest_of_each_turn(values_by_rank)
         series.append(times_of_host)
     return {"series": series, "reasons": reasons}
 

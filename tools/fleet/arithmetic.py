@@ -1,11 +1,11 @@
 """Whether each rank of a fleet computes the same bits as the others: verdicts on the digests of fleet.json.
 
 Every rank repeats the same training steps from the same weights on the same batch. After each step it takes a digest
-of every gradient, batch-norm statistic and updated weight (tools/fleet/digests.py).
+of every gradient, batch-norm statistic and updated weight (tools/fleet/digests.py). All digests of a repetition are its
+result. The name of a result is a hash of it, so that equal results have the same name.
 
-The digests of one repetition are its table: a row for each step, with a digest of each tensor. The name of a table is a
-hash of its content, so equal tables have the same name. If a rank's table differs from those of other ranks, either the
-rank computed wrongly, or its kernels sum in a random order. This module tells the two cases apart.
+If a rank's result differs from those of other ranks, either the rank computed wrongly, or its kernels sum in a random
+order. This module tells the two cases apart.
 
 Ranks are compared within a class: the same model of GPU or CPU, driver, cuDNN and Paddle. Other classes may round
 differently.
@@ -25,35 +25,43 @@ FIX = "keep the node out, and measure it again alone: a GPU that is named twice 
 
 Record = Mapping[str, Any]  # fleet.json
 Digests = Mapping[str, Any]  # the entry "digests" of fleet.json: docs/operations.md
-Table = Sequence[Sequence[str]]  # of a repetition: a list for each step, with the digest of each tensor
+ResultName = str  # a hash of all digests of a repetition
+Table = Sequence[Sequence[str]]  # the digests of a result: a list for each step, with the digest of each tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rank:
-    """The digests of one rank. A table has the digests of one repetition, and equal tables have the same name."""
+    """The results of one rank, which repeated the same training steps.
+
+    The result of a repetition is all its digests. Results are given by their names, and equal ones have the same name.
+    """
 
     rank: int
     host: str  # the compared node, or the rank itself if the job has one node
     node: str  # the machine's own name
     device: str  # the CPU's model, or the GPU's number, model, UUID and serial number
     class_name: str | None  # its model, driver, cuDNN, Paddle: ranks of one class compute the same bits; None: unknown
-    count_by_table: Mapping[str, int]  # {name of a table: how many repetitions gave it}; empty if the rank failed
+    count_by_result: Mapping[ResultName, int]  # how many repetitions gave each result; empty if the rank failed
     failure: str | None  # why it has no repetitions
 
     @property
     def repetition_count(self) -> int:
         """The number of the rank's repetitions."""
-        return sum(self.count_by_table.values())
+        return sum(self.count_by_result.values())
 
     @property
-    def usual_table(self) -> str | None:
-        """The name of the table that more than half of the repetitions gave; None if there is no such table."""
-        return _given_by_most(self.count_by_table, self.repetition_count)
+    def usual_result(self) -> ResultName | None:
+        """The result that more than half of the repetitions gave; None if there is no such result."""
+        return _given_by_most(self.count_by_result, self.repetition_count)
 
     @property
     def is_steady(self) -> bool:
-        """Whether all repetitions gave the same table."""
-        return len(self.count_by_table) == 1
+        """Whether all repetitions gave the same result."""
+        return len(self.count_by_result) == 1
+
+    def results_other_than(self, right_result: ResultName) -> list[ResultName]:
+        """Return the results that some repetitions gave and that are not the right one."""
+        return [result for result in self.count_by_result if result != right_result]
 
     @property
     def title(self) -> str:
@@ -68,27 +76,33 @@ class Judgement(NamedTuple):
     found: str
 
 
+class RightResult(NamedTuple):
+    """The result that a rank should have given in each repetition."""
+
+    name: ResultName
+    given_by: str  # who gave it, in words: "3 of 4 ranks of its class"
+
+
 class ClassSummary(NamedTuple):
-    """A summary of what the measured ranks of one class gave. A table has the digests of one repetition."""
+    """The results of the measured ranks of one class, summed up."""
 
     rank_count: int
-    majority_table: str | None  # name of the table that more than half of the ranks usually give; None: no majority
-    agreeing_ranks: int  # how many ranks usually give the majority's table; 0 without a majority
-    hosts_by_table: Mapping[str, set[str]]  # {name of a table: hosts with a rank that gave it at least once}
+    majority: RightResult | None  # the usual result of more than half of the ranks; None if there is no such result
+    host_count_by_result: Mapping[ResultName, int]  # how many hosts have a rank that gave a result at least once
 
 
 class Position(NamedTuple):
-    """The first difference between two tables; an earlier position is the smaller one."""
+    """The place of a digest in a table; an earlier place is the smaller one."""
 
     step: int  # from 1
     tensor: int  # its number in the program's order, from 0
 
 
-def _given_by_most(count_by_table: Mapping[str, int], total: int) -> str | None:
-    """Return the name of the table whose count is more than half of `total`; None if there is no such table."""
-    for table_name, count in count_by_table.items():
+def _given_by_most(count_by_result: Mapping[ResultName, int], total: int) -> ResultName | None:
+    """Return the result whose count is more than half of `total`; None if there is no such result."""
+    for result, count in count_by_result.items():
         if 2 * count > total:
-            return table_name
+            return result
     return None
 
 
@@ -108,7 +122,7 @@ def ranks_of(record: Record) -> list[Rank]:
             node=entry["node"],
             device=entry["device"],
             class_name=entry["class"],
-            count_by_table=entry["repetitions"],
+            count_by_result=entry["repetitions"],
             failure=entry["failure"],
         )
         ranks.append(rank)
@@ -159,12 +173,12 @@ def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
 
 
 def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class, whose digests must agree; return {number of a rank: judgement}.
+    """Judge the ranks of one class, whose results must agree; return {number of a rank: judgement}.
 
     - The rank failed: fatal.
     - The kernels of the class sum in a random order: unknown.
-    - No majority of the ranks gave the same digests: the rank is judged by its own repetitions.
-    - Otherwise: the rank is judged by the digests of the majority.
+    - No majority of the ranks gave the same result: the rank is judged by its own repetitions.
+    - Otherwise: the rank is judged by the result of the majority.
     """
     measured = [rank for rank in ranks_of_class if rank.failure is None]
     unsteady = [rank for rank in measured if not rank.is_steady]
@@ -178,10 +192,10 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
         elif has_random_order:
             found = f"{NOT_REPEATABLE}: {len(unsteady)} of {len(measured)} ranks of a class differ from themselves"
             judgement = Judgement(UNKNOWN, found)
-        elif summary_of_class.majority_table is None:
+        elif summary_of_class.majority is None:
             judgement = _judge_by_own_repetitions(rank, digests, summary_of_class)
         else:
-            judgement = _judge_by_majority(rank, digests, summary_of_class, summary_of_class.majority_table)
+            judgement = _judge_by_majority(rank, digests, summary_of_class, summary_of_class.majority)
         judgement_by_rank[rank.rank] = judgement
     return judgement_by_rank
 
@@ -189,7 +203,7 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
     """Return whether the kernels of a class of ranks sum in a random order: most of its measured ranks are unsteady.
 
-    An unsteady rank gave different digests in different repetitions of the same steps. The only rank of a class proves
+    An unsteady rank gave different results in different repetitions of the same steps. The only rank of a class proves
     no random order by that, because it may compute wrongly.
     """
     if measured_ranks < 2:
@@ -198,66 +212,59 @@ def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return a summary of what the measured ranks of a class gave: the majority's digests, and which hosts gave which.
+    """Return a summary of the results of a class: the majority's result, and how many hosts gave each result.
 
-    A table has the digests of one repetition, and equal tables have the same name. A rank counts for the majority if
-    more than half of its repetitions gave the majority's table.
+    `measured` are the ranks of the class that did not fail.
     """
-    hosts_by_table: dict[str, set[str]] = {}
+    hosts_by_result: dict[ResultName, set[str]] = {}
     for rank in measured:
-        for table_name in rank.count_by_table:
-            hosts_by_table.setdefault(table_name, set()).add(rank.host)
-    majority_table = _majority_table(measured)
-    agreeing_ranks = 0
-    if majority_table is not None:
-        agreeing_ranks = sum(1 for rank in measured if rank.usual_table == majority_table)
+        for result in rank.count_by_result:
+            hosts_by_result.setdefault(result, set()).add(rank.host)
     return ClassSummary(
         rank_count=len(measured),
-        majority_table=majority_table,
-        agreeing_ranks=agreeing_ranks,
-        hosts_by_table=hosts_by_table,
+        majority=_majority_of(measured),
+        host_count_by_result={result: len(hosts) for result, hosts in hosts_by_result.items()},
     )
 
 
-def _majority_table(measured: Sequence[Rank]) -> str | None:
-    """Return the name of the table that more than half of a class's measured ranks usually give.
+def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
+    """Return the usual result of more than half of a class's measured ranks, and how many ranks usually give it.
 
-    A table has the digests of one repetition. A rank usually gives the table of more than half of its repetitions.
-    None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured.
+    None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured. The usual result of a rank is
+    that of more than half of its repetitions.
     """
     if len(measured) < LEAST_RANKS:
         return None
-    usual_tables = [rank.usual_table for rank in measured]
-    ranks_by_table = Counter(table_name for table_name in usual_tables if table_name is not None)
-    return _given_by_most(ranks_by_table, len(measured))
+    usual_results = [rank.usual_result for rank in measured]
+    ranks_by_result = Counter(result for result in usual_results if result is not None)
+    result = _given_by_most(ranks_by_result, len(measured))
+    if result is None:
+        return None
+    return RightResult(result, given_by=f"{ranks_by_result[result]} of {len(measured)} ranks of its class")
 
 
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank of a class without a majority by whether its own repetitions agree.
 
-    - All its repetitions gave the same digests: unknown, because no majority confirms them.
-    - No digests came out in more than half of its repetitions: unknown.
-    - Some repetitions gave other digests than most of its repetitions, and no other host gave these: fatal.
-    - Some gave other digests, and other hosts gave the same ones: unknown. Broken hardware does not give the same wrong
-      digests on several hosts, so the order of sums seems to be random.
+    - All of them gave the same result: unknown, because no majority of ranks confirms it.
+    - No result came out in more than half of them: unknown.
+    - Otherwise, its usual result counts as right: fatal if no other host gave one of its other results, else unknown.
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
-    if rank.usual_table is None:
+    if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
         return Judgement(UNKNOWN, found)
-    hosts_with_same_fault = _hosts_with_same_fault(rank, summary_of_class, right_table=rank.usual_table)
-    if hosts_with_same_fault == {rank.host}:
-        # The text becomes "1 of 20 repetitions differ from the others of its own".
-        return Judgement(FATAL, _describe_fault(rank, digests, rank.usual_table, "the others of its own"))
-    return _judge_random_order(len(hosts_with_same_fault))
+    # The text becomes "1 of 20 repetitions differ from the others of its own".
+    right = RightResult(rank.usual_result, given_by="the others of its own")
+    return _judge_unsteady(rank, digests, summary_of_class, right)
 
 
 def _judge_without_majority(rank_count: int) -> Judgement:
     """Return the judgement on a rank whose repetitions all agree, while no majority of its class confirms them.
 
     `rank_count` is the number of measured ranks of the class. There is no majority if they are too few for one, or if
-    at most half of them gave the same digests.
+    at most half of them gave the same result.
     """
     if rank_count < LEAST_RANKS:
         found = f"not decided: {rank_count} of its class, {LEAST_RANKS} are needed to tell who is wrong"
@@ -267,82 +274,82 @@ def _judge_without_majority(rank_count: int) -> Judgement:
     return Judgement(UNKNOWN, found)
 
 
-def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, majority_table: str) -> Judgement:
-    """Judge a rank by the digests that most ranks of its class gave: the table of digests named `majority_table`.
+def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
+    """Judge a rank by the result of the majority of its class, which counts as right.
 
-    - All its repetitions gave that table: ok.
-    - It gave a wrong table that no other host gave: fatal, because corruption differs from host to host.
-    - Other hosts gave the same wrong table, and the rank usually gives it: unknown, because another library or setting
-      of these hosts may be the cause.
-    - Other hosts gave the same wrong table, and the rank does not usually give it: unknown, because the order of sums
-      seems to be random.
+    - All repetitions of the rank gave the right result: ok.
+    - More than half of them gave the same wrong result: fatal if no other host gave that result, else unknown.
+    - Otherwise, wrong results came only now and then: fatal if no other host gave one of them, else unknown.
     """
-    right_ranks = f"{summary_of_class.agreeing_ranks} of {summary_of_class.rank_count} ranks of its class"
-    is_always_right = rank.count_by_table.keys() == {majority_table}
+    is_always_right = not rank.results_other_than(right.name)
     if is_always_right:
-        return Judgement(OK, f"the same bits as {right_ranks}")
-
-    hosts_with_same_fault = _hosts_with_same_fault(rank, summary_of_class, right_table=majority_table)
-    if hosts_with_same_fault == {rank.host}:
-        return Judgement(FATAL, _describe_fault(rank, digests, majority_table, right_ranks))
-    is_usually_wrong = rank.usual_table is not None and rank.usual_table != majority_table
-    if is_usually_wrong:
-        host_count = len(hosts_with_same_fault)
-        found = f"not decided: {host_count} hosts agree on other bits than {right_ranks}: see what differs there"
-        return Judgement(UNKNOWN, found)
-    return _judge_random_order(len(hosts_with_same_fault))
+        return Judgement(OK, f"the same bits as {right.given_by}")
+    if rank.usual_result is not None and rank.usual_result != right.name:
+        host_count = summary_of_class.host_count_by_result[rank.usual_result]
+        return _judge_usually_wrong(rank, digests, right, host_count=host_count)
+    return _judge_unsteady(rank, digests, summary_of_class, right)
 
 
-def _hosts_with_same_fault(rank: Rank, summary_of_class: ClassSummary, *, right_table: str) -> set[str]:
-    """Return the hosts that gave the same wrong table as a rank; its own host is always one of them.
+def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, host_count: int) -> Judgement:
+    """Judge a rank whose usual result is wrong; `host_count` is how many hosts gave that result, with its own host.
 
-    A table has the digests of one repetition. The rank must have given another one than `right_table` at least once.
-
-    - The rank usually gives one wrong table: the hosts that gave this one.
-    - Otherwise: the hosts that gave the rarest of its wrong tables, which speaks most against the rank.
+    - Only its own host: fatal. The rank computes wrongly, because a fault of hardware is not the same on two hosts.
+    - Other hosts, too: unknown. Another library or setting of these hosts may be the cause.
     """
-    if rank.usual_table is not None and rank.usual_table != right_table:
-        return summary_of_class.hosts_by_table[rank.usual_table]
-    wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
-    return min((summary_of_class.hosts_by_table[table_name] for table_name in wrong_tables), key=len)
+    if host_count == 1:
+        return Judgement(FATAL, _describe_fault(rank, digests, right))
+    found = f"not decided: {host_count} hosts agree on other bits than {right.given_by}: see what differs there"
+    return Judgement(UNKNOWN, found)
 
 
-def _judge_random_order(host_count: int) -> Judgement:
-    """Return the judgement on a rank whose kernels sum in a random order: `host_count` hosts gave its other bits."""
-    return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {host_count} hosts have the same other bits in some repetitions")
+def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
+    """Judge a rank that gave a wrong result in some repetitions, but has no usual result that is wrong.
+
+    Of its wrong results, the one that the fewest hosts gave decides:
+
+    - Only its own host gave it: fatal. The rank computes wrongly.
+    - Other hosts gave it, too: unknown. The kernels seem to sum in a random order, because a fault of hardware is not
+      the same on two hosts.
+    """
+    wrong_results = rank.results_other_than(right.name)
+    fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
+    if fewest_hosts == 1:
+        return Judgement(FATAL, _describe_fault(rank, digests, right))
+    return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 
 
-def _describe_fault(rank: Rank, digests: Digests, right_table: str, right_ranks: str) -> str:
+def _describe_fault(rank: Rank, digests: Digests, right: RightResult) -> str:
     """Return a message on a rank that computes wrongly: how often, and in which tensor of which step first.
 
     For example "rank 2 on n2 (GPU0, A100) computes wrongly: 1 of 20 repetitions differ from 3 of 4 ranks of its class,
     first in step 7 in the gradient fc.w@GRAD".
 
-    `right_table` is the name of the right digests of a repetition, and `right_ranks` says in words who gave them. If
-    the fleet's record does not hold the digests to compare, the message says so in place of the step and the tensor.
+    If the fleet's record does not hold the digests to compare, the message says so in place of the step and the tensor.
     """
-    wrong_tables = [table_name for table_name in rank.count_by_table if table_name != right_table]
-    wrong_count = sum(rank.count_by_table[table_name] for table_name in wrong_tables)
+    wrong_results = rank.results_other_than(right.name)
+    wrong_count = sum(rank.count_by_result[result] for result in wrong_results)
     share = f"{wrong_count} of {rank.repetition_count} repetitions"
-    message = f"{rank.title} computes wrongly: {share} differ from {right_ranks}"
-    first = _first_fault(wrong_tables, right_table, digests["tables"])
+    message = f"{rank.title} computes wrongly: {share} differ from {right.given_by}"
+    first = _first_fault(wrong_results, right.name, digests["tables"])
     if first is None:
         return f"{message}; the record does not keep where"
     return f"{message}, first in step {first.step} in {described(digests['tensors'][first.tensor])}"
 
 
-def _first_fault(wrong_tables: Sequence[str], right_table: str, kept_tables: Mapping[str, Table]) -> Position | None:
-    """Return the first position in which any of the wrong tables differs from the right one.
+def _first_fault(
+    wrong_results: Sequence[ResultName], right_result: ResultName, table_by_result: Mapping[ResultName, Table]
+) -> Position | None:
+    """Return the first position in which any of the wrong results differs from the right one.
 
-    A table has the digests of one repetition; `wrong_tables` and `right_table` are names. `kept_tables` has those that
-    the record holds, which are a few only. None if it lacks the right table or all wrong ones.
+    `table_by_result` has the digests of those results that the record holds, which are a few only. None if it lacks the
+    right result or all wrong ones.
     """
-    if right_table not in kept_tables:
+    if right_result not in table_by_result:
         return None
     positions = []
-    for table_name in wrong_tables:
-        if table_name in kept_tables:
-            positions.append(_first_difference(kept_tables[table_name], kept_tables[right_table]))
+    for result in wrong_results:
+        if result in table_by_result:
+            positions.append(_first_difference(table_by_result[result], table_by_result[right_result]))
     return min(positions, default=None)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scoring.figure import medians
-from tools.fleet.outliers import centre_of, error_of_centre, find_slow
+from tools.fleet.outliers import error_of_level, find_slow, level_of
 from tools.fleet.verdicts import ALPHAS, NODE_METRICS, Record, Series, of_hosts
 
 
@@ -49,8 +49,8 @@ def changes(now: Record, then: Record) -> list[Change]:
 def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
     """Return how one metric changed on each node that was measured both now and then, by the name of the node.
 
-    A node's times in one record are summed up by the centre of their logarithms. The change is the centre now minus the
-    centre then, and its error follows from the errors of both centres.
+    The logarithms of a node's times in one record are summed up by their level. The change is the level now minus the
+    level then, and its error follows from the errors of both levels.
     """
     log_times_now = _logarithms(now)
     log_times_then = _logarithms(then)
@@ -60,8 +60,8 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
             continue
         of_now = log_times_now[host]
         of_then = log_times_then[host]
-        log_ratio = centre_of(of_now) - centre_of(of_then)
-        error = math.hypot(error_of_centre(of_now), error_of_centre(of_then))
+        log_ratio = level_of(of_now) - level_of(of_then)
+        error = math.hypot(error_of_level(of_now), error_of_level(of_then))
         change_by_host[host] = NodeChange(log_ratio, error)
     return change_by_host
 
@@ -74,9 +74,9 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     """
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
-    usual_error = statistics.median(change.error for change in change_by_host.values())
+    typical_error = statistics.median(change.error for change in change_by_host.values())
     interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five
-    slow_hosts = find_slow(log_ratios, noise=usual_error, alpha=alpha)
+    slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)
     return Change(
         metric=title,
         nodes=len(log_ratios),

@@ -1,8 +1,8 @@
 """The digests that show whether a rank computes the same bits as the others, taken on each rank.
 
 Silent data corruption is a wrong result without an error. To find it, every rank repeats the same training steps: the
-program without its all-reduces, the same weights, the same batch. A table has the digests of one repetition. Equal
-tables have the same name, a hash of their content.
+program without its all-reduces, the same weights, the same batch. All digests of a repetition are its result. The name
+of a result is a hash of it, so that equal results have the same name.
 
 What may make healthy GPUs differ is left out: weights drawn on the GPU, DALI's decoders, a dynamic loss scale, fused
 units, and cuDNN's search for algorithms and its algorithms with atomic additions. tools/fleet/arithmetic.py judges the
@@ -15,7 +15,7 @@ import json
 import time
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,10 +39,10 @@ from tools.doctor.rows import gpu_name
 WORKSPACE_LIMIT_MIB = 512
 SEED = 1
 RATE = 0.01  # learning rate of each step: small enough that no value overflows, whatever the job's optimizer
-MOST_TABLES_KEPT = 4  # on a rank: the repetitions of all tables are counted, but only these tables are kept
+MOST_TABLES_KEPT = 4  # on a rank: how often each result came is counted, but only of so many the digests are kept
 MOST_TABLES_RECORDED = 64  # in the fleet's record, of about 30 KB each for ten steps
 
-Table = list[list[str]]  # the digests of a repetition: a row for each step, with the digest of each tensor
+Table = list[list[str]]  # the digests of a result: a row for each step, with the digest of each tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,11 @@ ON_CPU = Amount(steps_per_repetition=2, least_repetitions=3, least_s=0.0)
 
 @dataclass(kw_only=True)
 class DigestsOfRank:
-    """The digests of one rank."""
+    """The digests of one rank. The result of a repetition is all its digests, and equal results have the same name."""
 
     tensors: list[str] = field(default_factory=list)  # their names, in the program's order
-    count_by_table: Counter[str] = field(default_factory=Counter)  # {name of a table: repetitions that gave it}
-    kept_tables: dict[str, Table] = field(default_factory=dict)  # by name: the first MOST_TABLES_KEPT
+    count_by_result: Counter[str] = field(default_factory=Counter)  # {name of a result: repetitions that gave it}
+    kept_tables: dict[str, Table] = field(default_factory=dict)  # {name of a result: its digests}, of the first few
     failure: str | None = None  # why there are no digests; None if there are
 
 
@@ -75,24 +75,28 @@ class RepeatableTraining:
     """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Take the program's current state as the start, but for the learning rate, which is RATE in all steps.
+        """Prepare the repetition of training steps. The start of each repetition is the state that a program has now.
 
-        The current state must be the same on all ranks. `main` is the program without its all-reduces, and `model` is
-        the workload that it was built from. `rate_variable` is the name of the variable with the learning rate.
+        This state is the values of weights, statistics and momenta, and must be the same on all ranks. Only the
+        learning rate is replaced: it is RATE in all steps.
+
+        `main` is the program, without its all-reduces. `model` is the workload that it was built from. `rate_variable`
+        is the name of its variable with the learning rate.
         """
         self._executor = executor
         self._main = main
         batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # by NumPy, so the same on every rank
         self._feed = {"image": batch.image, "label": batch.label}
         self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
-        self.tensors = digested_tensors(main)  # names of the tensors that are compared by a digest
-        self._start = {name: np.array(tensor) for name, tensor in state.tensors(main)}  # {name: value at the start}
-        self._start[rate_variable] = np.full_like(self._start[rate_variable], RATE)
+        self.tensors = digested_tensors(main)  # names of the tensors of which each step takes a digest
+        values_now = {name: np.array(tensor) for name, tensor in state.tensors(main)}
+        constant_rate = np.full_like(values_now[rate_variable], RATE)
+        self._values_at_start = values_now | {rate_variable: constant_rate}
 
     def restart(self) -> None:
         """Set weights, statistics, momenta and learning rate back to the start."""
         for name, tensor in state.tensors(self._main):
-            state.assign(tensor, self._start[name])
+            state.assign(tensor, self._values_at_start[name])
 
     def step(self) -> dict[str, Array]:
         """Take a training step; return the value of each gradient, statistic and updated weight after it, by name."""
@@ -151,8 +155,8 @@ def digest(value: Array) -> str:
     return f"{zlib.crc32(flat.view(np.uint8).data):08x}"
 
 
-def table_name(table: Table) -> str:
-    """Return a short name of a table, which differs from that of any other table: the beginning of its SHA-256."""
+def result_name(table: Table) -> str:
+    """Return the name of a result: the beginning of the SHA-256 of its digests, so that other results have others."""
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
@@ -173,26 +177,26 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    A table has the digests of one repetition. The result has the number of repetitions that gave each table, and the
-    first MOST_TABLES_KEPT different tables.
+    All digests of a repetition are its result. Returned is how many repetitions gave each result, and the digests of
+    the first MOST_TABLES_KEPT different results.
 
-    If a step raises an error, the digests taken so far are dropped. The result then has only the error's message, as
+    If a step raises an error, the digests taken so far are dropped. Returned is then only the error's message, as
     `failure`, and the names of the tensors.
     """
-    result = DigestsOfRank(tensors=training.tensors)
+    mine = DigestsOfRank(tensors=training.tensors)
     least_end_s = time.monotonic() + amount.least_s
     try:
         # A fixed workspace limit lets cuDNN choose the same algorithms on all ranks.
         with repeatable_algorithms(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
-            while result.count_by_table.total() < amount.least_repetitions or time.monotonic() < least_end_s:
+            while mine.count_by_result.total() < amount.least_repetitions or time.monotonic() < least_end_s:
                 table = digest_one_repetition(training, amount.steps_per_repetition)
-                name = table_name(table)  # equal tables have the same name
-                result.count_by_table[name] += 1
-                if len(result.kept_tables) < MOST_TABLES_KEPT:
-                    result.kept_tables[name] = table
+                result = result_name(table)
+                mine.count_by_result[result] += 1
+                if len(mine.kept_tables) < MOST_TABLES_KEPT:
+                    mine.kept_tables[result] = table
     except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
         return DigestsOfRank(tensors=training.tensors, failure=message_of(error))
-    return result
+    return mine
 
 
 # ---- which ranks may be compared
@@ -266,48 +270,50 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
     `mine` are the digests of this rank, and `host_index` is the number of its host. `steps` is the number of steps in
-    each repetition.
+    each repetition. The entry has:
 
-    The entry has "steps", "tensors" (their names), "tables" and "ranks" (an entry of each rank). A table has the
-    digests of all tensors in one repetition, and its name is a hash of its content. Ranks that compute right have the
-    same tables. So "tables" has each different one once, by its name: one of the ranks that have kept it sends it.
+    - "steps".
+    - "tensors": their names.
+    - "tables": {name of a result: its digests}. Ranks that compute right have the same results, so each is there once.
+    - "ranks": for each rank its device, and how many of its repetitions gave which result.
     """
     entry_of_this_rank = {
         "rank": me.rank,
-        "unit": host_index,  # the number of the compared host
+        "unit": host_index,
         "node": me.node,
         "device": device.title,
         "class": device.class_name,
-        "repetitions": dict(mine.count_by_table),  # {name of a table: how many repetitions gave it}
+        "repetitions": dict(mine.count_by_result),  # {name of a result: how many repetitions gave it}
         "failure": mine.failure,
     }
     entries = me.comm.allgather(entry_of_this_rank)
-    names_by_rank = [list(entry["repetitions"]) for entry in entries]
-    kept_names_by_rank = me.comm.allgather(list(mine.kept_tables))
-    sender_by_table = _choose_tables_and_senders(names_by_rank, kept_names_by_rank)
-
-    tables_to_send = {name: table for name, table in mine.kept_tables.items() if sender_by_table.get(name) == me.rank}
-    tables: dict[str, Table] = {}
-    for tables_of_rank in me.comm.allgather(tables_to_send):
-        tables |= tables_of_rank
+    rank_count_by_result = Counter(itertools.chain.from_iterable(entry["repetitions"] for entry in entries))
+    most_common_first = [result for result, _ in rank_count_by_result.most_common()]
+    tables = _gather_tables(me, mine.kept_tables, most_common_first)
     return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
 
 
-def _choose_tables_and_senders(
-    names_by_rank: Sequence[list[str]], kept_names_by_rank: Sequence[list[str]]
-) -> dict[str, int]:
-    """Choose the tables of digests that the record holds, and a rank to send each; return {name of a table: that rank}.
+def _gather_tables(
+    me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
+) -> dict[str, Table]:
+    """Return the digests of the most common results that any rank has kept; all ranks must call this together.
 
-    `names_by_rank` has for each rank the names of the different tables that its repetitions gave, and
-    `kept_names_by_rank` the names of those that it still has in memory.
-
-    The tables that most ranks got are chosen, at most MOST_TABLES_RECORDED. A table that no rank has kept cannot be
-    chosen. The first rank that has kept a table sends it.
+    They are {name of a result: its digests}, at most MOST_TABLES_RECORDED. `my_tables` are those that this rank has
+    kept. `most_common_first` are the names of all results, first the one that most ranks gave.
     """
-    first_rank_with: dict[str, int] = {}
-    for rank, kept_names in enumerate(kept_names_by_rank):
-        for name in kept_names:
-            first_rank_with.setdefault(name, rank)
-    rank_count_by_table = Counter(itertools.chain.from_iterable(names_by_rank))
-    most_common_first = [name for name, _ in rank_count_by_table.most_common() if name in first_rank_with]
-    return {name: first_rank_with[name] for name in most_common_first[:MOST_TABLES_RECORDED]}
+    # Several ranks may have kept the same result. Only the first of them sends it, because a table is large.
+    sender_by_result: dict[str, int] = {}
+    for rank, kept_results in enumerate(me.comm.allgather(list(my_tables))):
+        for result in kept_results:
+            sender_by_result.setdefault(result, rank)
+    kept_anywhere = [result for result in most_common_first if result in sender_by_result]
+    chosen = set(kept_anywhere[:MOST_TABLES_RECORDED])
+
+    tables_to_send: dict[str, Table] = {}
+    for result, table in my_tables.items():
+        if result in chosen and sender_by_result[result] == me.rank:
+            tables_to_send[result] = table
+    gathered: dict[str, Table] = {}
+    for tables_of_rank in me.comm.allgather(tables_to_send):
+        gathered |= tables_of_rank
+    return gathered

@@ -1,4 +1,4 @@
-"""The verdicts on a whole fleet: the status of each node, which nodes to run on, and whether to doubt it."""
+"""The verdicts on a whole fleet: the status of each node, which nodes to run on, whether to doubt it, differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from runlog.digits import percent
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, worst
 from tools.fleet import arithmetic
+from tools.fleet.facts import Difference, differences
 from tools.fleet.verdicts import NODE_METRICS, STEP, Record, judge_links, judge_nodes
 
 BAD = (WARNING, FATAL)  # statuses of a node or a link that is slow or fails
@@ -14,12 +15,13 @@ MOST_STEP_DIFFERENCE = 0.05  # of the slowest node's step over the fastest one's
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A record with the verdicts on it."""
+    """A record, the verdicts on it, and in what its nodes differ."""
 
     record: Record
     statuses: dict[str, str]  # of each node
     node_verdicts: list[Verdict]
     link_verdicts: list[Verdict]
+    differences: list[Difference]  # facts that are not the same on all nodes, first those that change speed most
 
     @property
     def bad_verdicts(self) -> list[Verdict]:
@@ -42,35 +44,36 @@ class Judged:
 
         For example, if half of the fleet is slower, there is no majority to tell which half is the slow one.
         """
-        doubt = _doubt_on_steps([verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]])
-        return [] if doubt is None else [doubt]
+        return _doubts_on_steps([verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]])
 
 
-def _doubt_on_steps(verdicts: Sequence[Verdict]) -> str | None:
-    """Return the doubt that nodes may be slow although none is called slow; `verdicts` are those by training steps.
+def _doubts_on_steps(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a text which says that some nodes may be slow although the verdicts call none slow.
 
-    None in these cases:
+    `verdicts` are those on the nodes by their training steps. The list has this one text, or is empty:
 
-    - A node is called slow.
-    - No node's steps were compared.
-    - The slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's.
+    - A node is called slow: empty.
+    - No node's steps were compared with those of others: empty.
+    - The slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's: empty.
+    - Otherwise: the text.
     """
     if any(verdict.status == WARNING for verdict in verdicts):
-        return None
-    compared = [verdict for verdict in verdicts if "slower" in verdict.figures]  # 0.05: 5 % above the fleet's median
-    if not compared:
-        return None
-    from_fast_to_slow = sorted(compared, key=lambda verdict: float(verdict.figures["slower"]))
+        return []
+    # {node: how much longer than the fleet's median its step takes}: 0.05 is 5 % longer
+    extra_times = {verdict.where: verdict.figures["slower"] for verdict in verdicts if "slower" in verdict.figures}
+    if not extra_times:
+        return []
+    from_fast_to_slow = sorted(extra_times, key=lambda host: float(extra_times[host]))
     fastest = from_fast_to_slow[0]
     slowest = from_fast_to_slow[-1]
-    difference = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
+    difference = (1 + extra_times[slowest]) / (1 + extra_times[fastest]) - 1
     if difference <= MOST_STEP_DIFFERENCE:
-        return None
-    return (
-        f"a step of {slowest.where} takes {percent(difference)} longer than one of {fastest.where}, and nobody is told "
-        "from the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
-        "--baseline"
+        return []
+    doubt = (
+        f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and no node is called slow: "
+        "too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
     )
+    return [doubt]
 
 
 def _counts_for_status(verdict: Verdict) -> bool:
@@ -84,7 +87,7 @@ def _counts_for_status(verdict: Verdict) -> bool:
 
 
 def judge_record(record: Record) -> Judged:
-    """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
+    """Return a fleet's record with the verdicts on its nodes and links, the status of each node, and the differences.
 
     The status of a node is its worst verdict: by its own times, its network, its arithmetic, or the doctor
     (tools/doctor). It is unknown if no verdict counts for it.
@@ -99,4 +102,10 @@ def judge_record(record: Record) -> Judged:
     for host in record["hosts"]:
         counting = [verdict for verdict in node_verdicts if verdict.where == host and _counts_for_status(verdict)]
         statuses[host] = worst(counting) if counting else UNKNOWN
-    return Judged(record=record, statuses=statuses, node_verdicts=node_verdicts, link_verdicts=network.on_links)
+    return Judged(
+        record=record,
+        statuses=statuses,
+        node_verdicts=node_verdicts,
+        link_verdicts=network.on_links,
+        differences=differences(record),
+    )

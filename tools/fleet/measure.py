@@ -27,13 +27,14 @@ from tools.fleet.alone import (
     LEAST_STEPS,
     MOST_STEPS,
     RankMeasurements,
-    RankResult,
     measure_in_turns,
     merge_by_host,
+    refuse_step,
     slowest_of_each_turn,
 )
+from tools.fleet.facts import facts_of_node
 from tools.fleet.links import measure_links
-from tools.fleet.record import FORMAT, facts_of_node
+from tools.fleet.record import FORMAT
 from tools.fleet.rounds import groups_of
 from tools.fleet.steps import Programs, programs
 
@@ -115,6 +116,7 @@ class ComparedHosts(NamedTuple):
     names: list[str]
     groups: list[str]  # the switch group of each host
     my_index: int  # of the host that this rank belongs to
+    is_representative: bool  # whether this rank represents its host: one rank of each host does
 
 
 def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
@@ -122,11 +124,17 @@ def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
 
     Raises ValueError if SWITCH_GROUPS does not fit the nodes.
     """
-    groups = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
+    groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
     if job.cluster.dgxnnodes == 1:
         names = [f"{me.node}:{rank}" for rank in range(me.size)]
-        return ComparedHosts(names, groups=[""] * me.size, my_index=me.rank)  # all ranks are in one group
-    return ComparedHosts(job.cluster.hosts.split(","), groups, my_index=me.rank // job.cluster.dgxngpu)
+        same_group = [""] * me.size
+        return ComparedHosts(names, same_group, my_index=me.rank, is_representative=True)
+    return ComparedHosts(
+        names=job.cluster.hosts.split(","),
+        groups=groups_of_nodes,
+        my_index=me.rank // job.cluster.dgxngpu,
+        is_representative=me.local_rank == 0,
+    )
 
 
 def main(job: Job, origins: Origins) -> None:
@@ -139,14 +147,20 @@ def main(job: Job, origins: Origins) -> None:
         raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
     began = time.monotonic()
     me = ranks.start(job.cluster)
-    hosts = compared_hosts(job, me)  # first of all, because it refuses wrong settings
-    node_result = examine_node(job, me)  # before a rank uses its GPU: the doctor would report that as a foreign process
-    ranks.connect(job.cluster, me)
-    paddle.enable_static()
-    record = measure(Machine(job, origins, me, short=True), hosts, node_result)
+    hosts = compared_hosts(job, me)  # refuses wrong settings, so it comes before what takes long
+    node_result = examine_node(job, me)
+    machine = _start_paddle(job, origins, me)  # uses the GPUs, which the doctor of `examine_node` must find unused
+    record = measure(machine, hosts, node_result)
     record["took_s"] = round(time.monotonic() - began, 1)
     if me.is_first:
         Path(job.trials.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+
+
+def _start_paddle(job: Job, origins: Origins, me: ranks.Ranks) -> Machine:
+    """Connect the ranks by Paddle, and return this rank's machine; all ranks must call this together."""
+    ranks.connect(job.cluster, me)
+    paddle.enable_static()
+    return Machine(job, origins, me, short=True)  # `short` only concerns the checks of an acceptance
 
 
 class NetworkResults(NamedTuple):
@@ -164,7 +178,7 @@ class TrainingResults(NamedTuple):
 
 
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
-    """Measure the fleet, and return its record (fleet.json) without the time that all took.
+    """Measure the fleet, and return its record (fleet.json), but for "took_s", the seconds of the whole measurement.
 
     All ranks must call this together. Only rank 0 gets the complete record. `node_result` is the result of
     `examine_node` on this rank.
@@ -175,39 +189,37 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
-    take_step_alone = None if training_programs is None else training_programs.step_alone
-    measurements = RankMeasurements(machine, take_step_alone)
-    measure_in_turns(me, measurements)
-    results = me.comm.allgather(RankResult(hosts.my_index, measurements.values, measurements.failures))
-    times_alone_by_rank = me.comm.allgather(measurements.all_step_times_s)
+    take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
+    measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
+    mine = measure_in_turns(me, measurements, host_index=hosts.my_index)
+    measured_by_rank = me.comm.allgather(mine)
+    step_times_by_rank = [of_rank.step_times_s for of_rank in measured_by_rank]
 
-    network = _measure_network(me, hosts, node_result, represents_host=measurements.represents_host)
+    network = _measure_network(me, hosts, node_result)
     training = TrainingResults(digests=None, step_times_s=[])
     if training_programs is not None:
-        training = _measure_training(machine, training_programs, hosts, times_alone_by_rank)
+        training = _measure_training(machine, training_programs, hosts, step_times_by_rank)
     return _header(machine.job) | {
         "hosts": hosts.names,
         "groups": hosts.groups,
-        "metrics": merge_by_host(hosts.names, results),
+        "metrics": merge_by_host(hosts.names, measured_by_rank),
         "links": network.links,
         "digests": training.digests,
         "whole_s": training.step_times_s,
-        "steps_s": times_alone_by_rank,
+        "steps_s": step_times_by_rank,
         "nodes": network.nodes,
     }
 
 
-def _measure_network(
-    me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject, *, represents_host: bool
-) -> NetworkResults:
+def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
     """Measure the links between the compared hosts, and gather the results of `examine_node`.
 
     All ranks must call this together. Only the one rank of each host that represents it measures; the others wait.
     """
-    color = 0 if represents_host else 1  # MPI makes a communicator of the ranks of each color
+    color = 0 if hosts.is_representative else 1  # MPI makes a communicator of the ranks of each color
     ranks_of_color = me.comm.Split(color, me.rank)
     results = NetworkResults(links=[], nodes=None)
-    if represents_host:
+    if hosts.is_representative:
         links = measure_links(ranks_of_color, hosts.groups)
         results = NetworkResults(links, gather_nodes(ranks_of_color, node_result))
     ranks.wait(me.comm)

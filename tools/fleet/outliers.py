@@ -28,11 +28,11 @@ LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha
 LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so much
 
 
-# ---- the centre of a node's or link's turns
+# ---- the level of a node or link over its turns
 
 
-def centre_of(log_ratios: Sequence[float]) -> float:
-    """Return the centre of a node's or link's log ratios: the Hodges-Lehmann estimate.
+def level_of(log_ratios: Sequence[float]) -> float:
+    """Return the level of a node or link, which sums up its log ratios: their Hodges-Lehmann estimate.
 
     It is the median of the means of all pairs of values. Each value is also paired with itself. The estimate varies
     less than the median of the values.
@@ -41,10 +41,10 @@ def centre_of(log_ratios: Sequence[float]) -> float:
     return statistics.median((first + second) / 2 for first, second in pairs)
 
 
-def error_of_centre(log_ratios: Sequence[float]) -> float:
-    """Return the standard error of `centre_of(log_ratios)`, estimated by the median absolute deviation (MAD).
+def error_of_level(log_ratios: Sequence[float]) -> float:
+    """Return the standard error of `level_of(log_ratios)`, estimated by the median absolute deviation (MAD).
 
-    In normal noise the variance of this centre is pi / 3 times the variance of the mean.
+    In normal noise the variance of a level is pi / 3 times the variance of the mean.
     """
     median = statistics.median(log_ratios)
     mad = statistics.median(abs(value - median) for value in log_ratios)
@@ -78,35 +78,36 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of the slow outliers by Rosner's test, if their difference is large enough to matter.
 
-    `distances` has for each name its distance from the median, above 0 if it is slower. `noise` is the standard error
-    of one distance. `alpha` is the chance of a false alarm among healthy nodes.
+    `distances` has for each name its distance from the median: above 0 if it is slower, below 0 if it is faster.
+    `noise` is the standard error of one distance. `alpha` is the chance of a false alarm among healthy nodes.
 
     More than half of the names, those nearest to the median, are taken to be usual. Each farther name, from near to
-    far, is tested against all nearer ones. The first one that is an outlier makes all farther ones outliers, too. So
-    several outliers do not hide each other.
+    far, is tested against all nearer ones. The first one that is a slow outlier makes all farther ones outliers, too.
+    So several outliers do not hide each other. Of these outliers, the fast ones and those that are hardly slower are
+    left out.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
-    most_chance_in_a_test = alpha / ALARM_INFLATION  # so that all tests together have `alpha`
-    outliers: list[str] = []
+    alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
     first_tested = len(values) // 2 + 1
     for tested in range(first_tested, len(values)):
+        value = float(values[tested])
         nearer = values[:tested]
-        if _is_above(float(values[tested]), nearer, noise=noise, most_chance=most_chance_in_a_test):
+        if _is_slow_outlier(value, nearer, noise=noise, alpha=alpha_of_a_test):
             outliers = from_near_to_far[tested:]
-            break
-    least_distance = smallest_difference()  # as a share of speed
-    return {name for name in outliers if distances[name] > least_distance}  # fast outliers are below 0
+            least_distance = smallest_difference()  # as a share of speed
+            return {name for name in outliers if distances[name] > least_distance}
+    return set()
 
 
-def _is_above(value: float, nearer: Array, *, noise: float, most_chance: float) -> bool:
-    """Return whether the value farthest from the median is an outlier above the others, by a t-test.
+def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float) -> bool:
+    """Return whether the distance farthest from the median is an outlier above the others, by a one-sided t-test.
 
     `nearer` has the others, which are all nearer to the median. Their standard deviation is taken to be at least
-    `noise`, because few values may be alike by chance. `most_chance` is the chance of a false alarm.
+    `noise`, because few values may be alike by chance. `alpha` is the chance of a false alarm.
 
     To be an outlier, the value must be above the mean of the others by more than LEAST_T standard errors, and by more
-    than chance explains.
+    than chance explains. A value below the mean, of a fast node, is no outlier in this sense.
     """
     count = len(nearer)
     deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
@@ -114,7 +115,7 @@ def _is_above(value: float, nearer: Array, *, noise: float, most_chance: float) 
     t = (value - float(nearer.mean())) / error_of_difference
     # The value is the farthest of `count` + 1 values, any of which could have been the farthest by chance.
     chance = (1 - stats.t_cdf(t, count - 1)) * (count + 1)
-    return t > LEAST_T and chance <= most_chance
+    return t > LEAST_T and chance <= alpha
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:

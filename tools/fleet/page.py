@@ -13,7 +13,7 @@ from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet.judged import BAD, Judged
-from tools.fleet.record import EXCHANGE_MIB, differences
+from tools.fleet.record import EXCHANGE_MIB
 from tools.fleet.verdicts import LINK_METRICS, links_of
 
 
@@ -124,21 +124,40 @@ def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
 def _row_of_bad(verdict: Verdict) -> list[str]:
     """Return the cells of a bad node or link: its name, the check, how much slower, the interval, median and status.
 
-    - A verdict by a metric, such as "step": the cells are filled. The interval is empty if there were too few turns.
-    - A verdict on stalls: there is no median and no interval. The status is followed by what was found.
-    - A verdict on the arithmetic, by the doctor, or of a measurement that failed: only the name and the check are
-      there, and the status with what was found.
+    The cell of a figure that the verdict does not have is empty.
     """
-    slower = _slower(verdict, missing="")
-    interval = ""
-    if verdict.figures.get("interval_95"):
-        interval = signed_interval(*verdict.figures["interval_95"])
-    has_median = "value" in verdict.figures
-    if not has_median:
-        return [verdict.where, verdict.check, slower, interval, "", f"{verdict.status}: {verdict.found}"]
+    return [
+        verdict.where,
+        verdict.check,
+        _slower(verdict, missing=""),
+        _interval_if_any(verdict),
+        _median_if_any(verdict),
+        _status_in_words(verdict),
+    ]
+
+
+def _interval_if_any(verdict: Verdict) -> str:
+    """Return the interval of how much slower a node or link is: "+4.0% to +6.0%"; empty if the verdict has none."""
+    interval_95 = verdict.figures.get("interval_95")
+    if interval_95 is None:
+        return ""
+    low, high = interval_95
+    return signed_interval(low, high)
+
+
+def _median_if_any(verdict: Verdict) -> str:
+    """Return the median of a node's or link's times with its unit: "312 ms"; empty if the verdict has none."""
+    if "value" not in verdict.figures:
+        return ""
     unit = UNITS.get(verdict.check, RATIO_UNIT)
-    median = f"{number(verdict.figures['value'] * unit.factor)} {unit.name}"
-    return [verdict.where, verdict.check, slower, interval, median, verdict.status]
+    return f"{number(verdict.figures['value'] * unit.factor)} {unit.name}"
+
+
+def _status_in_words(verdict: Verdict) -> str:
+    """Return the status: "warning". If the verdict has no median to show, what was found follows: "fatal: no space"."""
+    if "value" in verdict.figures:
+        return verdict.status
+    return f"{verdict.status}: {verdict.found}"
 
 
 def _table_of_nodes(judged: Judged) -> Table:
@@ -196,7 +215,7 @@ def report_as_page(judged: Judged) -> str:
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []
-    rows = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
+    rows = [(difference.fact, difference.usual, difference.but) for difference in judged.differences]
     caption = "What is not alike, first what matters most"
     # "but": the exceptions, which are the other values and the nodes that have them.
     table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)

@@ -55,21 +55,23 @@ def programs(machine: Machine) -> Programs:
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
+    # The learning rate does not change how long a step takes, so a schedule for the smallest data set will do.
     schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED)
     _start_with_same_weights(machine, model, training)
+    without_all_reduces = _without_all_reduces(training.main)
+    repeatable_training = digests.RepeatableTraining(  # begins from the weights that were just set
+        machine.executor,
+        without_all_reduces,
+        model,
+        rate_variable=training.schedule._var_name,  # Paddle has no public attribute for the name
+    )
     synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + machine.me.rank)
     batch = loader.resident(synthetic, machine.executor.place)
-    without_all_reduces = _without_all_reduces(training.main)
     return Programs(
         step_alone=Step(machine, without_all_reduces, batch),
         step_of_all=Step(machine, training.main, batch),
-        repeatable_training=digests.RepeatableTraining(
-            machine.executor,
-            without_all_reduces,
-            model,
-            rate_variable=training.schedule._var_name,  # Paddle has no public attribute for the name
-        ),
+        repeatable_training=repeatable_training,
     )
 
 

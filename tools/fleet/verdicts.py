@@ -2,8 +2,9 @@
 
 All figures are times. All nodes take a measurement at the same time, again and again: each such repetition is a turn.
 Each time is divided by the fleet's median of its turn, so that what slows all nodes alike cancels. The logarithm of
-this quotient is the log ratio: 0 is usual, 0.05 is about 5 % slower. A node is compared with the others by the centre
-of its log ratios over the turns, and outliers.py finds the slow ones.
+this quotient is the log ratio: 0 is usual, 0.05 is about 5 % slower. The log ratios of a node over the turns are summed
+up by their Hodges-Lehmann estimate, which is the level of the node. The nodes' levels are compared, and outliers.py
+finds the slow ones.
 
 In one of 1 / ALPHA healthy fleets any node or link is called slow by chance, over all metrics together. This holds if
 healthy nodes differ as a normal distribution does.
@@ -21,7 +22,7 @@ from runlog.digits import percent
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
 from scoring.figure import medians
 from scoring.figure.calibration import smallest_difference
-from tools.fleet.outliers import LEAST_NODES, centre_of, error_of_centre, find_slow
+from tools.fleet.outliers import LEAST_NODES, error_of_level, find_slow, level_of
 
 ALPHA = 0.002  # the chance of a false alarm in a healthy fleet, over all tests together
 STALLED_MEAN_OVER_MEDIAN = 1.1  # of a turn's steps, with a stall: one of eight took nearly twice as long
@@ -43,7 +44,8 @@ OTHERS_ALPHA = ALPHA / 2 / (len(NODE_METRICS) + 2 * len(LINK_METRICS))
 ALPHAS = dict.fromkeys(NODE_METRICS, OTHERS_ALPHA) | {STEP: ALPHA / 2}
 
 Record = Mapping[str, Any]  # fleet.json
-# Of one metric, by the name of a node or link: its time in each turn, in the order of the turns; None: not measured.
+# Of one metric, by the name of a node or link: its time in each turn, in the order of the turns; None: not measured. In
+# place of times there may be ratios of times.
 Series = Mapping[str, Sequence[float] | None]
 
 
@@ -58,33 +60,34 @@ def links_of(record: Record) -> dict[str, Mapping[str, Any]]:
     return {f"{hosts[link['a']]} - {hosts[link['b']]}": link for link in record["links"]}
 
 
-def judge_slowness(
-    where: str,
-    metric: str,
-    slower: float,
-    *,
-    is_slow: bool,
-    interval_95: tuple[float, ...] | None,
-    value: float | None = None,
-    also: str = "",
-) -> Verdict:
-    """Return the verdict on the node or link `where` by one metric: a warning if it `is_slow`, else ok.
+class Slowness(NamedTuple):
+    """How much slower than the fleet's median a node or link is."""
 
-    `slower` is its extra time over the fleet's median: 0.05 is 5 % slower. `interval_95` is the 95 % interval of
-    `slower`; None if there is none. `value` is the median in the metric's unit; None leaves it out of the figures.
+    extra_time: float  # as a share of the fleet's median: 0.05 is 5 % slower
+    interval_95: tuple[float, float] | None  # of `extra_time`; None if there is none
+    is_slow: bool  # whether it is called slow
+
+
+def judge_slowness(
+    where: str, metric: str, slowness: Slowness, *, value: float | None = None, also: str = ""
+) -> Verdict:
+    """Return the verdict on the node or link `where` by one metric: a warning if it is called slow, else ok.
+
+    `value` is the median in the metric's unit; None leaves it out of the figures.
 
     The text is "5.0% (4.0% to 6.0%) slower than the fleet's median", followed by `also`.
     """
     interval_text = ""
-    if interval_95:
-        interval_text = f" ({percent(interval_95[0])} to {percent(interval_95[1])})"
-    found = f"{percent(slower)}{interval_text} slower than the fleet's median{also}"
+    if slowness.interval_95 is not None:
+        low, high = slowness.interval_95
+        interval_text = f" ({percent(low)} to {percent(high)})"
+    found = f"{percent(slowness.extra_time)}{interval_text} slower than the fleet's median{also}"
     figures: dict[str, Any] = {}
     if value is not None:
         figures["value"] = value
-    figures["interval_95"] = interval_95
-    figures["slower"] = slower
-    return judged(metric, not is_slow, found, bad=WARNING, where=where, figures=figures)
+    figures["interval_95"] = slowness.interval_95
+    figures["slower"] = slowness.extra_time
+    return judged(metric, not slowness.is_slow, found, bad=WARNING, where=where, figures=figures)
 
 
 # ---- log ratios of nodes and links
@@ -132,8 +135,7 @@ def judge_metric(
 
     `series` has for each name its time in each turn, or None if it measured nothing.
 
-    - At least LEAST_NODES names were measured: a measured name has a warning if it is slow compared with the others,
-      else it is ok.
+    - At least LEAST_NODES names were measured: a measured name has a warning if it is called slow, else it is ok.
     - Fewer were measured: all measured ones are unknown, because they do not show which time is usual.
     - A name that measured nothing: fatal if `reasons` has an error for it, else unknown.
 
@@ -142,7 +144,8 @@ def judge_metric(
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
     if len(log_ratios_by_name) >= LEAST_NODES:
-        verdicts = _judge_measured(metric, series, log_ratios_by_name, alpha)
+        slowness_by_name = _compare(log_ratios_by_name, alpha=alpha)
+        verdicts = _judge_measured(metric, series, slowness_by_name)
     else:
         verdicts = _leave_undecided(metric, log_ratios_by_name)
     for name in series:
@@ -153,7 +156,7 @@ def judge_metric(
 
 def _leave_undecided(metric: str, names: Collection[str]) -> dict[str, Verdict]:
     """Return the verdict "unknown" on each of `names`, the measured nodes or links, which are too few to compare."""
-    found = f"{len(names)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    found = f"{len(names)} measured: at least {LEAST_NODES} are needed to tell which is slow"
     return {name: Verdict(check=metric, where=name, status=UNKNOWN, found=found) for name in names}
 
 
@@ -173,60 +176,64 @@ def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
     return Verdict(check=metric, where=name, status=FATAL, found=reason)
 
 
-def _judge_measured(
-    metric: str, series: Series, log_ratios_by_name: Mapping[str, Sequence[float]], alpha: float
-) -> dict[str, Verdict]:
-    """Return the verdict on each measured node or link by name: a warning if it is slow compared with the others.
+def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, Slowness]) -> dict[str, Verdict]:
+    """Return the verdict on each measured node or link by name: a warning if it is called slow, else ok.
 
-    `series` has the measured times. `log_ratios_by_name` has for each of them the logarithm of that time over the
-    fleet's median of the same turn. `alpha` is the chance of a false alarm in a healthy fleet.
-
-    Each name is summed up by the centre of its log ratios over the turns, and the centres are compared. A name is
-    slower than the fleet by the distance of its centre from the median of all centres.
+    `slowness_by_name` has for each measured one how it compares with the others. `series` has the measured times, whose
+    median is a figure of the verdict.
     """
-    centres = {name: centre_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
-    usual_error = statistics.median(error_of_centre(log_ratios) for log_ratios in log_ratios_by_name.values())
-    slow_names = find_slow(centres, noise=usual_error, alpha=alpha)
-    usual_centre = statistics.median(centres.values())
     verdicts = {}
-    for name, log_ratios in log_ratios_by_name.items():
+    for name, slowness in slowness_by_name.items():
         times = series[name]
-        assert times is not None  # a name with log ratios was measured
-        interval = _interval_of_centre(log_ratios, centres[name], nodes=len(log_ratios_by_name))
-        interval_95 = None
-        if interval is not None:
-            interval_95 = tuple(_extra_time(end, usual_centre) for end in interval)
-        verdicts[name] = judge_slowness(
-            name,
-            metric,
-            slower=_extra_time(centres[name], usual_centre),
-            is_slow=name in slow_names,
-            value=statistics.median(times),
-            interval_95=interval_95,
-        )
+        assert times is not None  # what was not measured has no slowness
+        verdicts[name] = judge_slowness(name, metric, slowness, value=statistics.median(times))
     return verdicts
 
 
-def _extra_time(log_time: float, usual_log_time: float) -> float:
-    """Return by which share a time exceeds the usual one, from the logarithms of both: 0.05 is 5 % slower."""
-    return math.expm1(log_time - usual_log_time)
+def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float) -> dict[str, Slowness]:
+    """Compare the nodes of a fleet, or its links, with each other; return by name how much slower each one is.
+
+    `log_ratios_by_name` has for each node, in each turn, the logarithm of its time over the fleet's median time in that
+    turn. `alpha` is the chance that any node of a healthy fleet is called slow.
+
+    A node's level sums up its log ratios over the turns. The fleet's level is the median of all nodes' levels. A node's
+    extra time follows from the difference of the two.
+    """
+    levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
+    level_of_fleet = statistics.median(levels.values())
+    typical_error = statistics.median(error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values())
+    slow_names = find_slow(levels, noise=typical_error, alpha=alpha)
+
+    slowness_by_name = {}
+    for name, level in levels.items():
+        interval = _interval_of_level(log_ratios_by_name[name], level, compared=len(levels))
+        interval_95: tuple[float, float] | None = None
+        if interval is not None:
+            low, high = interval
+            interval_95 = (math.expm1(low - level_of_fleet), math.expm1(high - level_of_fleet))
+        slowness_by_name[name] = Slowness(
+            extra_time=math.expm1(level - level_of_fleet),  # expm1(x) is exp(x) - 1: a ratio of 1.05 is 0.05 more
+            interval_95=interval_95,
+            is_slow=name in slow_names,
+        )
+    return slowness_by_name
 
 
-def _interval_of_centre(log_ratios: Sequence[float], centre: float, *, nodes: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of the centre of a node's log ratios, for comparing it with the usual centre of a fleet.
+def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of a node's level, as (low, high), for comparing it with the level of its fleet.
 
-    `log_ratios` has one value for each turn: the logarithm of the node's time over the fleet's median time. `nodes` is
-    the number of nodes. None if there are too few turns for an interval.
+    `level` sums up `log_ratios`, which has a value for each turn. `compared` is the number of nodes in the fleet. None
+    if there are too few turns for an interval.
 
-    Both ends of the interval of the node's own values are moved away from `centre`, because the usual centre has an
-    error, too.
+    The interval by the node's own values is too narrow for a comparison, because the fleet's level has an error, too.
+    So both of its ends are moved away from the node's level by the factor of `_widening_by_error_of_median`.
     """
     interval = medians.median_interval(log_ratios)
     if interval is None:
         return None
     low, high = interval
-    widening = _widening_by_error_of_median(nodes)
-    return centre + (low - centre) * widening, centre + (high - centre) * widening
+    widening = _widening_by_error_of_median(compared)
+    return level + (low - level) * widening, level + (high - level) * widening
 
 
 def _widening_by_error_of_median(nodes: int) -> float:
@@ -259,47 +266,60 @@ def judge_links(record: Record) -> NetworkVerdicts:
     return NetworkVerdicts(on_nodes, on_links)
 
 
+class LinkTimes(NamedTuple):
+    """The times of a link by one metric."""
+
+    name: str  # "node0 - node1"
+    hosts: tuple[str, str]  # the two nodes that it connects
+    is_across: bool  # whether it leads from one switch group to another
+    times: Sequence[float] | None  # in each turn; None: not measured
+
+
 def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's nodes and links by one of LINK_METRICS.
 
     Each node is judged first, by the median slowness of its links. Then the links are compared with each other. Links
-    of a slow node are left out there, because the node is to blame for them. Links from one switch group to another
-    have a median of their own, because they are usually slower than links inside a group.
+    of a slow node are left out there, because the node is to blame for them.
     """
-    hosts = record["hosts"]
-    links = links_of(record)  # by name
-    hosts_by_link = {name: {hosts[link["a"]], hosts[link["b"]]} for name, link in links.items()}
-    across_links = {name for name, link in links.items() if link["across"]}  # from one switch group to another
-    times_by_link = {name: link[metric] for name, link in links.items()}
-
-    log_ratios_by_link = _log_ratios_to_median(times_by_link, across_links)
-    # The slowness of a node is no time, but a time over the usual one. The comparison with a median is the same.
-    slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios_by_link)
     title = LINK_METRICS[metric]
-    on_nodes = judge_metric(f"network {title}", slowness_by_host)
-
+    links = _times_of_links(record, metric)
+    on_nodes = judge_metric(f"network {title}", _slowness_of_links(record["hosts"], links))
     slow_hosts = {verdict.where for verdict in on_nodes if verdict.status == WARNING}
-    times_between_others: dict[str, list[float]] = {}  # of the links between two nodes that are not slow
-    for name, times in times_by_link.items():
-        if hosts_by_link[name].isdisjoint(slow_hosts):
-            times_between_others[name] = times
-    on_links = judge_metric(title, times_between_others, across_links=across_links)
+
+    links_of_others = [link for link in links if slow_hosts.isdisjoint(link.hosts)]
+    times_by_name = {link.name: link.times for link in links_of_others}
+    on_links = judge_metric(title, times_by_name, across_links=_names_across(links_of_others))
     return NetworkVerdicts(on_nodes, on_links)
 
 
-def _median_slowness_of_links(
-    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], log_ratios_by_link: Mapping[str, list[float]]
-) -> dict[str, list[float] | None]:
-    """Return the slowness of each host's links in each turn: 1.0 is usual, 2.0 takes twice the usual time.
+def _times_of_links(record: Record, metric: str) -> list[LinkTimes]:
+    """Return the times of all links of a record by one of LINK_METRICS."""
+    hosts = record["hosts"]
+    times_of_links = []
+    for name, link in links_of(record).items():
+        hosts_of_link = (hosts[link["a"]], hosts[link["b"]])
+        times_of_links.append(LinkTimes(name, hosts_of_link, is_across=link["across"], times=link[metric]))
+    return times_of_links
 
-    `log_ratios_by_link` has for each link and turn the logarithm of its time over the median time of links. The result
-    is the median over all links of the host, so that a single slow link does not count against it. None for a host
-    whose links were not measured.
+
+def _names_across(links: Sequence[LinkTimes]) -> set[str]:
+    """Return the names of the links from one switch group to another."""
+    return {link.name for link in links if link.is_across}
+
+
+def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
+    """Return for each host, in each turn, the median over its links of a link's time divided by the usual time.
+
+    So 2.0 takes twice as long as usual. The usual time is the median time of the links of a kind, which are inside a
+    switch group or from one group to another. None for a host without measured links.
     """
+    times_by_name = {link.name: link.times for link in links}
+    log_ratios_by_link = _log_ratios_to_median(times_by_name, _names_across(links))
     log_ratios_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}  # a list for each of its links
-    for name, log_ratios in log_ratios_by_link.items():
-        for host in hosts_by_link[name]:
-            log_ratios_by_host[host].append(log_ratios)
+    for link in links:
+        if link.name in log_ratios_by_link:  # it was measured
+            for host in link.hosts:
+                log_ratios_by_host[host].append(log_ratios_by_link[link.name])
 
     slowness: dict[str, list[float] | None] = {}
     for host, log_ratios_of_links in log_ratios_by_host.items():
@@ -313,7 +333,7 @@ def _median_slowness_of_links(
 
 
 class StallCount(NamedTuple):
-    """In how many of some turns a training step stalled: it took far longer than the other steps of its turn."""
+    """How many of some turns have a stall: a training step that took far longer than the other steps of its turn."""
 
     stalled_turns: int
     turns: int
@@ -335,33 +355,19 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     ratios_by_host = _mean_over_median(medians, means)
     if len(ratios_by_host) < LEAST_NODES:
         return []
-
-    usual_ratio = statistics.median(float(ratios.mean()) for ratios in ratios_by_host.values())
     count_by_host = {host: _count_stalls(ratios) for host, ratios in ratios_by_host.items()}
-    count_of_fleet = StallCount(
-        stalled_turns=sum(count.stalled_turns for count in count_by_host.values()),
-        turns=sum(count.turns for count in count_by_host.values()),
-    )
+    stalling_hosts = _hosts_with_more_stalls_than_by_chance(count_by_host)
+    mean_ratio_by_host = {host: float(ratios.mean()) for host, ratios in ratios_by_host.items()}
+    usual_ratio = statistics.median(mean_ratio_by_host.values())
+
     verdicts = []
     for host, count in count_by_host.items():
-        # Each node is tested. The chance that any healthy node has so many is at most the sum over the nodes.
-        chance_for_any_node = _chance_of_stalls(count, count_of_fleet) * len(count_by_host)
-        is_more_than_chance = chance_for_any_node <= OTHERS_ALPHA
-        lost_time = float(ratios_by_host[host].mean()) / usual_ratio - 1  # 0.05: 5 % more than is usual
-        is_noticeable = lost_time > smallest_difference()
+        lost_time = mean_ratio_by_host[host] / usual_ratio - 1  # 0.05: 5 % more than is usual
+        is_slow = host in stalling_hosts and lost_time > smallest_difference()
+        slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
         also = f"; {count.stalled_turns} of {count.turns} turns have a stall"
-        is_slow = is_more_than_chance and is_noticeable
-        verdicts.append(judge_slowness(host, "stalls", lost_time, is_slow=is_slow, also=also, interval_95=None))
+        verdicts.append(judge_slowness(host, "stalls", slowness, also=also))
     return verdicts
-
-
-def _count_stalls(mean_over_median: Array) -> StallCount:
-    """Return in how many turns a step stalled, by the mean over the median of the steps of each turn.
-
-    A stall raises the mean and hardly changes the median, so a large ratio shows it.
-    """
-    stalled = mean_over_median > STALLED_MEAN_OVER_MEDIAN
-    return StallCount(stalled_turns=int(stalled.sum()), turns=len(mean_over_median))
 
 
 def _mean_over_median(medians: Series, means: Series) -> dict[str, Array]:
@@ -374,15 +380,42 @@ def _mean_over_median(medians: Series, means: Series) -> dict[str, Array]:
     return ratios_by_host
 
 
-def _chance_of_stalls(of_node: StallCount, of_fleet: StallCount) -> float:
-    """Return the chance that a node gets at least so many of the fleet's stalls if all turns are equally likely.
+def _count_stalls(mean_over_median: Array) -> StallCount:
+    """Return in how many turns a step stalled, by the mean over the median of the steps of each turn.
+
+    A stall raises the mean and hardly changes the median, so a large ratio shows it.
+    """
+    stalled = mean_over_median > STALLED_MEAN_OVER_MEDIAN
+    return StallCount(stalled_turns=int(stalled.sum()), turns=len(mean_over_median))
+
+
+def _hosts_with_more_stalls_than_by_chance(count_by_host: Mapping[str, StallCount]) -> set[str]:
+    """Return the hosts with so many stalled turns that chance hardly gives any host of a healthy fleet as many.
+
+    That chance is at most OTHERS_ALPHA then. For one host it is `_chance_of_stalls`; for any host of the fleet it is at
+    most the sum over all hosts.
+    """
+    of_fleet = StallCount(
+        stalled_turns=sum(count.stalled_turns for count in count_by_host.values()),
+        turns=sum(count.turns for count in count_by_host.values()),
+    )
+    hosts = set()
+    for host, count in count_by_host.items():
+        chance_for_any_host = _chance_of_stalls(count, of_fleet) * len(count_by_host)
+        if chance_for_any_host <= OTHERS_ALPHA:
+            hosts.add(host)
+    return hosts
+
+
+def _chance_of_stalls(of_host: StallCount, of_fleet: StallCount) -> float:
+    """Return the chance that a host gets at least so many of the fleet's stalls if all turns are equally likely.
 
     This is Fisher's exact test: it counts in exact integers the ways to distribute the stalls over the turns.
     """
-    turns_of_others = of_fleet.turns - of_node.turns
+    turns_of_others = of_fleet.turns - of_host.turns
     ways = 0
-    for at_node in range(of_node.stalled_turns, min(of_node.turns, of_fleet.stalled_turns) + 1):
-        ways += math.comb(of_node.turns, at_node) * math.comb(turns_of_others, of_fleet.stalled_turns - at_node)
+    for at_host in range(of_host.stalled_turns, min(of_host.turns, of_fleet.stalled_turns) + 1):
+        ways += math.comb(of_host.turns, at_host) * math.comb(turns_of_others, of_fleet.stalled_turns - at_host)
     return ways / math.comb(of_fleet.turns, of_fleet.stalled_turns)
 
 

@@ -1,0 +1,191 @@
+"""The facts that decide how fast a fleet's nodes are: what each node finds of itself, and in what the nodes differ."""
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import env, provenance
+from harness.job import Job
+from tools.fleet.verdicts import Record
+
+# The order of facts in the report, first what changes speed most. A fact is sorted by the entry that it begins with.
+ORDER = (
+    *("GPUs", "driver", "power limits", "persistence", "CPU", "cores", "CPU quota", "memory"),
+    *("InfiniBand", "NIC", "MTU", "NCCL_", "UCX_", "OMPI_", "image", "lock", "code", "library", "kernel"),
+    *("governor", "huge pages", "transparent huge pages", "data mount", "firmware", "BIOS"),
+)
+MOST_CLOCK_OFFSET_S = 0.5  # of a node's clock from the first node's, in either direction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A fact that is not the same on all nodes."""
+
+    fact: str
+    usual: str  # on most of them
+    others: dict[str, list[str]]  # other values, and the nodes that have them
+
+    @property
+    def but(self) -> str:
+        """The other values and their nodes as text."""
+        return "; ".join(f"{value}: {', '.join(hosts)}" for value, hosts in self.others.items())
+
+
+def _read(path: str | Path) -> str:
+    """Return a file's words on one line, or "not readable" if the file cannot be read."""
+    try:
+        return " ".join(Path(path).read_text(encoding="utf-8").split())
+    except OSError:
+        return "not readable"
+
+
+def _cpu_quota(root: Path) -> str:
+    """Return the CPU quota of this machine's cgroup: "<quota> <period>" in microseconds, or "max <period>" for none.
+
+    `root` is the folder of the cgroup. Its files are those of cgroup v2 or v1.
+    """
+    is_v2 = (root / "cpu.max").exists()
+    if is_v2:
+        return _read(root / "cpu.max")
+    quota_us = _read(root / "cpu/cpu.cfs_quota_us")
+    period_us = _read(root / "cpu/cpu.cfs_period_us")
+    if quota_us == "-1":
+        quota_us = "max"
+    return f"{quota_us} {period_us}"
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    """Return the distinct values as text, sorted and comma-separated: 9000, 1500, 1500 -> "1500, 9000"."""
+    return ", ".join(sorted(set(map(str, values))))
+
+
+def _distinct_texts(paths: Iterable[Path]) -> str:
+    """Return the distinct contents of files as one text, sorted and comma-separated."""
+    return _distinct(_read(path) for path in paths)
+
+
+def _without_first_word(text: str) -> str:
+    """Return a text without its first word: "10.0.0.1 10000 Mbit/s" -> "10000 Mbit/s"."""
+    return " ".join(text.split()[1:])
+
+
+def _mount(folder: str) -> str:
+    """Return file system and options of the mount that holds a folder, such as "ext4 rw,relatime"; else "unknown"."""
+    path = Path(folder).resolve()
+    deepest = ""  # the longest mount point above the folder is the one that holds it
+    description = "unknown"
+    for mount in psutil.disk_partitions(all=True):
+        if path.is_relative_to(mount.mountpoint) and len(mount.mountpoint) > len(deepest):
+            deepest = mount.mountpoint
+            description = f"{mount.fstype} {mount.opts}"
+    return description
+
+
+def _gpus(gpus: Iterable[Any]) -> str:
+    """Return how many GPUs of each name and memory there are, such as "8 x A100 40 GiB"; empty without GPUs."""
+    counts = Counter(f"{gpu.name} {gpu.memory_gib} GiB" for gpu in gpus)
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())
+
+
+def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of this node that decide how fast it is, by name: {"CPU": "AMD EPYC 7742", "MTU": "9000", ...}.
+
+    `probed` is what the doctor found on this node (tools/doctor/node.py). An empty fact has the value "none".
+    """
+    libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
+    settings = {name: value for name, value in env.libraries().items() if name.startswith(("NCCL_", "UCX_", "OMPI_"))}
+    facts = _facts_of_machine(job, probed) | libraries | settings
+    return {name: value or "none" for name, value in facts.items()}
+
+
+def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
+
+    A fact may be empty.
+    """
+    gpus = probed["gpus"]
+    source = probed["source"]
+    interfaces = probed["interfaces"]  # {name: "<address> <speed>"}
+    sys = Path("/sys")
+    return {
+        "GPUs": _gpus(gpus),
+        "driver": _distinct(gpu.driver for gpu in gpus),
+        "power limits": _distinct(f"{gpu.power_limit_w} W" for gpu in gpus),
+        "persistence": _distinct(gpu.persistence for gpu in gpus),
+        "CPU": provenance.node().cpu,
+        "cores": str(len(set().union(*probed["rank_cores"]))),
+        "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
+        "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
+        "InfiniBand": ", ".join(probed["infiniband"].values()),
+        "NIC speeds": ", ".join(_without_first_word(text) for text in interfaces.values()),  # without the address
+        "MTU": _distinct(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
+        "image": str(source["image_digest"]),
+        "lock": source["lock_sha256"][:12],
+        "code": probed["code_sha256"][:12],
+        "kernel": platform.release(),
+        "governor": _distinct_texts(sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")),
+        "huge pages": _read("/proc/sys/vm/nr_hugepages"),
+        "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "data mount": _mount(job.data.folder) if job.data.folder else "no DATADIR",
+        "firmware of the NIC": _distinct_texts(sys.glob("class/infiniband/*/fw_ver")),
+        "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
+    }
+
+
+def _sort_key(fact: str) -> int:
+    """Return the index of the longest entry of ORDER that a fact begins with; without one, an index after all."""
+    sort_key = len(ORDER)
+    longest = ""
+    for index, beginning in enumerate(ORDER):
+        if fact.startswith(beginning) and len(beginning) > len(longest):
+            sort_key = index
+            longest = beginning
+    return sort_key
+
+
+def differences(record: Record) -> list[Difference]:
+    """Return the facts that differ between the nodes of a fleet, first those that change speed most (ORDER).
+
+    The offset of a node's clock from the first node's is a fact, too. If a node lacks a fact, its value is "not set".
+    """
+    facts_by_host = {}
+    fact_names: dict[str, None] = {}  # an ordered set: each name once, in the order in which the nodes have them
+    for host, node in zip(record["hosts"], record["nodes"], strict=True):
+        facts_by_host[host] = node["facts"] | {"clock": _clock_offset_text(node["clock_offset_s"])}
+        fact_names |= dict.fromkeys(facts_by_host[host])
+
+    differing = []
+    for name in sorted(fact_names, key=_sort_key):
+        hosts_by_value: dict[str, list[str]] = {}
+        for host, facts_of_host in facts_by_host.items():
+            value = facts_of_host.get(name, "not set")
+            hosts_by_value.setdefault(value, []).append(host)
+        if len(hosts_by_value) > 1:
+            differing.append(_difference(name, hosts_by_value))
+    return differing
+
+
+def _difference(fact: str, hosts_by_value: Mapping[str, list[str]]) -> Difference:
+    """Return the usual value of a fact, and the hosts of each other value.
+
+    The usual value is the most common one. If several are equally common, it is the first of them in `hosts_by_value`.
+    """
+    most_common_first = sorted(hosts_by_value, key=lambda value: len(hosts_by_value[value]), reverse=True)
+    usual = most_common_first[0]
+    others = {value: hosts_by_value[value] for value in most_common_first[1:]}
+    return Difference(fact=fact, usual=usual, others=others)
+
+
+def _clock_offset_text(offset_s: float) -> str:
+    """Return by how many seconds a node's clock is ahead of the first node's: 2.5 -> "+2.500 s".
+
+    All offsets up to MOST_CLOCK_OFFSET_S have the same text, so that they do not count as a difference.
+    """
+    if abs(offset_s) > MOST_CLOCK_OFFSET_S:
+        return f"{offset_s:+.3f} s"
+    return f"within {MOST_CLOCK_OFFSET_S} s of the first node's"
