@@ -315,9 +315,9 @@ def _places_around(place: int, count: int) -> list[int]:
 
 
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return how many losses are equal in the n-th step windows of two runs.
+    """Return a sentence on how many losses are equal in the n-th step windows of two runs.
 
-    The sentence is such as "9 of 20 losses of step_windows are those of result_1.txt". It is "" if fewer than
+    It is such as "9 of 20 losses of step_windows are those of result_1.txt". It is "" if fewer than
     LEAST_EQUAL_VALUES different losses are equal.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
@@ -331,12 +331,12 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return a key for a seed that must differ from the keys of all seeds of other runs of the submission.
+    """Return a key for a seed: no two runs of a submission may have a seed of one key. None: the seed need not differ.
 
-    - The event has no value: None. The seed need not differ.
-    - The benchmark is one of this project's: the seed alone.
-    - Another benchmark, in a ruleset before _FIRST_RULESET_OF_DIFFERENT_SEEDS: None.
-    - Another benchmark, in that ruleset or a later one: the seed, and the file and the line of code that logged it.
+    - If the event has no value, return None.
+    - If the benchmark is one of this project's, the key is the seed alone.
+    - If it is another one, and the ruleset is before _FIRST_RULESET_OF_DIFFERENT_SEEDS, return None.
+    - Otherwise the key is the seed, with the file and the line of code that logged it.
     """
     if seed.value is None:
         return None
