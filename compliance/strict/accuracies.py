@@ -39,11 +39,11 @@ class StatedData(Enum):
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     """Return which data set a run is on, by the numbers of samples that its log states:
 
-    - OTHER, if train_samples is not the benchmark's number, or eval_samples is missing or no whole number.
-    - BENCHMARK, if eval_samples is the benchmark's number, too. It may also count the padding of the last batch.
-    - WRONG_EVAL_SAMPLES, if it is not, but the accuracies of a ResNet run are shares of the benchmark's number. Such a
-      run may have stated its number of batches, for instance.
-    - OTHER, if none of these holds.
+    - If train_samples is not the benchmark's number, or eval_samples is missing or no whole number, return OTHER.
+    - If eval_samples is the benchmark's number, which may also count the padding of the last batch, return BENCHMARK.
+    - If it is another number, but the accuracies of a ResNet run are shares of the benchmark's number and not of that
+      other one, return WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
+    - Otherwise return OTHER.
     """
     stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(stated_eval_samples):

@@ -120,10 +120,12 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 
 
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none. Compared are
+    """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    - the counts of right images: "5 of 9 counts of right images are those of result_1.txt", and then
-    - the rises of these counts from one evaluation to the next: equal ones show a curve that was moved up or down.
+    It is such as "5 of 9 counts of right images are those of result_1.txt". Compared are, in this order:
+
+    - the counts of right (correctly classified) images
+    - the rises of these counts from one evaluation to the next. Equal ones show a curve that was moved up or down.
 
     Nothing is compared if the benchmark is another one, if the log does not state eval_samples, or if there is no
     estimate of how easily counts are equal by chance.
@@ -139,12 +141,13 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
         return ""
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
+    on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance_of_one, name_of_other)
+    if on_counts:
+        return on_counts
+    rises = _rises(counts)
+    other_rises = _rises(other_counts)
     # Rises vary more than counts, so they are equal by chance more rarely than `chance_of_one`.
-    return _describe_equal_series(
-        "counts of right images", counts, other_counts, chance_of_one, name_of_other
-    ) or _describe_equal_series(
-        "rises of right images", _rises(counts), _rises(other_counts), chance_of_one, name_of_other
-    )
+    return _describe_equal_series("rises of right images", rises, other_rises, chance_of_one, name_of_other)
 
 
 def _describe_equal_series(
