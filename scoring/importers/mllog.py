@@ -21,7 +21,7 @@ from runlog.run import Mark, Run, real
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import FormatReader
-from scoring.importers.text import RowPattern, lines_in_words, wait_within
+from scoring.importers.text import RowPattern, lines_in_words, plausible_wait_s
 from scoring.importers.values import (
     epoch_number,
     positive_amount,
@@ -269,7 +269,9 @@ class MLLog(FormatReader):
             steps=steps,
             images=images,
             seconds=seconds,
-            data_wait_s=wait_within(self._readable(event, "data_wait_s", values.get("data_wait_s"), real), seconds),
+            data_wait_s=plausible_wait_s(
+                self._readable(event, "data_wait_s", values.get("data_wait_s"), real), seconds
+            ),
             printed_step_time_s=seconds / steps,  # so that the speed is known even without images
             end_s=event.time_ms / 1000,
             phase=text_or_none(event.metadata.get("phase")),

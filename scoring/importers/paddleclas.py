@@ -22,7 +22,7 @@ from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
 from scoring.importers.table import Columns, RowPosition, RowTime
-from scoring.importers.text import RowPattern, field, integer, number, plausible, positive, wait_within
+from scoring.importers.text import RowPattern, field, integer, number, plausible, plausible_wait_s, positive
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
 _COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
@@ -87,7 +87,7 @@ class Totals(NamedTuple):
         if self.wait_s is not None:
             wait_before_s = 0.0 if before.wait_s is None else before.wait_s
             wait_s = max(0.0, self.wait_s - wait_before_s)
-        return RowTime(self.steps - before.steps, seconds, wait_within(wait_s, seconds))
+        return RowTime(self.steps - before.steps, seconds, plausible_wait_s(wait_s, seconds))
 
 
 NO_TOTALS = Totals(steps=0, time_s=0.0, wait_s=0.0)  # right after the averages were reset
