@@ -140,20 +140,22 @@ def _markdown_templates() -> jinja2.Environment:
     return _environment("markdown", _as_markdown)  # which returns Markup
 
 
-def html(page: Mapping[str, Any], template: Path | None = None) -> str:
-    """Return the page as the text of one self-contained HTML file, which needs no scripts and no other files.
+def html(page: Mapping[str, Any]) -> str:
+    """Return the report's page as the text of one self-contained HTML file: it needs no scripts and no other files.
 
-    `template` is a file to use instead of the report's own page.html. It may include the same blocks.html and page.css.
     The text does not show where the logs are on this machine.
     """
-    templates = _html_templates()
-    if template is None:
-        page_template = templates.get_template("page.html")
-    else:
-        page_template = templates.from_string(template.read_text("utf-8"))
-    text = page_template.render(page=page)
+    text = _html_templates().get_template("page.html").render(page=page)
     folder_in_text = str(escape(_as_html(page["folder"])))  # as the templates write each value
     return _without_folder(text, folder_in_text)
+
+
+def html_by_template(page: Mapping[str, Any], template: Path) -> str:
+    """Return another page than the report's as the text of one HTML file; `template` is the file of its template.
+
+    The template names its values as `page.NAME`. It may include the report's blocks.html and page.css.
+    """
+    return _html_templates().from_string(template.read_text("utf-8")).render(page=page)
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:

@@ -232,4 +232,4 @@ def report_as_page(judged: Judged) -> str:
         "shades": SHADES,
         "tables": [table_of_differences, _table_of_nodes(judged)],
     }
-    return render.html(variables, Path(__file__).with_name("page.html"))
+    return render.html_by_template(variables, Path(__file__).with_name("page.html"))
