@@ -166,7 +166,7 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
-    content, refusals = contents_of(stage, submitted.placed.reports, system, submitted.benchmark, ruleset)
+    content, refusals = contents_of(stage, submitted.placed.reports, system, ruleset)
     refusals_in_words = _refusals_in_words(refusals, submitted.placed.original_by_name)
     reasons = [*submitted.changes_since_check, *refusals_in_words]
     if reasons:
@@ -249,7 +249,7 @@ def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[st
 
 
 def contents_of(
-    folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
+    folder: Path, checked: Sequence[Report], system: str, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
@@ -262,7 +262,7 @@ def contents_of(
     for report, new_findings in zip(checked, findings_between_runs(checked, ruleset), strict=True):
         runs.append(PackagedRun(report, new_findings))
     score = score_runs([run.compared_report for run in runs], ruleset)
-    manifest = _manifest(folder, checked, system, benchmark.name, score, ruleset)
+    manifest = _manifest(folder, checked, system, score, ruleset)
     first_run = checked[0].run
     content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
 
@@ -278,15 +278,13 @@ def contents_of(
     return content, refusals
 
 
-def _manifest(
-    folder: Path, checked: Sequence[Report], system: str, benchmark: str, score: Score, ruleset: Ruleset
-) -> JsonObject:
+def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:
     """Return the manifest of the package at `folder`: of what it is, its score, and its runs."""
     first_run = checked[0].run
     return {
         "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,  # blanks are `_` in the folder's name
         "system": system,
-        "benchmark": benchmark,
+        "benchmark": score.benchmark,  # as the logs state it; a manifest that was altered may name another
         "division": score.division,
         "ruleset": ruleset.version,
         "commit": first_run.header_section(schema.SOURCE).get("commit"),

@@ -157,7 +157,7 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
-        computed, refusals = package.contents_of(folder, reports, stated.system, stated.benchmark, stated.ruleset)
+        computed, refusals = package.contents_of(folder, reports, stated.system, stated.ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", False, printable(str(error)))]
     answers = [judged(printable(refusal.file), False, refusal.text) for refusal in refusals]
