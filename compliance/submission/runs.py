@@ -10,7 +10,13 @@ from compliance.check import Report, check_file
 from compliance.logged_run import LoggedRun
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, verdict
-from compliance.strict.copies import describe_equal_marks, describe_resemblance, seed_key, shared_last_accuracy
+from compliance.strict.copies import (
+    describe_equal_mark,
+    describe_resemblance,
+    describe_same_run,
+    seed_key,
+    shared_last_accuracy,
+)
 from compliance.submission.description import compare_description, hardware_nodes, read_description
 from compliance.submission.group import BlamedRun, names_of_submission
 from compliance.submission.reference_points import findings_by_reference_points
@@ -231,23 +237,28 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
 def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Ruleset) -> str:
     """Return what a run shares with the first earlier run that it looks like a copy of; empty if there is none."""
     for earlier in earlier_runs:
-        what_is_shared = _what_is_shared(run, earlier.run, ruleset)  # such as "its times are"
+        what_is_shared = _what_is_shared(run, earlier.run, printable(earlier.path.name), ruleset)
         if what_is_shared:
-            return f"{what_is_shared} those of {printable(earlier.path.name)}"
+            return what_is_shared
     return ""
 
 
-def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
-    """Return what shows that two runs are the same run, such as `its times are`; empty if nothing does.
+def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
+    """Return a sentence on what shows that two runs are the same run; empty if nothing does.
 
-    For this project's benchmarks, more is compared than for others: resemblance in figures, and hosts used at one time.
+    It is such as `its times are those of result_0.txt`. For this project's benchmarks, more is compared than for
+    others: single marks, resemblance in figures, and hosts used at one time.
     """
+    same_run = describe_same_run(run, other, name_of_other)
     is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    shared = describe_equal_marks(run, other, ours=is_ours)
-    if shared or not is_ours:
-        return shared
-    least_power = ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    return describe_resemblance(run, other, least_power) or _hosts_at_once(run, other)
+    if same_run or not is_ours:
+        return same_run
+    most_chance = 10 ** -ruleset.strict["runs-differ"].bounds["equal_intervals"]
+    return (
+        describe_equal_mark(run, other, name_of_other)
+        or describe_resemblance(run, other, name_of_other, most_chance=most_chance)
+        or _hosts_at_once(run, other, name_of_other)
+    )
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
@@ -260,15 +271,15 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
                 yield BlamedRun(report, breach(rule, actual, line=last.line))
 
 
-def _hosts_at_once(run: LoggedRun, other: LoggedRun) -> str:
-    """Return the words for a host on which both runs trained at the same time; empty if there is none.
+def _hosts_at_once(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
+    """Return a sentence on a host on which both runs trained at the same time; empty if there is none.
 
     The hosts are those in the headers of the logs. Logs of other projects name none.
     """
     hosts = {str(node.get("host")) for node in hardware_nodes(run)}
     hosts &= {str(node.get("host")) for node in hardware_nodes(other)}
     if hosts and _start_before_end(run, other) and _start_before_end(other, run):
-        return f"its host {printable(min(hosts))} and hours are"
+        return f"its host {printable(min(hosts))} and hours are those of {name_of_other}"
     return ""
 
 
