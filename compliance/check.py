@@ -176,7 +176,7 @@ class Checker:
 
         - A second section of the same name is not kept. It is a fault, which is reported if the log turns out to be one
           of this project.
-        - A section that names a null GPU is a breach of run-mode, whether it is kept or not.
+        - A section that names a null GPU is a breach of run-mode in any log, whether the section is kept or not.
         """
         sections = self._run.headers
         if len(sections) >= SECTIONS_KEPT:

@@ -39,11 +39,11 @@ class StatedData(Enum):
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     """Return which data set a run is on, by the numbers of samples that its log states:
 
-    - OTHER, if train_samples is not the benchmark's number, or eval_samples is missing or no whole number.
-    - BENCHMARK, if eval_samples is the benchmark's number, too. It may also count the padding of the last batch.
-    - WRONG_EVAL_SAMPLES, if it is not, but the accuracies of a ResNet run are shares of the benchmark's number. Such a
-      run may have stated its number of batches, for instance.
-    - OTHER, if none of these holds.
+    - If train_samples is not the benchmark's number, or eval_samples is missing or no whole number, return OTHER.
+    - If eval_samples is the benchmark's number, which may also count the padding of the last batch, return BENCHMARK.
+    - If it is another number, but the accuracies of a ResNet run are shares of the benchmark's number and not of that
+      other one, return WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
+    - Otherwise return OTHER.
     """
     stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(stated_eval_samples):
@@ -71,8 +71,8 @@ def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None)
 def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stated: float) -> bool:
     """Return whether accuracies show that they were counted on the `real` number of samples, not on the `stated` one.
 
-    An accuracy is the number of right samples over all samples. So accuracy times samples must be a whole number. They
-    show it if this is so for all accuracies by the `real` number, and not for all by the `stated` one.
+    An accuracy is the number of right samples over all samples, so accuracy * samples is a whole number. They show it
+    if all accuracies make it whole with the `real` number, and some do not with the `stated` one.
 
     Fewer than _LEAST_VALUES different accuracies show nothing: they may fit a number by chance.
     """
@@ -88,10 +88,10 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    An evaluation has two numbers: the epoch that it states, and how many epochs were counted before it. Some runs state
-    epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs.
+    An evaluation states its epoch. Beside this, it is counted how many epochs the log has started before it: some runs
+    state epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs.
 
-    - The counted epochs are on schedule, and the stated ones never leap by more than 4: nothing is reported.
+    - If the counted epochs are on schedule, and the stated ones never leap by more than 4, nothing is reported.
     - Otherwise each breach of the schedule by the stated epochs is reported.
 
     `exact`: more frequent evaluations are a breach, too.
@@ -135,8 +135,8 @@ def _check_stated_epochs(
     Evaluations of epoch 0, of the initial weights, are left out. Nothing is reported if there are no others.
 
     - An evaluation comes too late, or if `exact`, too early: see `_check_gaps_of_stated_epochs`.
-    - There are more evaluations than are kept, so that some cannot be checked.
-    - `last_epoch`, the last one trained, is `period` epochs or more after the last evaluation. None: it is not known.
+    - There are more evaluations than the EVENTS_KEPT that are kept, so that some cannot be checked.
+    - The last evaluation is `period` epochs or more before `last_epoch`, the last one trained. None: it is not known.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:

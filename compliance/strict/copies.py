@@ -120,10 +120,12 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 
 
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none. Compared are
+    """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    - the counts of right images: "5 of 9 counts of right images are those of result_1.txt", and then
-    - the rises of these counts from one evaluation to the next: equal ones show a curve that was moved up or down.
+    It is such as "5 of 9 counts of right images are those of result_1.txt". Compared are, in this order:
+
+    - the counts of right (correctly classified) images
+    - the rises of these counts from one evaluation to the next. Equal ones show a curve that was moved up or down.
 
     Nothing is compared if the benchmark is another one, if the log does not state eval_samples, or if there is no
     estimate of how easily counts are equal by chance.
@@ -139,12 +141,13 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
         return ""
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
+    on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance_of_one, name_of_other)
+    if on_counts:
+        return on_counts
+    rises = _rises(counts)
+    other_rises = _rises(other_counts)
     # Rises vary more than counts, so they are equal by chance more rarely than `chance_of_one`.
-    return _describe_equal_series(
-        "counts of right images", counts, other_counts, chance_of_one, name_of_other
-    ) or _describe_equal_series(
-        "rises of right images", _rises(counts), _rises(other_counts), chance_of_one, name_of_other
-    )
+    return _describe_equal_series("rises of right images", rises, other_rises, chance_of_one, name_of_other)
 
 
 def _describe_equal_series(
@@ -315,9 +318,9 @@ def _places_around(place: int, count: int) -> list[int]:
 
 
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return how many losses are equal in the n-th step windows of two runs.
+    """Return a sentence on how many losses are equal in the n-th step windows of two runs.
 
-    The sentence is such as "9 of 20 losses of step_windows are those of result_1.txt". It is "" if fewer than
+    It is such as "9 of 20 losses of step_windows are those of result_1.txt". It is "" if fewer than
     LEAST_EQUAL_VALUES different losses are equal.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
@@ -331,12 +334,12 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return a key for a seed that must differ from the keys of all seeds of other runs of the submission.
+    """Return a key for a seed: no two runs of a submission may have a seed of one key. None: the seed need not differ.
 
-    - The event has no value: None. The seed need not differ.
-    - The benchmark is one of this project's: the seed alone.
-    - Another benchmark, in a ruleset before _FIRST_RULESET_OF_DIFFERENT_SEEDS: None.
-    - Another benchmark, in that ruleset or a later one: the seed, and the file and the line of code that logged it.
+    - If the event has no value, return None.
+    - If the benchmark is one of this project's, the key is the seed alone.
+    - If it is another one, and the ruleset is before _FIRST_RULESET_OF_DIFFERENT_SEEDS, return None.
+    - Otherwise the key is the seed, with the file and the line of code that logged it.
     """
     if seed.value is None:
         return None

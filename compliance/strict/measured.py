@@ -238,12 +238,12 @@ class Measured:
 
         Only the first of these faults is kept:
 
-        - The window does not begin after `previous_step`, or has another number of steps or images than planned.
-        - Its phase is not the planned one, or its epoch is not the open one.
-        - It took no time, or waited for data for longer than it took.
+        1. The window does not begin after `previous_step`, or has another number of steps or images than planned.
+        2. Its phase is not the planned one, or its epoch is not the open one.
+        3. It states an impossible time: see `has_impossible_time`.
         """
         steps = window.steps
-        # Where the stated epoch ends. A wrong epoch is the second fault, unless the steps are wrong for it, too.
+        # The plan is that for the epoch which the window states. Whether this epoch is the open one is tested below.
         planned = self._plan.next_window(previous_step, position.epoch_num)
         begins_elsewhere = position.step - steps != previous_step
         is_of_other_size = steps != planned.steps or window.images != steps * self._plan.batch
@@ -391,9 +391,11 @@ class Measured:
 
         The training time is from epoch_start to epoch_stop, without evaluations.
 
-        - The event is not of the last epoch that ended: a breach.
-        - The stated time is too long: a breach.
-        - The stated time is too short: it is kept for `judge_short_throughputs`, because checkpoints may explain it.
+        - If the event is not of the last epoch that ended, report a breach.
+        - If the stated time is too long, report a breach.
+        - If it is too short, keep it for `judge_short_throughputs`, because checkpoints may explain it.
+
+        Too long or short is by more than `_most_difference_ms`. At most EVENTS_KEPT short ones are kept.
         """
         training_ms = self._last_epoch_training_ms
         if stated.epoch != self._last_epoch or training_ms is None:
@@ -413,9 +415,10 @@ class Measured:
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a breach if a throughput in another project's log does not fit the last epoch by the log's clock.
 
-        - The event states no images/s, the log states no train_samples, or no epoch has just ended: nothing.
-        - The images/s are not above 0: a breach.
-        - The training samples, at these images/s, would take another time than the epoch: a breach.
+        - If the event states no images/s, the log states no train_samples, or no epoch has just ended, report nothing.
+        - If the images/s are not above 0, report a breach.
+        - If the train_samples would, at these images/s, take another time than the epoch took, report a breach. The
+          times may differ by `_most_difference_ms`.
         """
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
@@ -424,15 +427,17 @@ class Measured:
             return
         if images_per_s > 0:
             ms_by_rate = images / images_per_s * 1000
-            if abs(ms_by_rate - epoch_ms) <= self._most_difference_ms(epoch_ms):
-                return
-        rate_by_clock = images / epoch_ms * 1000
-        actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
-        self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)
+            is_right = abs(ms_by_rate - epoch_ms) <= self._most_difference_ms(epoch_ms)
+        else:
+            is_right = False
+        if not is_right:
+            rate_by_clock = images / epoch_ms * 1000
+            actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
+            self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)
 
     @property
     def _ms_of_epoch_just_ended(self) -> float | None:
-        """The training time of the last epoch; None if no epoch of a time above 0 has ended, or within the next one."""
+        """The training time of the last epoch; None while an epoch is open, or if the last one took no time above 0."""
         training_ms = self._last_epoch_training_ms
         if self._open_epoch is not None or training_ms is None or training_ms <= 0:
             return None

@@ -41,10 +41,10 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Report a breach if some epochs were far faster than the median epoch, but not at the start or end of the run.
 
-    - There are fewer epochs than the bound `epochs`: nothing is checked.
-    - The median is below the bound `median_ms`: nothing is checked, because such short times are no evidence.
-    - Some epochs took less than a share of the median, the bound `share_of_median`: they are fast. Those between slower
-      epochs are a breach, at the first of them.
+    - If there are fewer epochs than the bound `epochs`, nothing is checked.
+    - If the median is below the bound `median_ms`, nothing is checked, because such short times are no evidence.
+    - If some epochs took less than a share of the median, the bound `share_of_median`, with slower epochs before and
+      after them, there is one breach, at the first of them.
     """
     bounds = collector.strict_rules[RULE].bounds
     if len(trained) < bounds["epochs"]:

@@ -74,12 +74,13 @@ class Policy:
 
         if run.is_project_log:
             self._check_project_log(benchmark)
-            self._refuse_breaches_of_form()  # after all checks of form, which are those of the events
+            self._refuse_breaches_of_form()  # after all checks that report such breaches
 
         benchmark_with_rules = None if benchmark is None else name  # None: only the rules for any benchmark apply
-        # After all checks of rules that a run may be exempt from.
+        # After all checks: each may have reported a breach of a rule that does not apply.
         self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
 
+        # After the rules were dropped: one that does not apply to the run is noted for that reason alone.
         if self._is_refused_for_other_data():
             self._note_rules_for_benchmark_data()
 
@@ -170,10 +171,10 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks. Checked are, in this order,
 
-        - any run: its throughputs, its accuracies, its pace and its target
-        - a log of this project that states the benchmark's numbers of samples: the bytes of the data set
-        - a closed run: its single values, and its numbers of samples
-        - a run of ResNet: its evaluations
+        - of any run: its throughputs, its accuracies, its pace and its target
+        - of a run with a log of this project that states the benchmark's numbers of samples: the bytes of the data set
+        - of a closed run: the values of single keys, such as hyperparameters, and its numbers of samples
+        - of a ResNet run: its evaluations
         """
         run = self.run
         is_closed = division == "closed"
@@ -190,9 +191,9 @@ class Policy:
             self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
 
     def _check_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
-        """Report what is wrong with the single values of a closed run, and with its numbers of samples.
+        """Report what is wrong with the values of single keys in a closed run, and with its numbers of samples.
 
-        The single values are checked by written.yaml, whose rules are for ResNet alone.
+        The values of single keys are checked by the rules of written.yaml, which are for ResNet alone.
         """
         if benchmark.name == "resnet":
             self.collector.findings += self._breaches_of_written_rules()
@@ -201,9 +202,9 @@ class Policy:
     def _check_evaluations_of_resnet(self, data: StatedData, benchmark: Benchmark, *, is_closed: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run, by the `data` that it is on.
 
-        - A closed run on the benchmark's data set: by the benchmark's schedule, number of samples and curve.
-        - Any other run that has a log of this project: by the number of samples that the log states.
-        - Any other run: nothing.
+        - If the run is closed and on the benchmark's data set, check the schedule, the number of samples and the curve.
+        - If it is any other run with a log of this project, check that the accuracies fit the eval_samples it states.
+        - Otherwise check nothing.
         """
         if is_closed and data.is_of_benchmark:
             self._check_evaluations_of_closed_run(benchmark)
@@ -272,7 +273,7 @@ class Policy:
         self.collector.add_breach("eval-samples", evaluation.line, actual, severity="warning")
 
     def _is_refused_for_other_data(self) -> bool:
-        """Whether the rule closed-data refuses the run. It is for closed runs alone."""
+        """Return whether the rule closed-data, which is for closed runs alone, refuses the run."""
         return any(finding.rule == "closed-data" and finding.severity == "error" for finding in self.collector.findings)
 
     def _note_rules_for_benchmark_data(self) -> None:

@@ -115,7 +115,7 @@ class RunOrder:
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
         self._latest_ms = max(self._latest_ms, event.time_ms)
-        first_stop = self.run.stop
+        first_stop = self._first_run_stop
         if first_stop is not None and event.key != schema.RUN_STOP.key:
             self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {first_stop.line}")
 
@@ -266,8 +266,8 @@ class RunOrder:
 
     def _check_time_of_start(self, event: Event) -> None:
         """Report the start of a part whose time is before run_start. A part above run_start is checked at run_start."""
-        if self.run.start_ms is not None:
-            self._check_not_before_start(event, self.run.start_ms)
+        if self._first_run_start is not None:
+            self._check_not_before_start(event, self._first_run_start.time_ms)
 
     def _report_if_open(self, event: Event, kind: str) -> None:
         """Report a part of this kind that is still open at `event`, which starts another one."""
@@ -278,9 +278,9 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        - The log has events of single epochs: report it if the block's last epoch is not the last one trained. Only
-          the times of its epochs are kept, each at its epoch_stop.
-        - The log has blocks alone: keep the duration of the block, and the mean time of its epochs.
+        - If the log has events of single epochs, check that the block's last epoch is the last one trained. The block's
+          time is not kept, because the time of each epoch is kept at its epoch_stop.
+        - If the log has blocks alone, keep the duration of the block, and the mean time of its epochs.
         """
         block = self._close_part("block", event)
         if block is None:
@@ -318,9 +318,8 @@ class RunOrder:
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
         """Return the open part of a kind, which stops at `event` and is open no longer.
 
-        - No part of the kind is open: report a breach, and return None.
-        - The event states an epoch that is not due: warn. Due is the epoch of the part's start, or if that states none,
-          the epoch that was due then.
+        - If no part of the kind is open, report a breach, and return None.
+        - If the event states an epoch that is not due for this part, warn.
         """
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
         part = self._open_parts.pop(kind, None)
@@ -393,9 +392,9 @@ class RunOrder:
     def _take_accuracy(self, event: Event) -> None:
         """Keep an accuracy with the number of its epoch, and give it to the evaluation that waits for one, if any.
 
-        - The event states an epoch: its number is checked.
-        - It states none, and an evaluation of a numbered epoch waits: the accuracy is of that epoch.
-        - It states none otherwise: accuracies are numbered 1, 2, ... by benchmarks that count samples or steps.
+        - If the event states an epoch, the accuracy is of this epoch, whose number is checked.
+        - If it states none, and the waiting evaluation has an epoch, the accuracy is of that epoch.
+        - Otherwise it has the number 1, 2, ... of this accuracy: some benchmarks count samples or steps, not epochs.
         """
         evaluation = self._waiting_evaluation
         self._waiting_evaluation = None
@@ -418,9 +417,9 @@ class RunOrder:
     def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
         """Check an accuracy of an `epoch` by the `evaluation` that waited for it; None if none did.
 
-        - An evaluation waited: warn if it is of another epoch.
-        - No evaluation waited, but the log has had an eval_start: report a breach.
-        - The log has had no eval_start: report nothing.
+        - If an evaluation waited, warn if it is of another epoch.
+        - If none waited, but the log has had an eval_start, report a breach.
+        - If the log has had no eval_start, report nothing.
         """
         if evaluation is not None:
             self._warn_if_not_due(event, "an accuracy of epoch", epoch, evaluation.numbers_due)

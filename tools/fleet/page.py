@@ -188,7 +188,7 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
         sentence = _sentence_on_bad(judged)
     elif set(judged.statuses.values()) == {UNKNOWN}:
         status = UNKNOWN
-        sentence = "Nobody could be told from the others here."
+        sentence = "Whether a node is slow could not be told."
     elif judged.doubts:
         status = UNKNOWN
     else:
