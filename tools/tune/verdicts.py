@@ -134,7 +134,7 @@ def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: A
 
 
 class _Outcome(NamedTuple):
-    """What a comparison with the base has shown, as the status of a verdict and in words."""
+    """The result of comparing a candidate with the base: the status of a verdict, and the same in words."""
 
     status: str
     words: str
