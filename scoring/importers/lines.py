@@ -59,8 +59,8 @@ class _PossibleStart:
     """A line on which a run may begin, and what came since."""
 
     line: int
-    words: set[str] = field(default_factory=set)  # the START_WORDS on it and since
-    has_row: bool = False  # whether a row came since, which makes it the start of a run
+    words: set[str] = field(default_factory=set)  # the START_WORDS on it and since; `note_if_start` adds them
+    has_row: bool = False  # a row came since, which makes it the start of a run; `confirm_run` sets it
 
 
 class Lines:

@@ -59,7 +59,7 @@ class MLLog(FormatReader):
         - the blocks of epochs.
         """
         self._take_entries()  # adds a window for each `step_window` event
-        self._report_unreadable_images()
+        self._report_unreadable_images()  # while all windows are those of `step_window` events
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # after the facts: they show whether the samples are images
         if not self.windows:
@@ -280,7 +280,7 @@ class MLLog(FormatReader):
 
         The check `images` compares the images that all step windows count with their steps x batch. It cannot do so if
         a window lacks its images. So the check that is added says that nothing was compared, how many windows lack
-        their images, and which lines they are on. Call this while all windows are step windows.
+        their images, and on which lines the first and the last of these are.
         """
         without_images = [window for window in self.windows if window.images is None]
         if not without_images:

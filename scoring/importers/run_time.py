@@ -86,7 +86,9 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
     if rate_over_run is None:
         return None
-    return rate_over_run if _are_durations_too_short(rows, rate_over_run) else rate_over_epochs
+    if _are_durations_too_short(rows, rate_over_run):
+        return rate_over_run
+    return rate_over_epochs
 
 
 def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> bool:

@@ -102,6 +102,14 @@ class Machine:
         # Whether this Paddle can compute on the device.
         self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(self.capability))
 
+    def begin_check(self, me: ranks.Ranks) -> None:
+        """Give `self.me` a new communicator of MPI, by which the next check sends; `me` keeps its own.
+
+        A failed check may leave messages that nobody has received. They stay in its communicator, so that neither a
+        later check nor who uses `me` receives them. All ranks must call this together.
+        """
+        self.me = replace(me, comm=me.comm.Dup())
+
     def raise_if_not_possible(self, check: str) -> None:
         """Raise NotPossible if this device lacks what a check needs; the message says what.
 

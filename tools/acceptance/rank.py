@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import paddle
@@ -49,9 +48,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
         writer.append_line({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
-        # A failed check may leave messages that nobody has received. No later check may receive them, so each check
-        # sends by a communicator of its own, and the writer, which compares the ranks' verdicts, by that of `me`.
-        machine.me = replace(me, comm=me.comm.Dup())
+        machine.begin_check(me)
         writer.run_check(me, name, functools.partial(_run_check, machine, name))
 
 
