@@ -131,7 +131,6 @@ class Work:
         """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
-            # XShape only remembers a shape.
             slots_with_data = [slot for slot in slots if slot != "XShape"]
             names = set(ops.operands(self._op, *slots_with_data))
             total += sum(self._sizes.get(name, 0) for name in names)
@@ -164,15 +163,13 @@ class Work:
         the gradient of bn(ConvZ), which is as large as ConvZ. Without one, the gradient of the image that is added is
         an output of the operator, so `_operand_bytes` has it.
         """
-        bytes_of_gradient_of_bn_of_conv_z = sum(self._bytes_in("ConvZ"))
-        tensor_bytes = self._bytes_of_convolution_gradients() + bytes_of_gradient_of_bn_of_conv_z
-        return 2 * tensor_bytes  # written and read
+        bn_gradient_bytes = sum(self._bytes_in("ConvZ"))
+        return 2 * (self._bytes_of_convolution_gradients() + bn_gradient_bytes)  # written and read
 
     def _bytes_of_convolution_gradients(self) -> int:
         """Return the bytes of the gradients of ConvX and ConvZ, the outputs of the convolutions of a `resnet_unit`.
 
-        These gradients exist only inside a `resnet_unit_grad`. They are as large as ConvX and ConvZ, which are operands
-        of the operator. There is no ConvZ without a shortcut convolution.
+        These gradients exist only inside a `resnet_unit_grad`. They are as large as ConvX and ConvZ, its inputs.
         """
         return sum(self._bytes_in("ConvX", "ConvZ"))
 
@@ -198,8 +195,8 @@ class Work:
         - `resnet_unit`: none, because its convolutions sum up what they write.
         - `resnet_unit_grad`: the outputs of the convolutions (ConvX, ConvZ) and the incoming gradient.
         - batch normalization in evaluation: none, because the statistics are given.
-        - batch normalization in training: the image.
-        - gradient of a batch normalization: the image and the incoming gradient.
+        - gradient of a batch normalization: the image (X) and the incoming gradient.
+        - batch normalization in training: the image (X).
         - any other operator: none.
         """
         if self.kind == "resnet_unit":
@@ -211,10 +208,9 @@ class Work:
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
         if is_evaluation:
             return []
-        image, incoming_gradient = "X", "Y@GRAD"
-        if not self._is_gradient:
-            return self._bytes_in(image)
-        return self._bytes_in(image, incoming_gradient)
+        if self._is_gradient:
+            return self._bytes_in("X", "Y@GRAD")
+        return self._bytes_in("X")
 
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
@@ -296,8 +292,6 @@ class Work:
     def _reread_bytes(self) -> int:
         """Return the bytes that a gradient operator reads once more, because a further kernel needs what one has read.
 
-        These bytes always count as traffic, whatever the size of the chip's cache.
-
         - `conv2d_grad` by the input and by the weights: the incoming gradient. Each of the two has a kernel of its own.
         - `conv2d_grad` by one of the two: 0.
         - `resnet_unit_grad`: the gradients of ConvX and ConvZ, for the same reason.
@@ -368,13 +362,11 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
                 "mib": sizes[buffer] / ops.MIB,
                 "dtype": ops.type_in(block, buffer),
                 "gradients": len(gradients),
-                "operator": index,  # of the all-reduce
-                # share of the backward kernels that come before the all-reduce
+                "operator": index,
                 "issued_after_operators": len(kernels_before) / len(backward_kernels),
-                # share of their bytes that is moved later: the larger, the more of the all-reduce can overlap
                 "bytes_left_to_hide_it": 1 - _moved_bytes(kernels_before) / backward_bytes,
-                "ring": op.attr("ring_id"),  # the number of its communicator
-                "on_computing_stream": bool(op.attr("use_calc_stream")),  # then nothing overlaps with it
+                "ring": op.attr("ring_id"),
+                "on_computing_stream": bool(op.attr("use_calc_stream")),
             }
         )
     return described
@@ -416,8 +408,8 @@ def counts_of(main: static.Program) -> dict[str, Any]:
     - `casts`, `transposes`, `all_reduces`: numbers of these operators.
     - `bytes_gb_by_operator`: the moved bytes by type, for types that move at least 5 MB.
     """
-    all_works = works(main)  # what each operator moves and computes
-    all_buckets = buckets(main)  # a dict for each all-reduce
+    all_works = works(main)
+    all_buckets = buckets(main)
 
     count_by_kind = Counter(work.kind for work in all_works)
     fused = {kind: count for kind, count in count_by_kind.items() if kind.startswith(("fused_", "merged_"))}
