@@ -315,13 +315,18 @@ class Loader(loader.Loader):
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
-        row_starts = [self._row_starts(ids, valid)] if self._renumbered else []
+        further_inputs: list[Array] = []  # in the order above
+        if self._renumbered:
+            further_inputs.append(self._row_starts(ids, valid))
         if self._augment is None:
             images = [_decompressed(pair, pair.size.height) for pair in pairs]
-            return images, labels, *row_starts, valid.astype(np.float32)
-        sizes = np.array([pair.size for pair in pairs])
-        drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
-        return _decompressed_to_windows(pairs, drawn), labels, *row_starts, *drawn
+            further_inputs.append(valid.astype(np.float32))
+        else:
+            sizes = np.array([pair.size for pair in pairs])
+            drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
+            images = _decompressed_to_windows(pairs, drawn)
+            further_inputs += drawn
+        return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return where the row of each sample begins in RENUMBERED, [N] uint16; the pipeline reads its rows end to end.
