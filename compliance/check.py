@@ -172,21 +172,26 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Keep a section of the header, unless the log has had SECTIONS_KEPT sections. Such a one is ignored.
+        """Keep a section of the header. Sections beyond the first SECTIONS_KEPT are ignored.
 
-        - A second section of the same name is not kept. In a log of this project it is a fault.
-        - A section that names a null GPU is a breach, in any log.
+        - A second section of the same name is not kept. It is a fault, which is reported if the log turns out to be one
+          of this project.
+        - A section that names a null GPU is a breach of run-mode in any log, whether the section is kept or not.
         """
-        section, value, line = header
         sections = self._run.headers
         if len(sections) >= SECTIONS_KEPT:
             return
-        if section in sections:
-            self._order.measured.keep_fault(line, f"a second header section {printable(section)}")
+        if header.section in sections:
+            self._order.measured.keep_fault(header.line, f"a second header section {printable(header.section)}")
         else:
-            sections[section] = value
-        if section in _SECTIONS_WITH_DEVICES and _NULL_GPU.search(str(value)):
-            self._collector.add_breach("run-mode", line, f"{section} names a null GPU, which computes nothing")
+            sections[header.section] = header.value
+        self._check_devices(header)
+
+    def _check_devices(self, header: Header) -> None:
+        """Report a section on the devices of the run that names a null GPU, a stand-in that computes nothing."""
+        if header.section in _SECTIONS_WITH_DEVICES and _NULL_GPU.search(str(header.value)):
+            actual = f"{header.section} names a null GPU, which computes nothing"
+            self._collector.add_breach("run-mode", header.line, actual)
 
     def _take_event(self, event: Event) -> None:
         """Pass an event on to the checks, and note whether the clock of the log counts milliseconds.
@@ -301,12 +306,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
-    `benchmark` is the benchmark that the log must be of; None allows any. A link to a file in another folder is
-    reported as the first finding.
-
-    A log with damaged lines that mlperf-logging's parser may read differently is read a second time, as that parser
-    reads it, for the official verdict: see `official_findings`. In a log of another project and another benchmark than
-    ours, what only our reader refuses is then excused.
+    `benchmark` is the benchmark that the log must be of; None allows any. If the log has damaged lines, its findings
+    may be revised: see `_findings_on_damaged_log`. A link to a file in another folder is reported as the first finding.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """
@@ -315,18 +316,28 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     findings, run = checker.finish(benchmark)
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
     if has_damaged_lines and checker.parsers_may_differ:
-        findings = official_findings(path, findings, ruleset)
-        if not _is_of_ours(run, ruleset):
-            findings = _excuse_errors_on_damaged_log(findings)
+        findings = _findings_on_damaged_log(path, findings, run, ruleset)
     if _is_link_to_another_folder(path):
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)
     return Report(path=path, findings=findings, run=run)
 
 
-def _is_of_ours(run: LoggedRun, ruleset: Ruleset) -> bool:
-    """Return whether a log is one of this project, or of a benchmark that this project has in the ruleset."""
-    return run.is_project_log or run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
+def _findings_on_damaged_log(
+    path: Path, findings: tuple[Finding, ...], run: LoggedRun, ruleset: Ruleset
+) -> tuple[Finding, ...]:
+    """Revise the findings on a log with damaged lines, which mlperf-logging's parser may read differently.
+
+    The log is read a second time, as that parser reads it, for the official verdict: see `official_findings`.
+
+    A log of this project, or of one of its benchmarks, must not be damaged. In any other log, errors that only come
+    from our reader's strictness are excused: see `_excuse_errors_on_damaged_log`.
+    """
+    revised = official_findings(path, findings, ruleset)
+    is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
+    if run.is_project_log or is_benchmark_of_ours:
+        return revised
+    return _excuse_errors_on_damaged_log(revised)
 
 
 def _is_link_to_another_folder(path: Path) -> bool:

@@ -41,12 +41,12 @@ def own_metadata(metadata: Mapping[str, Any]) -> JsonObject:
 
 
 class Evaluation(NamedTuple):
-    """An eval_accuracy, with the epoch that it states, and how many epochs were announced or started before it."""
+    """An eval_accuracy, with the number of its epoch, and `RunOrder.epochs_counted` at its line."""
 
     epoch: int
     value: float
     line: int
-    epochs_started: int = 0
+    epochs_counted: int = 0
     time_ms: float = 0.0
 
 

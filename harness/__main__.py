@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import traceback
+from types import ModuleType
 from typing import Any
 
 from harness import child, env, memory, nvidia
@@ -34,11 +35,7 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     try:
         job, origins = env.read()
         _prepare_process(job, checks_precision=checks_precision)
-        # Only now: this loads Paddle, which reads its settings from the environment at that moment.
-        loaded = importlib.import_module(module)
-        # After Paddle is loaded, because that installs a handler which prints a C++ stack. mpirun sends SIGTERM to this
-        # rank where another one failed.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loaded = _load_with_paddle(module)
         loaded.main(job, origins, **options)
     except ValueError as error:
         return _abort(error, 2)
@@ -48,6 +45,19 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
         traceback.print_exc()
         return _abort(error, 1)
     return 0
+
+
+def _load_with_paddle(module: str) -> ModuleType:
+    """Load a module, which loads Paddle; SIGTERM then ends this process at once, as before.
+
+    Paddle reads its settings from the environment while it is loaded. So `_prepare_process` must have put them there.
+
+    Paddle also installs a handler of SIGTERM, which prints a C++ stack. The handler is removed, because mpirun sends
+    SIGTERM to this rank if another rank fails.
+    """
+    loaded = importlib.import_module(module)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return loaded
 
 
 def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:

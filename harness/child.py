@@ -24,7 +24,7 @@ class Talk:
     """Everything that a child process printed, and why it did not end in order."""
 
     lines: tuple[str, ...]
-    failure: str  # such as "no answer in 20 s"; empty: it ended by itself, with status 0
+    hang_or_death: str  # such as "no answer in 20 s"; empty: it ended by itself, with status 0
 
     def answers(self) -> list[dict[str, Any]]:
         """Return the JSON objects among the lines, which are the child's own; a library may print other lines."""
@@ -38,13 +38,13 @@ class Talk:
 
 
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
-    """Run a script of Python in a child process; return the lines that it printed, and how it failed if it did.
+    """Run a script of Python in a child process; return the lines that it printed, and how it hung or died if it did.
 
     The child's environment is `environ`, or this process's where that is None. A child that prints nothing for
     `silent_s` seconds is killed, and so is one that closed its output and has not ended as many seconds later.
 
-    The `failure` is one of "no answer in 20 s" (it was killed here), "ended by signal 6 (SIGABRT)", "ended with status
-    1: <its last line>", and empty where the child ended with status 0.
+    The result's `hang_or_death` is one of "no answer in 20 s" (the child was killed here), "ended by signal 6
+    (SIGABRT)" and "ended with status 1: <its last line>". It is empty if the child ended with status 0.
     """
     command = [sys.executable, "-I", str(script), *arguments]
     process = subprocess.Popen(
@@ -68,14 +68,14 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
 
     lines = tuple(output.decode(errors="replace").splitlines())
     if was_killed:
-        return Talk(lines=lines, failure=f"no answer in {six_digits(silent_s)} s")
+        return Talk(lines=lines, hang_or_death=f"no answer in {six_digits(silent_s)} s")
     if status < 0:
         number = -status
-        return Talk(lines=lines, failure=f"ended by signal {number} ({signal.Signals(number).name})")
+        return Talk(lines=lines, hang_or_death=f"ended by signal {number} ({signal.Signals(number).name})")
     if status > 0:
         last_line = lines[-1] if lines else "no message"
-        return Talk(lines=lines, failure=f"ended with status {status}: {last_line}")
-    return Talk(lines=lines, failure="")
+        return Talk(lines=lines, hang_or_death=f"ended with status {status}: {last_line}")
+    return Talk(lines=lines, hang_or_death="")
 
 
 def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
@@ -104,7 +104,7 @@ def hanging_call_of_nvml() -> str:
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
     calls = [answer["call"] for answer in child.answers() if "call" in answer]
-    has_hung_or_died = child.failure.startswith(("no answer", "ended by signal"))
+    has_hung_or_died = child.hang_or_death.startswith(("no answer", "ended by signal"))
     if not calls or not has_hung_or_died:
         return ""
-    return f"NVML has not answered {calls[-1]}: {child.failure}"
+    return f"NVML has not answered {calls[-1]}: {child.hang_or_death}"

@@ -26,17 +26,12 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
 
-    A part that a run would fail to find has only the key `error`. Any other part has these, among others:
-
-    - `passport`: the number of files, the sum of their sizes, and a digest of names, sizes and labels
-    - `decoded`: how many samples were chosen to be decoded, whether they can be or not
-    - `undecodable`: the first file of these that does not decode, and why; else the first label that is no class; else
-      empty
-    - `notes`: sentences that a user should read before a run
+    If a run would fail to find a part, its description has only the key `error`. Otherwise it has the keys of
+    `_describe_part`. If both parts are found, what `notes_on` says of them together is among the notes of "train".
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
-    contents: dict[str, Contents] = {}
+    contents: dict[str, Contents] = {}  # of the parts that are found
     for part in PARTS:
         try:
             samples = data_module.find(Path(job.data.folder), part, job.hyperparameters.classes)
@@ -44,25 +39,40 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
         except (ValueError, OSError) as error:
             by_part[part] = {"error": str(error)}
             continue
-        chosen = _choose_samples(len(samples), seed=max(job.course.seed, 0))  # SEED=-1, "any", is taken as 0 here
-        by_part[part] = {
-            "name": f"{part} ({samples.form})",
-            "samples": len(samples),
-            "passport": as_json(passport(contents[part])),
-            "decoded": len(chosen),
-            "undecodable": _first_fault(data_module, samples, chosen),
-            "notes": list(samples.notes),
-        }
+        seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
+        by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
     has_both_parts = len(contents) == len(PARTS)
-    if has_both_parts:  # a note may be about both, such as that a file is in both
+    if has_both_parts:
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
     return by_part
+
+
+def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
+    """Return a description of a part of a data set, by these keys.
+
+    - `name`: the name of the part, and the form in which it is stored
+    - `samples`: the number of its samples
+    - `passport`: the number of files, the sum of their sizes, and a digest of names, sizes and labels
+    - `decoded`: how many samples the `seed` has chosen to be decoded, whether they can be or not
+    - `undecodable`: what is wrong with the first of these samples that training could not use; empty if nothing is
+    - `notes`: sentences that a user should read before a run
+    """
+    chosen = _choose_samples(len(samples), seed)
+    return {
+        "name": f"{part} ({samples.form})",
+        "samples": len(samples),
+        "passport": as_json(passport(contents)),
+        "decoded": len(chosen),
+        "undecodable": _first_fault(data_module, samples, chosen),
+        "notes": list(samples.notes),
+    }
 
 
 def _first_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
     """Say what is wrong with the first chosen sample that training could not use; empty if it could use them all.
 
-    A file that cannot be decoded comes before a label that is no class.
+    1. The files of all chosen samples are decoded. The first that cannot be decoded counts.
+    2. If all can be, the labels are looked at. The first that is no class counts.
     """
     undecodable = _first_undecodable(samples, chosen)
     if undecodable:

@@ -23,7 +23,7 @@ END_OF_IMAGE = 0xD9
 START_OF_SCAN = 0xDA
 JPEG_LS_FRAME = 0xF7
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the three others are tables
-ONE_PASS_FRAMES = frozenset((0xC0, 0xC1, 0xC3, 0xC9, 0xCB))  # baseline, extended, lossless: no progressive scans
+SINGLE_SCAN_FRAMES = frozenset((0xC0, 0xC1, 0xC3, 0xC9, 0xCB))  # baseline, extended, lossless: all but progressive
 # A marker with a meaning of its own: not a stuffed byte (00), a restart (D0 to D7), a fill byte (FF) or TEM (01).
 JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 # The kinds that libjpeg's `read_markers` reads or skips: frames, tables, scans, DNL, restart intervals, APP0 to APP15,
@@ -68,14 +68,18 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
 
-    It is whole if an end marker follows a scan, the part that holds the pixels, and no segment before is at fault. A
-    thumbnail lies inside a segment and is skipped with it. Further pictures behind the end marker are not looked at.
+    The segments are looked at from the first to the picture's end marker. A scan is the segment before the pixels. A
+    thumbnail lies inside a segment and is skipped with it. What follows the end marker is not looked at.
 
-    A picture that is not progressive has a single scan. Then it is enough that the last bytes of the file have an end
-    marker, as a search through all its pixels takes long. So one that was cut off, and is followed by another picture,
-    may pass.
+    - An end marker comes before any scan: the picture has no pixels.
+    - `_segment_fault` finds a fault in a segment: the text is that fault.
+    - The picture is not progressive, and so has a single scan, and the last bytes of the file have an end marker: the
+      picture is taken as whole. To search through all its pixels for the marker takes long. If the picture was cut off,
+      and another one follows it in the file, this is wrong.
+    - An end marker comes after a scan: the picture is whole.
+    - No end marker comes: the picture was cut off.
     """
-    has_single_scan = False  # told by the picture's frame
+    has_single_scan = False  # the picture's frame tells it
     has_scan = False
     for segment in _segments(content):
         if segment.kind == END_OF_IMAGE:
@@ -84,7 +88,7 @@ def _jpeg_fault(content: bytes) -> str:
         if fault:
             return fault
         if segment.kind in FRAMES:
-            has_single_scan = segment.kind in ONE_PASS_FRAMES
+            has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             has_scan = True
             if has_single_scan and _ends_with_marker(content, segment.end):

@@ -69,12 +69,16 @@ def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | Non
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
     """Name who set a value that the environment holds under one of its `accepted_names`.
 
-    - "environment": the user; or `resolve` has not seen this environment
-    - "config_<DGXSYSTEM>.sh": the system's file
-    - "launch/trials.sh": neither of them, and the value is not the default
-    - "harness/env.py": it is the default
+    `resolve` leaves two lists of names in an environment: JOB_FROM_USER and JOB_FROM_CONFIG.
+
+    - The environment has no such lists, because `resolve` did not make it: "environment". The user set all of it.
+    - A name is in JOB_FROM_USER: "environment".
+    - A name is in JOB_FROM_CONFIG: "config_<DGXSYSTEM>.sh".
+    - No list has a name, and the value is not the default: "launch/trials.sh". That script alone sets variables of the
+      job after `resolve`, such as the SEED of each trial.
+    - Otherwise: "harness/env.py". The value is the default.
     """
-    if "JOB_FROM_USER" not in environ:  # `resolve` has not seen it
+    if "JOB_FROM_USER" not in environ:
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
@@ -90,33 +94,39 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    The file may set a variable for one workload and precision alone, as RN50_AMP_O2_STRATEGY. If the job is RN50 in AMP
-    O2, and the user gave STRATEGY no value, STRATEGY gets that value.
+    An environment that has JOB_FROM_CONFIG was resolved before and is returned as it is. Otherwise later ones of these
+    replace earlier ones:
 
-    Three variables are added:
-
-    - DGXSYSTEM: the system
-    - JOB_FROM_USER: names of the job's variables that the user set, to an empty text, too
-    - JOB_FROM_CONFIG: names of the variables that are set now and were not before
-
-    An environment that has JOB_FROM_CONFIG was resolved before and is returned as it is.
+    1. the variables of `environ`
+    2. the variables as the file leaves them. It is a script that runs in `environ`, and it keeps what a user has set:
+       `export DATA_THREADS="${DATA_THREADS:-6}"`.
+    3. the values that these variables have for the job's workload and precision alone. If the job is RN50 in AMP O2,
+       and the user gave STRATEGY no value, STRATEGY gets the value of RN50_AMP_O2_STRATEGY.
+    4. three variables about the job: DGXSYSTEM is the system. JOB_FROM_USER has the names of the job's variables that
+       the user set, even if to an empty text. JOB_FROM_CONFIG has the names of all variables that 2 and 3 have added.
 
     Raises ValueError if there is no such file, or bash refuses it.
     """
-    if "JOB_FROM_CONFIG" in environ:
+    if _is_resolved(environ):
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ)
-    with_config = after_config | _values_for_this_job(after_config, environ)
+    for_this_job = _values_for_this_job(after_config, environ)
 
     from_user = [name for name in names() if name in environ]
-    from_config = [name for name in with_config if name not in environ]
-    added = {
+    from_config = [name for name in after_config | for_this_job if name not in environ]
+    about_the_job = {
         "DGXSYSTEM": system,
         "JOB_FROM_USER": " ".join(from_user),
         "JOB_FROM_CONFIG": " ".join(from_config),
     }
-    return dict(environ) | with_config | added  # `environ` has the shell's own variables, too
+    # `after_config` has all of `environ` but variables that a shell sets by itself, as PWD.
+    return dict(environ) | after_config | for_this_job | about_the_job
+
+
+def _is_resolved(environ: Mapping[str, str]) -> bool:
+    """Say whether `resolve` made an environment, so that the system's file has had its say."""
+    return "JOB_FROM_CONFIG" in environ
 
 
 def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -359,22 +369,36 @@ def _describe() -> _Described:
     return _Described(job, origins, environ)
 
 
-def _exports(described: _Described, *, for_launcher: bool) -> dict[str, str]:
-    """Return the variables that a launcher, or else a node's shell, should export for the job."""
-    # What the shell does not have yet: the config file's variables, and the names that `resolve` adds.
-    set_by_config = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
-    if for_launcher:
-        return exports.for_launcher(os.environ, set_by_config, described.job)
-    return exports.for_node(described.environ, set_by_config, described.origins)
+def _describe_for_user() -> _Described:
+    """Return the job as `_describe` does, and check what only the environment of a user can have wrong.
+
+    Raises ValueError, too, if the user has set RESULT_FILE, or if a path that the job names is not usable on this
+    machine.
+    """
+    _refuse_result_file(os.environ)
+    described = _describe()
+    refusals.raise_first(refusals.of_named_paths(described.job))
+    return described
+
+
+def _added_variables(described: _Described) -> dict[str, str]:
+    """Return the variables of a described job that this process's environment does not have with the same value."""
+    return {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
+
+
+def _print_for_shell(variables: Mapping[str, str]) -> None:
+    """Print NAME=VALUE with a NUL after each, because a value may hold a line feed, but no NUL."""
+    for name, value in variables.items():
+        sys.stdout.write(f"{name}={value}\0")
 
 
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    - --json prints the values and who set each.
-    - --shell prints the variables that a node exports.
-    - --launch prints the variables of a launcher.
     - --table prints which variables may be set, and no job.
+    - --json prints the values and who set each.
+    - --launch prints the variables that a launcher exports.
+    - --shell prints the variables that a node exports.
 
     Warnings and notes go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
     """
@@ -383,31 +407,30 @@ def main() -> int:
         print_to_reader(table())
         return 0
 
-    # False where a launcher or run_and_time.sh has read the job: it sets JOB_FROM_CONFIG for those that it starts.
-    is_from_user = "JOB_FROM_CONFIG" not in os.environ
-    has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
+    # run_and_time.sh exports what --shell prints. Whatever it starts then calls this in an environment that is resolved
+    # and was checked, and in which the trial loop has set RESULT_FILE.
+    is_first_call = not _is_resolved(os.environ)
+    # The host of a launcher need not have the packages; its nodes have them, and call this by --shell.
+    has_packages = importlib.util.find_spec("numpy") is not None
     try:
-        if is_from_user:  # later the trial loop sets it, for each log
-            _refuse_result_file(os.environ)
-        described = _describe()
-        if is_from_user:  # on this machine alone the paths must be right: a node may have others
-            refusals.raise_first(refusals.of_named_paths(described.job))
-        if has_packages and not args.launch:  # a launcher's nodes ask this themselves, by --shell
+        described = _describe_for_user() if is_first_call else _describe()
+        if has_packages and not args.launch:
             refusals.raise_first(refusals.of_program(described.job))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
-    if is_from_user:
+    if is_first_call:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json:
         if not has_packages:
             print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
         print_to_reader(json.dumps(described.origins, indent=1))
-        return 0
-    for name, value in _exports(described, for_launcher=args.launch).items():
-        sys.stdout.write(f"{name}={value}\0")  # a value may hold a line feed, but no NUL
+    elif args.launch:
+        _print_for_shell(exports.for_launcher(os.environ, _added_variables(described), described.job))
+    elif args.shell:
+        _print_for_shell(exports.for_node(described.environ, _added_variables(described), described.origins))
     return 0
 
 

@@ -42,19 +42,20 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    1. the header: code, settings, libraries, machines and data set; the settings are those of the job and the fields of
-       the `recipe` (a frozen dataclass), with who set each value (`origins`)
-    2. the events that MLPerf has for a submission
-    3. an event for each node: whether its page cache was flushed, as the job may ask
+    1. The header has the code, the settings, the libraries, the machines and the data set. The settings are the job's
+       variables (`origins` has their values and who set them) and the fields of the `recipe`, a frozen dataclass.
+    2. Events that MLPerf has for a submission.
+    3. An event for each node: whether its page cache was flushed, as the job may ask.
 
     Every rank must call this: the others send rank 0 what they know, and only rank 0's log is a file.
     """
     node_of_each_rank = ranks.comm.allgather(provenance.node())
-    nodes = {node.host: node for node in node_of_each_rank}
+    nodes = {node.host: node for node in node_of_each_rank}  # each node once
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
-    _write_header(log, job, origins | _flat("RECIPE", recipe, f"{job.model.package}/config.py"), hardware, dataset)
+    settings_of_recipe = _flat("RECIPE", recipe, f"{job.model.package}/config.py")
+    _write_header(log, job, origins | settings_of_recipe, hardware, dataset)
     _write_submission(log, job)
-    # After the header: a node may take minutes to flush, and a log that is cut off there says what ran.
+    # A node may take minutes to flush its cache. If the run ends meanwhile, the log already says what ran.
     for state_of_node in _flush_caches_of_nodes(job.data, ranks):
         log.event(schema.CACHE_CLEAR, state_of_node.status == "done", state_of_node)
     log.mark(schema.INIT_START)

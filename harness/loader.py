@@ -75,19 +75,19 @@ class Loader(ABC):
     """Iterates over the batches of a plan; nothing is read before the first `next`."""
 
     def __init__(
-        self, samples: Any, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any
+        self, samples: Any, plan: Plan, make_pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any
     ) -> None:
         """Build the DALI pipeline that decodes the batches; nothing is read yet.
 
-        `samples` is a part of a data set, and `plan` says which samples are in each batch. `pipeline` is the workload's
-        function that makes a DALI pipeline. It gets from here the source of its inputs (`_next_inputs`) and how the
-        rank reads (`reader`). The `settings` are the workload's own and are handed on to it.
+        `samples` is a part of a data set, and `plan` says which samples are in each batch. `reader` says how the rank
+        reads them. `make_pipeline` is the workload's function that makes a DALI pipeline. It gets from here the
+        function that feeds the pipeline (`_next_inputs`), what `reader` says, and the workload's own `settings`.
 
-        A batch goes through three stages:
+        A batch goes through three stages, each of which works ahead of the next:
 
-        1. A thread reads its files: `_being_read`.
-        2. The pipeline decodes them: `_ids_in_pipeline`. It asks for batches ahead of those that it gives.
-        3. `__next__` returns it.
+        1. A thread of `_pool` reads its files. It is in `_being_read`.
+        2. DALI calls `_next_inputs` for it, and decodes it. Its sample numbers are in `_ids_in_pipeline`.
+        3. `__next__` takes it from the pipeline and returns it.
         """
         self._samples = samples
         self._plan = plan
@@ -97,7 +97,7 @@ class Loader(ABC):
         self._being_read: deque[_BatchBeingRead] = deque()  # the oldest first
         self._ids_in_pipeline: deque[Array] = deque()  # sample numbers of each batch, the oldest first
         self._written_to: dict[str, Any] = {}  # tensors of the device that batches are written to, by name
-        self._pipeline = pipeline(
+        self._pipeline = make_pipeline(
             source=self._next_inputs,
             device=reader.device,
             image=reader.image,
@@ -238,14 +238,16 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
 
 
 def _start_copy(dense: Any, tensor: Any, device_id: int) -> None:
-    """Give a Paddle tensor the shape and type of DALI's tensor `dense` and memory on a GPU, and start a copy to it.
+    """Start a copy of DALI's tensor `dense` to a Paddle tensor, which gets its shape, its type and memory on a GPU.
 
-    The copy is queued on Paddle's stream, as by DALI's own iterator: a step that is launched later comes after it.
+    The copy is queued on Paddle's stream. A step that is launched later on this stream runs after the copy.
+    DALI's iterator for Paddle (nvidia/dali/plugin/paddle.py) calls the same functions of Paddle in the same order.
     """
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
-    stream = paddle.device.cuda.current_stream(device_id).cuda_stream
-    tensor._set_dims(dense.shape())  # before the next line, which allocates as many elements
-    memory_of_tensor = tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense))
-    feed_ndarray(dense, memory_of_tensor, stream)
+    # The shape comes first, because `_mutable_data` allocates memory for that shape. It returns the memory's address.
+    tensor._set_dims(dense.shape())
+    address = tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense))
+    paddle_stream = paddle.device.cuda.current_stream(device_id).cuda_stream
+    feed_ndarray(dense, address, paddle_stream)

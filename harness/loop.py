@@ -303,13 +303,13 @@ class Trainer:
         }
 
     def _busy_s(self) -> float:
-        """Return the seconds that this thread has computed since it began, with its waits for a free core.
+        """Return the seconds since this thread began in which it computed on a core, or waited for a free core.
 
-        The waits for other ranks are not in it, so that a rank with more of these seconds is one that slows down the
-        others. NaN is returned where they do not show that:
+        The seconds in which the thread slept, because it waited for other ranks, are not counted. So the rank with the
+        most of these seconds is the one that slows down the others. NaN is returned in three cases:
 
-        - There is a single rank.
-        - On a GPU: the host's thread computes all the time, as it spins while it waits.
+        - There is a single rank, which cannot slow down others.
+        - The rank computes on a GPU. The host's thread then spins while it waits, which counts as computing.
         - Linux does not keep these times in schedstat.
         """
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)

@@ -179,28 +179,36 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
     """Raise a RunError of one line in place of an error that says that memory ran out inside this context.
 
-    - A MemoryError, of Paddle, DALI or NumPy: the line says what the run was doing, which memory is short, and what to
-      lower. If a device computes more than one image (`batchsize`), that is BATCHSIZE, else IMAGE_SIZE or DGXNGPU.
-    - An OSError in the words of a library of CUDA: the line is of the same kind.
-    - Of these two, one that says `std::bad_alloc` or the like: the line does not say what to lower. C++ does not tell
-      how much was asked for, so the batch need not be the cause.
-    - Any other error passes as it is.
+    A MemoryError of Paddle, DALI or NumPy says so, and an OSError in the words of a library of CUDA. Any other error
+    passes as it is. The line is that of `_exhaustion_in_words`; `batchsize` is the number of images of one device.
     """
     try:
         yield
-    except (MemoryError, OSError) as error:
-        text = str(error)
-        is_out_of_memory = isinstance(error, MemoryError) or _CUDA_LIBRARY.search(text) is not None
+    except MemoryError as error:
+        raise RunError(_exhaustion_in_words(str(error), batchsize)) from error
+    except OSError as error:
+        is_out_of_memory = _CUDA_LIBRARY.search(str(error)) is not None
         if not is_out_of_memory:
             raise
-        doing = WATCHDOG.doing  # what the run has told the watchdog last
-        where = _exhausted_memory(text)
-        if text in _CPP_ERRORS:
-            raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
-        fix = "lower IMAGE_SIZE or DGXNGPU"
-        if batchsize > 1:
-            fix = "lower BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-        raise RunError(f"out of memory at BATCHSIZE={batchsize} while {doing}: {where}: {fix}") from error
+        raise RunError(_exhaustion_in_words(str(error), batchsize)) from error
+
+
+def _exhaustion_in_words(message: str, batchsize: int) -> str:
+    """Return the line for an error, with this `message`, that says that memory ran out.
+
+    - The message is only the name of a C++ error, as `std::bad_alloc`. Such an error does not tell how much memory was
+      asked for, and the batch need not be its cause. The line says what the run was doing and how much memory is left.
+    - Any other message: the line says what the run was doing, which memory is short, and what to lower. That is
+      BATCHSIZE, or IMAGE_SIZE or DGXNGPU if the batch is a single image.
+    """
+    doing = WATCHDOG.doing  # what the run has told the watchdog last
+    where = _exhausted_memory(message)
+    if message in _CPP_ERRORS:
+        return f"{message} in a library while {doing}, which names no amount; {where}"
+    fix = "lower IMAGE_SIZE or DGXNGPU"
+    if batchsize > 1:
+        fix = "lower BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
+    return f"out of memory at BATCHSIZE={batchsize} while {doing}: {where}: {fix}"
 
 
 def _exhausted_memory(text: str) -> str:

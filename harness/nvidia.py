@@ -48,33 +48,34 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
     The context gives (handles, reason). The handles are NVML's, one for each GPU, and good until the context ends. The
     reason says why GPUs of the node are missing. It is empty if none is missing.
 
-    - NVML gives no GPU, as without a driver: the reason is NVML's.
-    - CUDA_VISIBLE_DEVICES leaves out some of those that NVML gives: the reason says so.
-    - Otherwise the reason names the GPUs that do not answer, if there are any.
+    - CUDA_VISIBLE_DEVICES leaves out some of the GPUs that answer NVML: the reason says so.
+    - Otherwise: the reason names the GPUs that do not answer NVML. If NVML itself fails, as without a driver, no GPU
+      answers, and the reason is NVML's.
     """
     with contextlib.ExitStack() as at_exit:
         handles: list[Handle] = []
         try:
             pynvml.nvmlInit()
             at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
-            handles, why_missing = _all_handles()
+            handles, why_silent = _all_handles()
         except UNANSWERED as error:
-            why_missing = str(error)
-
-        visible = handles
-        named_by_user = env.visible_gpus()
-        if named_by_user is not None and handles:
-            visible = _visible_handles(named_by_user, handles)
-            if len(visible) < len(handles):
-                why_missing = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(visible)} of {len(handles)} whole GPUs"
-        yield visible, why_missing
+            why_silent = str(error)
+        visible = _visible_handles(handles)
+        why_hidden = ""
+        if len(visible) < len(handles):
+            number = f"{len(visible)} of {len(handles)}"
+            why_hidden = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {number} whole GPUs"
+        yield visible, why_hidden or why_silent
 
 
-def _visible_handles(text: str, handles: list[Handle]) -> list[Handle]:
-    """Return the handles of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order."""
+def _visible_handles(handles: list[Handle]) -> list[Handle]:
+    """Return the handles of the GPUs that CUDA_VISIBLE_DEVICES names, in its order; all of them where it is not set."""
+    named_by_user = env.visible_gpus()
+    if named_by_user is None:
+        return handles
     # "" for a GPU that does not tell its UUID: no entry of the variable matches that, only the GPU's number.
     uuids = [uuid_of(handle) or "" for handle in handles]
-    return [handles[number] for number in numbers_of_visible(text, uuids)]
+    return [handles[number] for number in numbers_of_visible(named_by_user, uuids)]
 
 
 def _all_handles() -> tuple[list[Handle], str]:
@@ -212,29 +213,30 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
-    The driver reserves some memory for itself, 0.3 to 1 GiB on an idle card. Whether NVML counts that as used depends
-    on the version of the call, v1 or v2, and on the driver. v2 is asked first, and v1 only if v2 gives nothing, because
-    pynvml or the driver is too old for v2.
+    NVML's query has two versions. v2 is asked first. If pynvml or the driver is too old for v2, v1 is asked. The driver
+    reserves some memory for itself, 0.3 to 1 GiB on an idle card. What is "used" may have that reserve in it:
 
-    - v2 does not count the reserve: its answer is `used`.
-    - v1 of a driver from 510 on, or of an unknown one, counts it: its answer is `used_or_reserved`.
-    - v1 of a driver before 510 does not count it: its answer is `used`.
+    - v2 answers, without the reserve: its figure is `used`.
+    - v1 answers, with the reserve, by a driver from 510 on or an unknown one: its figure is `used_or_reserved`.
+    - v1 answers, without the reserve, by a driver before 510: its figure is `used`.
     """
-    second_call = getattr(pynvml, "nvmlMemory_v2", None)  # v2, which an old pynvml does not have
-    answer = None
-    if second_call is not None:
-        answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, second_call)
-    if answer is not None:
-        return Memory(total=answer.total or None, used=answer.used)
+    by_v2 = _memory_by_v2(handle)
+    if by_v2 is not None:
+        return Memory(total=by_v2.total or None, used=by_v2.used)
 
-    answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # v1
-    if answer is None:
+    by_v1 = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    if by_v1 is None:
         return Memory()
     generation = _driver_generation(driver_version())
-    counts_reserve = generation is None or generation >= RESERVE_COUNTED_FROM
-    if counts_reserve:
-        return Memory(total=answer.total or None, used_or_reserved=answer.used)
-    return Memory(total=answer.total or None, used=answer.used)
+    if generation is None or generation >= RESERVE_COUNTED_FROM:
+        return Memory(total=by_v1.total or None, used_or_reserved=by_v1.used)
+    return Memory(total=by_v1.total or None, used=by_v1.used)
+
+
+def _memory_by_v2(handle: Handle) -> Any:
+    """Return NVML's answer to v2 of its query for a GPU's memory; None if pynvml or the driver does not have v2."""
+    version_2 = getattr(pynvml, "nvmlMemory_v2", None)
+    return None if version_2 is None else _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, version_2)
 
 
 def driver_version() -> str | None:

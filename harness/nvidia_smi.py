@@ -27,10 +27,10 @@ def parse_topology(text: str) -> Topology:
 
     Raises ValueError where the text is no such matrix.
     """
-    # The text is not divided into lines, as some reports of machines have lost their line breaks: the devices are all
-    # that stands before the first "CPU". What is left of the heading behind it has no device's name, and so no row is
-    # found there.
-    names_in_heading, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
+    # Some reports of machines have lost their line breaks, so the text is not divided into lines. The heading is told
+    # from the rows by its column "CPU Affinity", which stands behind the names of all devices. What the heading has
+    # behind "CPU" is searched for rows, too. It holds no device's name, with which each row begins, so none is found.
+    names_in_heading, cpu_column, text_with_rows = _ESCAPES.sub("", text).partition("CPU")
     if not cpu_column:
         raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
 
@@ -39,7 +39,7 @@ def parse_topology(text: str) -> Topology:
     cores = {}
     for number, name in enumerate(devices):
         fault = f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row"
-        row = _row_pattern(name, len(devices)).search(rows)  # the name, a link to every device, and perhaps cores
+        row = _row_pattern(name, len(devices)).search(text_with_rows)
         if row is None:
             raise ValueError(fault)
         links_of_device = row["links"].split()  # in the order of `devices`

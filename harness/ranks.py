@@ -85,9 +85,10 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI; return which rank this is, and of how many.
 
-    - If mpirun has started this process, the process ends when mpirun does.
-    - The watchdog watches this process from now on.
-    - A variable of the environment tells NCCL which network interface leads to the other nodes.
+    1. If mpirun has started this process, the process ends when mpirun does.
+    2. The watchdog watches this process from now on.
+    3. The number of ranks is checked.
+    4. A variable of the environment tells NCCL which network interface leads to the other nodes.
 
     Raises ValueError if mpirun started another number of ranks than the cluster's settings say.
     """
@@ -95,14 +96,14 @@ def start(cluster: ClusterSettings) -> Ranks:
     if env.is_rank():
         # An mpirun that is killed cannot end its ranks, and launch/trial.py closes the log as soon as mpirun is gone.
         end_with_parent(signal.SIGKILL)
-    # Now that its message can name the rank: from here on this process may wait for others.
+    # The watchdog starts after MPI has told the rank, because its message names the rank.
     WATCHDOG.start(cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != cluster.world_size:
         raise ValueError(
             f"{ranks.size} ranks were started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
-    # Before the log's header is written, because that lists the libraries' variables.
+    # The header of the log lists the libraries' variables, and a caller writes it after this function.
     env.export(network.nccl_settings(cluster, _number_of_node(cluster, ranks)))
     return ranks
 
@@ -132,13 +133,12 @@ def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
 def _hold_port() -> int:
     """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
 
-    A socket that is bound to the port, and never listens, keeps others off. Paddle's own sockets can still bind the
-    port and listen there, because Linux lets two sockets of one user share a port in two cases:
+    This process keeps a socket bound to the port, and never listens on it. Linux then refuses the port to other
+    programs. Paddle's sockets can still bind it and listen, because Linux lets two sockets of one user share a port if
+    both have set the same one of two options. So the socket here sets both of them:
 
-    - Both set SO_REUSEPORT. Paddle sets it where ranks exchange NCCL's id.
-    - Both set SO_REUSEADDR, and no other socket listens yet. Paddle sets it in its stores.
-
-    So the socket here sets both.
+    - SO_REUSEADDR, which Paddle's stores set. It is enough as long as no socket listens at the port.
+    - SO_REUSEPORT, which Paddle sets where ranks exchange NCCL's id.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -163,8 +163,10 @@ def _check_free(port: int) -> None:
 def _have_gloo_listen_at(own_address: str) -> None:
     """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
 
-    By itself gloo takes the address of the host's name. That may have none, or mean the loopback. Paddle offers no
-    setting, so its class of gloo's settings is replaced by a function that sets the network interface, too.
+    By itself gloo listens at the address of the host's name. The name may have no address, or that of the loopback.
+    gloo would listen at the address of a network interface if `iface` were set in its settings, a GlooParallelStrategy.
+    Paddle makes these settings itself by calling that class without arguments. So the class is replaced here by a
+    function that makes the same settings and sets `iface`.
 
     Raises RunError if no network interface has the address.
     """
@@ -176,14 +178,14 @@ def _have_gloo_listen_at(own_address: str) -> None:
             f"no network interface of {socket.gethostname()} has the address {own_address}, where other ranks would "
             "reach it: name the nodes in HOSTS as they know each other (one node: ip link set lo up)"
         )
-    original_strategy = core.GlooParallelStrategy
+    make_strategy = core.GlooParallelStrategy  # Paddle's own class
 
-    def strategy_on_interface() -> core.GlooParallelStrategy:
-        strategy = original_strategy()
+    def make_strategy_with_interface() -> core.GlooParallelStrategy:
+        strategy = make_strategy()
         strategy.iface = interface
         return strategy
 
-    core.GlooParallelStrategy = strategy_on_interface
+    core.GlooParallelStrategy = make_strategy_with_interface
 
 
 def _have_server_of_gloo_listen_at(address: str) -> None:
@@ -223,23 +225,24 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
 def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_address: str) -> None:
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
-    They find each other through a server that Paddle starts on rank 0, at `first_address` and the port `gloo_port`
-    (GLOO_PORT); 0 stands for any free port.
+    The ranks find each other through a server that Paddle starts on rank 0, at `first_address` and the port
+    `gloo_port` (GLOO_PORT); 0 stands for any free port. Each rank then listens at its `own_address`.
+
+    The process keeps what is set here before Paddle connects the ranks: the two addresses at which Paddle listens, and
+    that each process that it forks ends with it.
 
     Raises RunError if no network interface of this node has its `own_address`, or GLOO_PORT is taken.
     """
     import paddle
 
-    port = None
-    if ranks.is_first:  # the other ranks have no server
-        port = _port_for_server(gloo_port)
-    server_port = ranks.comm.bcast(port)
-    # Three things come before Paddle's call, because it forks helpers, and gloo and its server listen within it.
-    os.register_at_fork(after_in_child=_end_with_its_parent)
+    port_on_first = _port_for_server(gloo_port) if ranks.is_first else None
+    server_port = ranks.comm.bcast(port_on_first)
+    os.register_at_fork(after_in_child=_end_with_parent_of_fork)  # for the processes that Paddle forks below
     # Paddle leaves files in the working directory: http.log already where the module of the server is imported.
     with in_temporary_folder():
         _have_gloo_listen_at(own_address)
-        _have_server_of_gloo_listen_at(first_address)
+        if ranks.is_first:
+            _have_server_of_gloo_listen_at(first_address)
         paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_address}:{server_port}")
 
 
@@ -251,9 +254,9 @@ def _port_for_server(gloo_port: int) -> int:
     return gloo_port
 
 
-def _end_with_its_parent() -> None:
-    """Have a forked helper end with the rank that forked it.
+def _end_with_parent_of_fork() -> None:
+    """Have a forked process end with the rank that forked it.
 
-    It inherits the rank's stdout, and mpirun waits until all who have that are gone.
+    A forked process inherits the rank's stdout, and mpirun waits until all processes with that stdout have ended.
     """
     end_with_parent(signal.SIGKILL)

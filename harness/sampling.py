@@ -76,22 +76,30 @@ def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Return `count` random numbers for each sample of `ids`, evenly spread in [0, 1): [len(ids), count] float64.
 
-    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch.
+    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. A change
+    of what is computed here changes the images of every run.
 
-    The numbers are those of the generator SplitMix64 (Steele et al. 2014). It computes number n of its sequence from n
-    alone: with count 5, sample 7 has the numbers 35 to 39. NumPy's generators would have to be made anew for each
-    sample, which takes longer than to read the sample.
+    Seed and epoch select a sequence of random numbers, and each sample has its own `count` numbers of the sequence:
+    with count 5, sample 7 has the numbers 35 to 39. `_split_mix_64` computes any of them without the ones before.
+    NumPy's generators would have to be made anew for each sample, which takes longer than to read the sample.
     """
-    # Where the sequence begins: another place for each seed and epoch.
-    key = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
-    first_number_of_sample = ids.astype(np.uint64)[:, None] * np.uint64(count)
-    n = first_number_of_sample + np.arange(count, dtype=np.uint64)  # [len(ids), count], from 0
+    start = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
+    first_of_sample = ids.astype(np.uint64)[:, None] * np.uint64(count)  # [len(ids), 1]
+    n = first_of_sample + np.arange(count, dtype=np.uint64)  # [len(ids), count]
 
-    # SplitMix64: number n is the state after n + 1 equal steps, mixed. Unsigned numbers wrap around.
-    x = key + (n + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    upper_53_bits = x >> np.uint64(11)  # as many as a float64 holds exactly
+    upper_53_bits = _split_mix_64(start, n) >> np.uint64(11)  # as many as a float64 holds exactly
     uniform_numbers: Array = upper_53_bits.astype(np.float64) * 2.0**-53
     return uniform_numbers
+
+
+def _split_mix_64(start: np.uint64, n: Array) -> Array:
+    """Return the numbers `n`, counted from 0, of SplitMix64's sequence from the state `start`; all are uint64.
+
+    SplitMix64 (Steele et al. 2014) adds a constant to its state before each number, and mixes the bits of the sum. So
+    number n is the mix of start + (n + 1) * constant. Sums and products wrap around at 2**64.
+    """
+    state = start + (n + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = x ^ (x >> np.uint64(31))
+    return mixed

@@ -118,29 +118,25 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     Each name must be a parameter of the program; parameters that are not named stay as they are. A parameter in half
     precision gets its value rounded. The optimizer has an FP32 copy of it, the master, which Paddle calls
     `<parameter>_fp32_master_0`: that gets the value as it is.
+
+    A value is in the network's memory layout and shape, and the program's tensor may have others:
+
+    - A pass over the program may store the tensor in another layout. The value is brought into that layout.
+    - The first convolution's tensor may have more input channels than the network. The value gets zeros there.
     """
-    unused = set(weights)
-    forms = stored.forms(main)  # of the tensors that a pass stores in another memory layout, by name
+    set_names = set()
+    layouts = stored.forms(main)  # {name of a tensor that a pass stores in another memory layout: that layout}
     for name, tensor in tensors(main):
         parameter = re.sub(r"_fp32_master_\d+$", "", name)  # without the suffix of an FP32 master
         if parameter not in weights:
             continue
-        value = _as_program_has_it(weights[parameter], tensor, forms.get(name))
+        plain = weights[parameter]
+        value = layouts[name].from_plain(plain) if name in layouts else padded(plain, tensor.shape())
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))
-        unused.discard(parameter)
-    assert not unused, f"the program has no {sorted(unused)}"
-
-
-def _as_program_has_it(value: Array, tensor: Any, form: stored.StoredForm | None) -> Array:
-    """Return a value of a network's parameter in the layout and the shape of the program's tensor for it.
-
-    A tensor that a pass stores in another layout has a `form`, which brings the value into it. The tensor of the first
-    convolution may have more input channels than the network: they get zeros.
-    """
-    if form is not None:
-        return form.from_plain(value)
-    return padded(value, tensor.shape())
+        set_names.add(parameter)
+    not_set = sorted(set(weights) - set_names)
+    assert not not_set, f"the program has no {not_set}"
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:

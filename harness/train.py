@@ -36,7 +36,9 @@ def main(job: Job, origins: Origins) -> None:
         first_weights = task.workload.pretrained(job.model.pretrained, trainer.step.program.main)
         warm_up(run, trainer, evaluator, synthetic, evaluates=job.course.trains)
         set_first_state(run, trainer.step.program, first_weights)
-        trainer.step.capture()  # does nothing unless the step is a CUDA graph, which needs the state in its last place
+        # A CUDA graph reads its state at fixed addresses, so it is captured when the state has its memory for good. A
+        # launched step does nothing here.
+        trainer.step.capture()
 
         # ---- input: nothing is read before the first batch is asked for
         reader = loader.ReaderConfig.of_rank(
@@ -44,7 +46,7 @@ def main(job: Job, origins: Origins) -> None:
         )
         batches = training_batches(run, reader)
         eval_batches = evaluation_batches(run, reader)
-        batches.write_to(trainer.step.inputs)  # a captured step reads its batch there; of another there are none
+        batches.write_to(trainer.step.inputs)  # tensors from which a captured step reads; a launched step has none
         source: Iterator[Batch] = batches
         if job.data.is_synthetic:
             source = itertools.repeat(synthetic.train)
@@ -61,7 +63,7 @@ def main(job: Job, origins: Origins) -> None:
         run.ranks.comm.Barrier()  # so that the run ends when its slowest rank has
         run.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         session.log_telemetry(run.log, run.ranks, run.hooks)
-        # Not after an error: the process ends then, and to wait here for a thread that reads could hold it up.
+        # These wait for the threads that read. After an error nobody waits for them, and the process ends at once.
         batches.close()
         eval_batches.close()
 
@@ -93,14 +95,16 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     values: `warm_up` runs the programs, and `set_first_state` sets the values.
     """
     task = run.task
-    # Another seed for each rank: if rank 0's weights were not sent to the others later, their losses would show it.
+    # Each rank draws its first weights from a seed of its own. `set_first_state` then sends rank 0's weights to all. If
+    # that failed, equal seeds would hide it, and different ones show it in the losses.
     rank_seed = run.seed + run.ranks.rank + 1
     training = task.workload.training_program(task.schedule, seed=rank_seed)
     evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
     run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
     if model.knobs.auto:
-        for choice_of_mode in training.verified:  # in words; of another program these are what was proved of it
-            run.progress.say(choice_of_mode)
+        choices_of_mode = training.verified  # this field has proofs for any other program
+        for choice in choices_of_mode:
+            run.progress.say(choice)
 
     step_kind = CapturedStep if model.knobs.cuda_graph else LaunchedStep
     trainer = Trainer(
@@ -145,7 +149,7 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
 
     Every rank must call this. Raises ValueError on rank 0 if the checkpoint does not have what the program needs.
     """
-    # It has run before, in `warm_up`: without this, its second run would connect the ranks again.
+    # `warm_up` has run the start-up program once, which connected the ranks. From now on it leaves that out.
     build.keep_communicators(training.startup)
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
@@ -173,17 +177,16 @@ def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
 
 
 def evaluation_batches(run: session.Run, training_reader: loader.ReaderConfig) -> Loader:
-    """Return this rank's batches of one evaluation after the other without end.
+    """Return a loader of this rank's batches of one evaluation after the other; `evaluation_plan` has no end.
 
-    They are read as those of the training, but in the format and the batch size of an evaluation. Nothing is read
-    before the first batch is asked for.
+    The loader reads as that of the training does, but in the format and the batch size of an evaluation. It reads
+    nothing before it is asked for the first batch.
     """
     task = run.task
     reader = dataclasses.replace(training_reader, image=task.eval_image, batch=task.eval_batch)
-    order = sampling.evaluation_plan(
-        task.dataset.eval_samples, batch=reader.batch, rank=run.ranks.rank, ranks=run.ranks.size
-    )
-    return task.workload.eval_batches(task.eval_samples, order, reader)
+    number_of_images = task.dataset.eval_samples
+    plan = sampling.evaluation_plan(number_of_images, batch=reader.batch, rank=run.ranks.rank, ranks=run.ranks.size)
+    return task.workload.eval_batches(task.eval_samples, plan, reader)
 
 
 def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: CourseSettings) -> None:

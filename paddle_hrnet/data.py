@@ -220,16 +220,18 @@ class _Windows(NamedTuple):
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
     """Choose the window of each image that becomes its crop.
 
-    Each image is scaled by its factor in `scales` [N]. A window of the crop's size, or of the scaled image's if that is
-    smaller, lies at the place that `drawn_corners` [N, 2] (0 to 1) chooses in the scaled image.
+    `sizes` [N, 2] are the heights and widths of the images, and `scales` [N] the factors by which they are scaled.
 
-    `sizes` [N, 2] are the heights and widths of the unscaled images. The start and end of a window are returned in
-    pixels of the unscaled image, because DALI cuts this part out first and then scales it to the window's size.
+    1. In the scaled image: a window of the crop's size, or of the scaled image's in a direction in which that is
+       smaller. `drawn_corners` [N, 2], from 0 up to but not 1, choose one of the places that it can have, in whole
+       pixels.
+    2. In the unscaled image: the same part. DALI cuts this part out, and then scales it to the window's size.
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
-    places = scaled_sizes - window_sizes + 1  # how many there are for the window in each direction
-    scaled_starts = np.floor(drawn_corners * places)
+    last_starts = scaled_sizes - window_sizes
+    place_counts = last_starts + 1  # a window can start at 0, 1, ... and the last start
+    scaled_starts = np.floor(drawn_corners * place_counts)
     scaled_ends = scaled_starts + window_sizes
     return _Windows(
         starts=scaled_starts * sizes / scaled_sizes,
@@ -307,28 +309,29 @@ class Loader(loader.Loader):
 
         - the images, decompressed: whole for an evaluation, in training down to the last row that the crop needs
         - the encoded labels
-        - if labels are renumbered: where the sample's row begins in the table RENUMBERED
+        - if labels are renumbered: where the sample's row begins in the table RENUMBERED (`_row_starts`)
         - for an evaluation: whether the sample counts
         - in training: the arrays of `_Drawn`
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
+        further_inputs: list[Array] = []  # in the order above
+        if self._renumbered:
+            further_inputs.append(self._row_starts(ids, valid))
         if self._augment is None:
             images = [_decompressed(pair, pair.size.height) for pair in pairs]
-            further_inputs: tuple[Array, ...] = (valid.astype(np.float32),)
+            further_inputs.append(valid.astype(np.float32))
         else:
             sizes = np.array([pair.size for pair in pairs])
             drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
             images = _decompressed_to_windows(pairs, drawn)
-            further_inputs = drawn
-        if self._renumbered:
-            further_inputs = (self._row_starts(ids, valid), *further_inputs)
+            further_inputs += drawn
         return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return where the row of each sample begins in RENUMBERED, [N] uint16; the pipeline reads its rows end to end.
 
-        A sample that only fills up the batch (not `valid`) has the row that ignores all pixels.
+        A sample that only fills up the batch (not `valid`) has the row that ignores all pixels, so that none counts.
         """
         row_numbers = np.where(valid, self._row[ids], FILLED_UP)
         row_length = RENUMBERED.shape[1]
@@ -336,20 +339,18 @@ class Loader(loader.Loader):
         return starts.astype(np.uint16)
 
     def _read_pair(self, number: int) -> Pair:
-        """Return the encoded image and label of a pair, and their size in pixels; the label as a greyscale PNG.
+        """Read a pair: its encoded image, its label as a greyscale PNG, and the size of both in pixels.
 
-        Raises RunError where one of the two is of a kind that is not taken or is not whole, where they differ in size,
-        or where an evaluation image has another size than the first one.
+        Raises RunError for the first of these faults:
+
+        - Image or label are of a kind that is not taken.
+        - They differ in size.
+        - The sample is one of an evaluation, and has another size than the first one.
+        - Image or label are not whole.
+        - The label cannot be made greyscale.
         """
         (image_name, image), (label_name, label) = self._samples.encoded(number)
-        image_path, label_path = self._samples.paths(number)
-        try:
-            size = pictures.image_size(image_name, image)
-            require_one_size(image_path, size, label_path, pictures.label_size(label_name, label))
-            if self._augment is None:
-                self._require_size_of_evaluation(image_path, size)
-        except ValueError as error:
-            raise RunError(str(error)) from error
+        size = self._size_of_pair(number, image, label)  # first: it refuses kinds of files that the rest does not know
         loader.require_whole(image_name, image)
         loader.require_whole(label_name, label)
         try:
@@ -357,6 +358,23 @@ class Loader(loader.Loader):
         except ValueError as error:
             raise RunError(loader.undecodable(label_name, str(error))) from error
         return Pair(image, grey_label, size)
+
+    def _size_of_pair(self, number: int, image: bytes, label: bytes) -> Size:
+        """Return the size in pixels of a pair's encoded image and label.
+
+        Raises RunError if one of them is of a kind that is not taken, if they differ in size, or if the pair is one of
+        an evaluation and has another size than the first one.
+        """
+        image_path, label_path = self._samples.paths(number)
+        is_evaluation = self._augment is None
+        try:
+            size = pictures.image_size(str(image_path), image)
+            require_one_size(image_path, size, label_path, pictures.label_size(str(label_path), label))
+            if is_evaluation:
+                self._require_size_of_evaluation(image_path, size)
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        return size
 
     def _require_size_of_evaluation(self, image_path: Path, size: Size) -> None:
         """Raise ValueError for an image of another size than the first one, which is the format of an evaluation."""

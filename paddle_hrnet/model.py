@@ -60,7 +60,7 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
     """Append an exchange between the branches and return the new branches, of the same sizes and widths.
 
     Each branch has half the size of the one before. A new branch is the ReLU of the sum of all branches, each brought
-    to its size and number of channels: smaller ones by `_to_larger`, larger ones by `_to_smaller`.
+    to its size and number of channels: larger ones by `_to_smaller`, smaller ones by `_to_larger`.
 
     The layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count the
     branches from 1.
@@ -70,12 +70,16 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
         total = target_branch
         for source, source_branch in enumerate(branches):
             layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"
-            if source > target:  # smaller
-                # At AMP O1 the enlarged image is FP32 and the total FP16. Paddle adds in the type of the second
-                # operand, so the total stands second.
-                total = paddle.add(_to_larger(source_branch, target_branch, layer, layers), total)
-            elif source < target:  # larger
-                total = paddle.add(total, _to_smaller(source_branch, source, target, layer, layers))
+            is_larger = source < target
+            is_smaller = source > target
+            if is_larger:
+                addend = _to_smaller(source_branch, source, target, layer, layers)
+                total = paddle.add(total, addend)
+            elif is_smaller:
+                addend = _to_larger(source_branch, target_branch, layer, layers)
+                # At AMP O1 an enlarged image is FP32 and the total FP16. Paddle adds in the type of the second operand.
+                # This is to be FP16, so the total stands second. In the sum above both are FP16.
+                total = paddle.add(addend, total)
         exchanged.append(functional.relu(total))
     return exchanged
 

@@ -134,15 +134,17 @@ WARMUP_COUNTED = (3264, 13056, 32768, 49152, 58880)
 EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
-def _last_decaying_step(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
-    """Return the number, counted from the start of the training, of the last step at which the learning rate falls.
+def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
+    """Return the first step, counted from 0 at the start of the training, at which the learning rate has its end value.
 
-    At the global batches of WARMUP_COUNTED it is the reference point's number of decay steps, which then include the
-    warm-up. At others the decay steps follow the warm-up, and the warm-up's last step is the first of them.
+    - At the global batches of WARMUP_COUNTED the reference point's decay steps include the warm-up. The step of that
+      number is the last one above the end value.
+    - At others the decay steps follow the warm-up.
     """
     if global_batch in WARMUP_COUNTED:
-        return point.decay_steps
-    return point.decay_steps + point.warmup_epochs * per_epoch - 1
+        return point.decay_steps + 1
+    warmup_steps = point.warmup_epochs * per_epoch
+    return warmup_steps + point.decay_steps
 
 
 def _first_evaluated_epoch(from_epoch: int) -> int:
@@ -157,8 +159,9 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch; MLPERF_POINTS must have a point for it.
 
-    The reference point says up to which step the learning rate falls. Training then goes on, at that rate, up to the
-    next evaluation. If the rate falls until epoch 36, training takes 39 epochs.
+    The reference point says at which step the learning rate has fallen to its end. Training goes on at that rate until
+    the next evaluation. Evaluations follow epochs 3, 7, 11, ..., 35, 39: if the rate falls for 36 epochs, rounded to
+    whole ones, training takes 39.
 
     Raises ValueError if there is no point for this batch.
     """
@@ -169,17 +172,16 @@ def mlperf_lars(global_batch: int) -> Recipe:
         )
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
-    last_decaying_step = _last_decaying_step(point, global_batch, per_epoch)
-    step_of_end_rate = last_decaying_step + 1  # the first one that has the end rate
-    last_decaying_epoch = round(last_decaying_step / per_epoch)  # the whole epoch whose end is nearest
+    step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)
+    epochs_of_falling_rate = round(step_of_end_rate / per_epoch)
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
-        epochs=_first_evaluated_epoch(last_decaying_epoch),
+        epochs=_first_evaluated_epoch(epochs_of_falling_rate),
         eval_every_epochs=EVAL_EVERY,
         eval_offset_epochs=EVAL_OFFSET,
         base_learning_rate=point.base_rate,
-        base_batch=None,
+        base_batch=None,  # the point's rate is that of this global batch, and not scaled
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
         decay_ends=step_of_end_rate,

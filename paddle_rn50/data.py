@@ -125,55 +125,63 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Build the DALI pipeline that decodes, crops and normalizes batches of images; return its outputs.
+    """Build the DALI pipeline that makes batches of normalized images for a program; return its outputs.
 
     `source` feeds it a batch at a time. `largest` is the size of the data set's largest image, if it is known, for
     which the decoder reserves its memory.
 
     - For training (`augment` is given) it is fed encoded images, labels and the arrays of `_Drawn`. The outputs are
-      images and labels.
+      images, cropped and flipped as drawn, and labels.
     - For evaluation it is fed encoded images, labels and `valid`, which says for each image whether it counts. The
-      whole image is resized to `resize` pixels on its shorter side, and its centre is cropped. The outputs are images,
-      labels and `valid`.
+      outputs are images, of which the centre is cropped (`_evaluation_images`), labels and `valid`.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
         decoder |= _hints(*largest)
-    mirror: Any
     if augment is None:
         encoded, labels, valid = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, _KIND_OF_VALID])
-        images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
-        mirror = 0
+        images = _evaluation_images(encoded, resize, image, decoder)
         other_outputs = [labels, valid]
     else:
         encoded, labels, *inputs = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, *_KINDS_OF_DRAWN])
-        drawn = _Drawn(*inputs)
-        images = _decoded_crop(encoded, drawn, augment, decoder)
-        images = fn.resize(images, size=[image.size, image.size])
-        mirror = drawn.flips
+        images = _training_images(encoded, _Drawn(*inputs), augment, image, decoder)
         other_outputs = [labels]
-    images = fn.crop_mirror_normalize(
-        images,
-        mirror=mirror,
-        crop=(image.size, image.size),
-        mean=list(MEAN),
-        std=list(STD),
-        dtype=types.FLOAT16 if image.half else types.FLOAT,
-        output_layout="CHW" if image.layout == "NCHW" else "HWC",
-        pad_output=image.channels == 4,
-    )
     if device == "gpu":
         other_outputs = [output.gpu() for output in other_outputs]
     return images, *other_outputs
 
 
-def _decoded_crop(encoded: Any, drawn: _Drawn, augment: Augmentation, decoder: dict[str, Any]) -> Any:
-    """Decode an image only where its random crop lies; return DALI's node of the crop.
+def _training_images(
+    encoded: Any, drawn: _Drawn, augment: Augmentation, image: ImageFormat, decoder: dict[str, Any]
+) -> Any:
+    """Return DALI's node of images that are cropped and flipped as drawn, resized to the program's size, normalized.
 
-    `drawn` has the nodes of the image's random numbers.
+    An image is decoded only where its crop lies. `drawn` has the nodes of the image's random numbers.
     """
     crop = _crop(fn.peek_image_shape(encoded), drawn, augment)
-    return fn.decoders.image_slice(encoded, crop.anchor, crop.shape, axis_names="HW", **decoder)
+    images = fn.decoders.image_slice(encoded, crop.anchor, crop.shape, axis_names="HW", **decoder)
+    images = fn.resize(images, size=[image.size, image.size])
+    return fn.crop_mirror_normalize(images, mirror=drawn.flips, **_normalization(image))
+
+
+def _evaluation_images(encoded: Any, resize: int, image: ImageFormat, decoder: dict[str, Any]) -> Any:
+    """Return DALI's node of images that are resized, cropped at the centre to the program's size, and normalized.
+
+    `resize` is the length in pixels to which the shorter side is brought.
+    """
+    images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
+    return fn.crop_mirror_normalize(images, crop=(image.size, image.size), **_normalization(image))
+
+
+def _normalization(image: ImageFormat) -> dict[str, Any]:
+    """Return the options with which `crop_mirror_normalize` makes images of the program's type and layout."""
+    return {
+        "mean": list(MEAN),
+        "std": list(STD),
+        "dtype": types.FLOAT16 if image.half else types.FLOAT,
+        "output_layout": "CHW" if image.layout == "NCHW" else "HWC",
+        "pad_output": image.channels == 4,
+    }
 
 
 def _hints(width: int, height: int) -> dict[str, int]:
@@ -205,35 +213,41 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
 
     - The first drawn crop that fits into the image is taken, and lies at the drawn place.
     - If none fits, the crop is at the centre: the largest one whose aspect is within the bounds, as in torchvision.
-
-    A graph has no branches, so a choice between two values is their sum, each times 1 or 0.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
     tries = _in_shares_of_image(drawn, height_over_width)
-    central = _largest_central(height_over_width, augment)
     is_chosen = _is_first_that_fits(tries)
     any_fits = fn.reductions.sum(is_chosen)  # 1 or 0
-    none_fits = 1.0 - any_fits
+    height_of_first = fn.reductions.sum(tries.heights * is_chosen)  # of the first that fits; 0 if none does
+    width_of_first = fn.reductions.sum(tries.widths * is_chosen)
+    largest = _largest_within_bounds(height_over_width, augment)
 
-    height = fn.reductions.sum(tries.heights * is_chosen) + central.heights * none_fits
-    width = fn.reductions.sum(tries.widths * is_chosen) + central.widths * none_fits
-    place = drawn.places * any_fits + 0.5 * none_fits
+    height = _choose(any_fits, height_of_first, largest.heights)
+    width = _choose(any_fits, width_of_first, largest.widths)
+    place = _choose(any_fits, drawn.places, 0.5)  # x and y; 0.5 is the centre
     spare_height = 1.0 - height
     spare_width = 1.0 - width
-    anchor = fn.stack(spare_height * place[1], spare_width * place[0])  # `place` is x and y
-    return _Crop(anchor=anchor, shape=fn.stack(height, width))
+    left = spare_width * place[0]
+    top = spare_height * place[1]
+    return _Crop(anchor=fn.stack(top, left), shape=fn.stack(height, width))
+
+
+def _choose(is_first: Any, first: Any, second: Any) -> Any:
+    """Return DALI's node of `first` where `is_first` is 1, and of `second` where it is 0; a graph has no branches."""
+    return first * is_first + second * (1.0 - is_first)
 
 
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
-    """Turn the drawn crops, in shares of a square image, into shares of an image of this height over width.
+    """Turn the sides of the drawn crops from shares of a square image into shares of the image that is cropped.
 
-    A crop's share of the area stays, and so does its aspect in pixels. With W x H the image's pixels:
+    With W x H the image's pixels, and width and height the shares of a square image:
 
-        area:   new_width * new_height = width * height
-        aspect: (new_width * W) / (new_height * H) = width / height
+        new_width = width * sqrt(H / W)
+        new_height = height / sqrt(H / W)
 
-    So new_width = width * sqrt(H / W) and new_height = height / sqrt(H / W).
+    The crop then has the same share of the area, new_width * new_height = width * height. It has the same aspect in
+    pixels too: (new_width * W) / (new_height * H) = width / height.
     """
     root = dali_math.sqrt(height_over_width)
     return _Sides(heights=drawn.heights / root, widths=drawn.widths * root)
@@ -252,16 +266,17 @@ def _is_first_that_fits(tries: _Sides) -> Any:
     return fn.cast(is_highest & (rank_or_0 > 0.0), dtype=types.FLOAT)
 
 
-def _largest_central(height_over_width: Any, augment: Augmentation) -> _Sides:
+def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
     """Return the sides of the largest crop of an image whose aspect in pixels is within the bounds.
 
-    With W x H the image's pixels, its aspect is W / H.
+    With W x H the image's pixels:
 
-    - The image is too wide: the crop has all of its height, and a share of its width so that
-      width * W / H = aspect_max.
-    - The image is too high: the crop has all of its width, and a share of its height so that
-      W / (height * H) = aspect_min.
-    - Its aspect is within the bounds: the crop is the whole image.
+        width = min(1, aspect_max * H / W)
+        height = min(1, 1 / (aspect_min * H / W))
+
+    - The image is too wide, W / H > aspect_max: the crop has all of the height, and width * W / H = aspect_max.
+    - The image is too high, W / H < aspect_min: the crop has all of the width, and W / (height * H) = aspect_min.
+    - Its aspect is within the bounds: both are 1, and the crop is the whole image.
     """
     width = dali_math.min(1.0, augment.aspect_max * height_over_width)
     height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
@@ -271,16 +286,21 @@ def _largest_central(height_over_width: Any, augment: Augmentation) -> _Sides:
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    The areas of the crops are spread evenly, and their aspects, width over height, evenly in the logarithm. From area
+    Each image gets CROP_TRIES crops, because a crop may not fit into the image, whose shape is not known here. Their
+    areas are spread evenly between the bounds, and so are the logarithms of their aspects, width over height. From area
     and aspect follow the sides of a crop of a square image:
 
         width = sqrt(area * aspect)
         height = sqrt(area / aspect)
     """
     # An image's random numbers: an area for each try, an aspect for each try, two for the place, one for the flip.
-    counts = (CROP_TRIES, CROP_TRIES, 2, 1)
-    drawn = sampling.uniform(seed, epoch, ids, sum(counts)).astype(np.float32)  # from 0 to 1
-    drawn_areas, drawn_aspects, drawn_places, drawn_flips = np.split(drawn, np.cumsum(counts)[:-1], axis=1)
+    drawn = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
+    first_of_place = 2 * CROP_TRIES
+    flip = first_of_place + 2
+    drawn_areas = drawn[:, :CROP_TRIES]
+    drawn_aspects = drawn[:, CROP_TRIES:first_of_place]
+    drawn_places = drawn[:, first_of_place:flip]
+    drawn_flips = drawn[:, flip]
 
     areas = augment.area_min + (augment.area_max - augment.area_min) * drawn_areas
     lowest_log = math.log(augment.aspect_min)
@@ -290,7 +310,7 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
         widths=np.sqrt(areas * aspects),
         heights=np.sqrt(areas / aspects),
         places=np.ascontiguousarray(drawn_places),
-        flips=(drawn_flips[:, 0] < augment.flip).astype(np.int32),
+        flips=(drawn_flips < augment.flip).astype(np.int32),
     )
 
 

@@ -194,22 +194,27 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the sizes in bytes and the labels of all images.
+    """Return the sizes in bytes and the labels of all images, almost all by the records' first bytes.
 
-    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS. Nearly all records
-    are known by them. The others are read whole: those of several parts, and those whose label is no class.
+    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS.
 
-    Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.
+    - A record of one part whose head shows an image and a label that is a class: the head says size and label.
+    - Any other record is read whole. Most are right all the same: they have several parts, and their heads tell only
+      of the first one.
+
+    Raises ValueError for the first record that, read whole, is damaged, of another kind, or has a label that is no
+    class.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
     labels = _labels(fields)
     image_bytes = _image_bytes(fields)
-    is_known = _is_one_part(fields, records) & _has_image_and_class(fields, records)
-    for number in np.flatnonzero(~is_known):
+    is_told_by_head = _is_one_part(fields, records) & _has_image_and_class(fields, records)
+    for number in np.flatnonzero(~is_told_by_head):
         parsed = _read_whole(records, int(number))
         image_bytes[number] = len(parsed.image)
         labels[number] = parsed.label
     names = [str(number) for number in range(len(records))]
+    # The sizes are exact: of the encoded images alone, without what a record has beside them.
     return Contents(names=names, sizes=image_bytes, labels=labels.astype(np.int64), is_exact=True)
 
 

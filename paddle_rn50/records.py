@@ -136,11 +136,13 @@ class Records:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the names and sizes of all images and, for RecordIO, their labels.
 
-        Several threads read the first bytes of each record, its head. `contents` of the form, in `recordio.py` or
-        `tfrecord.py`, says what they mean, and reads the few records whole of which the head says too little.
+        1. The first bytes of each record, its head, are read by several threads. `on_progress` is called with the
+           number of heads read so far and of all.
+        2. The parser of the records' form (`recordio.contents` or `tfrecord.contents`) reads names, sizes and labels
+           from the heads. It reads a record whole if the head does not tell enough.
 
-        `on_progress` is called with the number of heads read so far and of all. Raises ValueError for the first record
-        that is not whole, is of another kind or has a label that is no class.
+        Raises ValueError for the first record that is seen to be damaged or of another kind, or to have a label that is
+        no class.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)

@@ -101,18 +101,21 @@ def parse(record: bytes) -> Parsed:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the size in bytes of each record's message, from the records' first bytes, and no labels.
+    """Return a name, its number, for each record, and the size of its message in bytes. There are no labels.
 
-    `heads` [records, LENGTH_BYTES] uint8 has those bytes: the length of each record's message, a little-endian number.
-    The labels lie inside the messages, so to know them the whole data set would have to be read. A size is not exactly
-    that of the image, because the message has the label and more beside it.
+    `heads` [records, LENGTH_BYTES] uint8 has the first bytes of each record. They are the length of its message, as a
+    little-endian number.
 
-    Raises ValueError for the first record whose length is not the index's, and where the first record is damaged or of
-    another kind.
+    Labels are None, because they lie inside the messages: the whole data set would have to be read. Sizes are not
+    exactly those of the images, because a message has the label and more beside the image.
+
+    Raises ValueError for the first record whose length is not the index's. Raises it too if the first record of all is
+    damaged or of another kind.
     """
-    (message_bytes,) = heads.view(LENGTH).astype(np.int64).T
+    lengths = heads.view(LENGTH)[:, 0]  # [records]
+    message_bytes = lengths.astype(np.int64)
     _require_lengths_of_index(records, message_bytes)
-    _require_images(records)
+    _require_first_is_image(records)
     names = [str(number) for number in range(len(records))]
     return Contents(names=names, sizes=message_bytes, labels=None, is_exact=False)
 
@@ -126,7 +129,7 @@ def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:
         raise ValueError(f"{records.name(number)}: its length is not the index's: restore the file, or make the index")
 
 
-def _require_images(records: Records) -> None:
+def _require_first_is_image(records: Records) -> None:
     """Raise ValueError if the first record is damaged or holds no image with a class; the others are not looked at."""
     try:
         parse(records.content(0))

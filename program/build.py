@@ -70,7 +70,7 @@ class Plan:
     strategy: Strategy = field(default_factory=Strategy)
     layout: str = "NCHW"
     loss_scale: float = 0.0  # of FP16; 0: dynamic
-    ranks_listen: bool = True  # False: only the program is wanted, the other ranks do not exist
+    is_to_be_run: bool = True  # False: the program is only looked at, and the other ranks do not exist
 
     @property
     def knobs(self) -> Strategy:
@@ -132,29 +132,36 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    Changes this program and Paddle's default start-up program in place. Raises ValueError if this Paddle cannot build
-    what the plan asks for, or if the built program is not what was asked for.
+    1. Operators of the forward pass are fused, if the plan asks for it.
+    2. Fleet adds the gradients, all-reduces and updates.
+    3. Our own passes change the result (`_apply_passes`).
+    4. The program, which is that of a GPU until here, is proved to be the training that the plan asks for.
+    5. For a CPU, operators without a CPU kernel are replaced. The others stay as they were proved.
+    6. Paddle is proved to have a kernel of each operator.
+
+    Every step changes the program, and Paddle's default start-up program, in place. Raises ValueError if this Paddle
+    cannot build what the plan asks for, or if the built program is not what was asked for.
     """
     main = loss.block.program
     startup = static.default_startup_program()
-    loss = loss.block._rename_var(loss.name, LOSS_VALUE)  # the name by which the training loop finds it
-    loss.persistable = True  # so that it can be read after a step
+    named_loss = loss.block._rename_var(loss.name, LOSS_VALUE)  # the name by which the training loop finds it
+    named_loss.persistable = True  # so that it can be read after a step
 
-    # Built and proved as for a GPU.
     if plan.knobs.resnet_unit:
-        # Before fleet adds the gradients: Paddle knows the gradient of the operator.
-        unit_variables = resnet_unit.fuse(main)
-        resnet_unit.initialize(startup, unit_variables)
+        # Before fleet adds the gradients: Paddle knows the gradient of the fused operator.
+        resnet_unit.initialize(startup, resnet_unit.fuse(main))
+
     paddle_optimizer = _paddle_optimizer(optimizer, schedule, main, plan)
-    # NCCL's set-up needs the other ranks. CPU ranks have no NCCL and never listen.
-    wait_for_ranks = plan.device == "gpu" and plan.ranks_listen
-    by_fleet.minimize(loss, startup, paddle_optimizer, plan.knobs, wait_for_ranks=wait_for_ranks)
-    paddle_schedule = main.lr_scheduler
+    # Fleet can wait until the other ranks listen on their ports, for NCCL. CPU ranks have no NCCL and never listen.
+    waits_for_ranks = plan.device == "gpu" and plan.is_to_be_run
+    by_fleet.minimize(named_loss, startup, paddle_optimizer, plan.knobs, waits_for_ranks=waits_for_ranks)
+    paddle_schedule = main.lr_scheduler  # of class StepSchedule
+
     update = _apply_passes(main, startup, plan)
-    _leave_sending_the_rate_to_us(update)
+    for program in _each_once(update):
+        _keep_executor_from_copying_rate(program)
     verified = _verify(update, startup, optimizer, plan)
 
-    # Fitted to the device.
     if plan.device == "cpu":
         _fit_to_cpu(update, startup)
     for program in _each_once(update):
@@ -167,13 +174,13 @@ def _each_once(update: Update) -> list[static.Program]:
     return list(dict.fromkeys(update))
 
 
-def _leave_sending_the_rate_to_us(update: Update) -> None:
-    """Remove from programs the attribute by which Paddle's executor would copy the learning rate at each run.
+def _keep_executor_from_copying_rate(program: static.Program) -> None:
+    """Keep Paddle's executor from copying the learning rate to the device each time that it runs a program.
 
-    The training loop copies it (`StepSchedule.send`).
+    The training loop copies it, once for each update (`StepSchedule.send`). The executor would find the schedule in an
+    attribute of the program, which is removed.
     """
-    for program in _each_once(update):
-        vars(program).pop("lr_scheduler", None)
+    vars(program).pop("lr_scheduler", None)
 
 
 def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.Program, plan: Plan) -> Any:
@@ -189,46 +196,38 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
     Returns the programs whose runs, in this order, make one update. Without gradient accumulation (`gradient_merge`)
-    `main` is the only one. With it `main` becomes the last micro-step, which updates the weights, and the program of
-    the earlier ones is in the result as often as it is run.
+    `main` is the only one. With it `main` becomes the last micro-step, which updates the weights. All earlier
+    micro-steps have one program, which stands in the result once for each of them.
+
+    A comment at a pass says which other one it must come before or after.
     """
-    _change_inputs(main, plan)
-    _simplify_gradients(main, plan.knobs)
-    _change_updates(main, plan)
-    micro_steps = _split_into_micro_steps(main, startup, plan.knobs.gradient_merge)
-    _change_communication(main, plan.knobs)  # after the split: only the last micro-step communicates
-    if plan.knobs.cuda_graph:
-        capture.prepare(main, rate_name=main.lr_scheduler._var_name)
-    precisions.cast_startup(main, startup)
-    update = (*micro_steps, main)
-    if plan.knobs.enable_inplace:
-        for program in _each_once(update):
-            of_paddle.share_buffers(program)  # last, because it decides by the last reader of each variable
-    return update
-
-
-def _change_inputs(main: static.Program, plan: Plan) -> None:
-    """Have a program take images in the plan's precision and, with `perturb_input`, move them by a rounding error."""
+    knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
-    if plan.knobs.perturb_input:
+    if knobs.perturb_input:
         precisions.perturb_input(main)  # after `feed_half`: it moves the input in the type that is fed
 
-
-def _simplify_gradients(main: static.Program, knobs: Strategy) -> None:
-    """Replace gradient operators by fewer or cheaper ones."""
     if knobs.fuse_elewise_add_act_ops:
         gradients.simplify_sums(main)  # needed because Paddle's fused add + relu writes one gradient twice
     gradients.spread_mean_gradients(main)
 
-
-def _change_updates(main: static.Program, plan: Plan) -> None:
-    """Put the plan's fixed loss scale into a program, and merge LARS updates if the plan asks for it."""
     if plan.start_of_gradients != 1.0:
-        updates.scale_loss(
-            main, plan.start_of_gradients
-        )  # before updates are merged: it changes those of one parameter
-    if plan.knobs.merged_lars:
+        updates.scale_loss(main, plan.start_of_gradients)  # before `merge_lars`: it changes updates of one parameter
+    if knobs.merged_lars:
         updates.merge_lars(main)
+
+    earlier_micro_steps = _split_into_micro_steps(main, startup, knobs.gradient_merge)
+    if fleet.worker_num() > 1 and not knobs.auto:
+        # After the split: only the last micro-step communicates.
+        buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
+    if knobs.cuda_graph:
+        capture.prepare(main, rate_name=main.lr_scheduler._var_name)
+    precisions.cast_startup(main, startup)
+
+    update = (*earlier_micro_steps, main)
+    if knobs.enable_inplace:
+        for program in _each_once(update):
+            of_paddle.share_buffers(program)  # last, because it decides by the last reader of each variable
+    return update
 
 
 def _split_into_micro_steps(main: static.Program, startup: static.Program, count: int) -> Update:
@@ -240,12 +239,6 @@ def _split_into_micro_steps(main: static.Program, startup: static.Program, count
         return ()
     micro_step = updates.merge_gradients(main, startup, steps=count)
     return (micro_step,) * (count - 1)
-
-
-def _change_communication(main: static.Program, knobs: Strategy) -> None:
-    """Have gradients summed over the ranks in buckets; with one rank or fleet's automatic mode nothing changes."""
-    if fleet.worker_num() > 1 and not knobs.auto:
-        buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
 
 
 def _fit_to_cpu(update: Update, startup: static.Program) -> None:
@@ -290,12 +283,14 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
 
 
 def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
-    """Prove that normalizations over the ranks sum over them, and say in a phrase how many there are, if any.
+    """Prove that Paddle will sum the normalizations over the ranks, and say in a phrase how many there are.
 
-    Only a GPU's program that is going to be run is looked at. CPUs get other operators for these normalizations, and
-    without `plan.ranks_listen` the program is never run. Raises ValueError if a flag would make Paddle skip the sums.
+    The list is empty for a CPU, which gets other operators for them, for a program that is not to be run, and for one
+    without such normalizations.
+
+    Raises ValueError if FLAGS_dynamic_static_unified_comm is on, because Paddle would then skip the sums.
     """
-    if plan.device == "cpu" or not plan.ranks_listen:
+    if plan.device == "cpu" or not plan.is_to_be_run:
         return []
     count = sync_bn.check_on_gpu(main)
     if count == 0:
@@ -306,28 +301,33 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that gradients, optimizer and arithmetic types are those of the job, and return a phrase for each proof.
 
-    A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises ValueError at the
-    first proof that fails.
+    A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises Refused, which is a
+    ValueError, at the first proof that fails.
     """
     main = update[-1]  # the program with the optimizer
     ranks = fleet.worker_num()
-    micro_steps = len(update)
-    scale = plan.start_of_gradients
-    gradient_count = len(check_gradients(update, ranks=ranks, scale=scale))
-    parameter_counts = verify.check_optimizer(main, optimizer)
+    fixed_loss_scale = plan.start_of_gradients  # 1 without one
+    histories = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
+    updated_by = verify.check_optimizer(main, optimizer)
     verify.check_compute_types(main, plan.precision.dtype)
 
-    summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
-    updates_in_words = ", ".join(f"{kind} of {number}" for kind, number in parameter_counts.items())
     proved = [
-        f"{gradient_count} gradients {summed}scaled by 1/{ranks * micro_steps} once",
-        f"{optimizer.kind} by {updates_in_words}",
+        _summed_in_words(len(histories), ranks=ranks, micro_steps=len(update)),
+        f"{optimizer.kind} by {', '.join(f'{kind} of {count}' for kind, count in updated_by.items())}",
     ]
-    if scale != 1.0:
-        proved.append(f"a fixed loss scale of {six_digits(scale)} taken off by the update")
-    if micro_steps > 1:
-        proved.append(f"{gradient_count} gradients of {micro_steps} micro-steps merged before their sum")
+    if fixed_loss_scale != 1.0:
+        proved.append(f"a fixed loss scale of {six_digits(fixed_loss_scale)} taken off by the update")
+    if len(update) > 1:
+        proved.append(f"{len(histories)} gradients of {len(update)} micro-steps merged before their sum")
     return proved
+
+
+def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> str:
+    """Say that gradients are means, as "161 gradients summed over 8 ranks once, scaled by 1/8 once"."""
+    divisor = ranks * micro_steps
+    if ranks == 1:
+        return f"{gradient_count} gradients scaled by 1/{divisor} once"
+    return f"{gradient_count} gradients summed over {ranks} ranks once, scaled by 1/{divisor} once"
 
 
 def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:

@@ -18,29 +18,36 @@ from program.strategy import Strategy
 
 
 def minimize(
-    loss: static.Variable, startup: static.Program, optimizer: Any, knobs: Strategy, *, wait_for_ranks: bool
+    loss: static.Variable, startup: static.Program, optimizer: Any, knobs: Strategy, *, waits_for_ranks: bool
 ) -> None:
     """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    Fleet applies only the fusions that are on in `knobs`, or what it chooses if `knobs.auto`. With `wait_for_ranks` it
-    waits until the other ranks listen on their ports. Sets flags of Paddle for the rest of the process.
+    `startup` gets the operators that initialize what is added. With `waits_for_ranks`, fleet waits until the other
+    ranks listen on their ports.
+
+    Sets flags of Paddle for the rest of the process. All else that is changed in Paddle is changed for this call only.
     """
     _set_flags(knobs)
     strategy = _fleet_strategy(auto=knobs.auto)
-    waiting = contextlib.nullcontext() if wait_for_ranks else _without_waiting_for_ranks()
-    with fp32_statistics(), _without_side_effects(), _without_slow_insertions(), waiting, _with_fusions_of(knobs):
+    with (
+        fp32_statistics(),  # mixed precision leaves the statistics of normalizations over ranks in FP32
+        _without_prints_and_files(),
+        _with_fast_insertions(),
+        _with_waiting(waits_for_ranks=waits_for_ranks),
+        _with_fusions_of(knobs),
+    ):
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
         fleet.distributed_optimizer(optimizer).minimize(loss, startup)
 
 
 @contextlib.contextmanager
-def _without_side_effects() -> Iterator[None]:
+def _without_prints_and_files() -> Iterator[None]:
     """Keep fleet from printing to the user's screen, and its sharding from writing into the working directory."""
     with contextlib.redirect_stdout(sys.stderr), in_temporary_folder():
         yield
 
 
-def _without_slow_insertions() -> contextlib.AbstractContextManager[None]:
+def _with_fast_insertions() -> contextlib.AbstractContextManager[None]:
     """Return a context in which Paddle inserts an operator without comparing the whole program with that of C++.
 
     The comparison at each of the insertions would take a time that grows with the square of the program's length.
@@ -48,13 +55,18 @@ def _without_slow_insertions() -> contextlib.AbstractContextManager[None]:
     return replaced(Block, "_insert_op", Block._insert_op_without_sync)
 
 
-def _without_waiting_for_ranks() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which fleet does not wait until the other ranks listen on their ports."""
+def _with_waiting(*, waits_for_ranks: bool) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which fleet waits until the other ranks listen on their ports, or does not wait."""
+    if waits_for_ranks:
+        return contextlib.nullcontext()  # fleet waits by itself
     return replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None)
 
 
 def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which fleet applies the fusions that are on in `knobs`, or its own choice if `knobs.auto`."""
+    """Return a context in which fleet applies the fusions that are on in `knobs`.
+
+    In Paddle's automatic mode (`knobs.auto`) fleet chooses by itself.
+    """
     if knobs.auto:
         return contextlib.nullcontext()
     return of_paddle.applying_only_fusions_of(knobs)

@@ -131,7 +131,6 @@ class Work:
         """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
-            # XShape only remembers a shape.
             slots_with_data = [slot for slot in slots if slot != "XShape"]
             names = set(ops.operands(self._op, *slots_with_data))
             total += sum(self._sizes.get(name, 0) for name in names)
@@ -160,19 +159,19 @@ class Work:
     def _bytes_between_unit_gradient_kernels(self) -> int:
         """Return the bytes of the tensors that one kernel of a `resnet_unit_grad` writes and another one reads.
 
-        They are the gradients of
-
-        - ConvX, the output of the first convolution.
-        - ConvZ, the output of the shortcut convolution.
-        - bn(ConvZ), which is as large as ConvZ.
-
-        Without a shortcut convolution there is only the first one. The gradient of an image that is added is an output
-        of the operator, and not counted here.
+        They are the gradients of ConvX and ConvZ (`_bytes_of_convolution_gradients`) and, with a shortcut convolution,
+        the gradient of bn(ConvZ), which is as large as ConvZ. Without one, the gradient of the image that is added is
+        an output of the operator, so `_operand_bytes` has it.
         """
-        conv_x_bytes = sum(self._bytes_in("ConvX"))
-        conv_z_bytes = sum(self._bytes_in("ConvZ"))
-        bn_of_conv_z_bytes = conv_z_bytes
-        return 2 * (conv_x_bytes + conv_z_bytes + bn_of_conv_z_bytes)  # written and read
+        bn_gradient_bytes = sum(self._bytes_in("ConvZ"))
+        return 2 * (self._bytes_of_convolution_gradients() + bn_gradient_bytes)  # written and read
+
+    def _bytes_of_convolution_gradients(self) -> int:
+        """Return the bytes of the gradients of ConvX and ConvZ, the outputs of the convolutions of a `resnet_unit`.
+
+        These gradients exist only inside a `resnet_unit_grad`. They are as large as ConvX and ConvZ, its inputs.
+        """
+        return sum(self._bytes_in("ConvX", "ConvZ"))
 
     def _unread_operand_bytes(self) -> int:
         """Return the bytes of inputs that no kernel of a `resnet_unit_grad` reads; 0 for any other operator.
@@ -196,8 +195,8 @@ class Work:
         - `resnet_unit`: none, because its convolutions sum up what they write.
         - `resnet_unit_grad`: the outputs of the convolutions (ConvX, ConvZ) and the incoming gradient.
         - batch normalization in evaluation: none, because the statistics are given.
-        - batch normalization in training: the image.
-        - gradient of a batch normalization: the image and the incoming gradient.
+        - gradient of a batch normalization: the image (X) and the incoming gradient.
+        - batch normalization in training: the image (X).
         - any other operator: none.
         """
         if self.kind == "resnet_unit":
@@ -209,10 +208,9 @@ class Work:
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
         if is_evaluation:
             return []
-        image, incoming_gradient = "X", "Y@GRAD"
-        if not self._is_gradient:
-            return self._bytes_in(image)
-        return self._bytes_in(image, incoming_gradient)
+        if self._is_gradient:
+            return self._bytes_in("X", "Y@GRAD")
+        return self._bytes_in("X")
 
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
@@ -242,28 +240,37 @@ class Work:
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
 
-        - forward operator: the FLOPs of each convolution or matrix product (`_forward_flops`).
-        - gradient operator: the same FLOPs once for the gradient of the input and once for the gradient of the weights,
-          as far as it computes them.
-        - operator without convolutions and matrix products: 0 FLOPs and an empty type.
+        An operator without convolutions and matrix products has 0 FLOPs and an empty type. All products of an operator
+        compute in one type.
         """
-        flops = 0
-        dtype = ""
-        for slots in ops.FACTORS.get(self._forward, ()):  # a `resnet_unit` may have two products, any other one
-            weight_names = ops.operands(self._op, slots.weights)
-            if weight_names:  # else the `resnet_unit` has no shortcut convolution
-                weights = self._op.block.var(weight_names[0])
-                flops += self._forward_flops(slots, weights) * self._times_computed(slots)
-                dtype = ops.dtype_of(weights)  # one type for both products
-        return _Product(flops, dtype)
+        products = self._products()
+        if not products:
+            return _Product(0, "")
+        flops = sum(self._forward_flops(slots) * self._times_computed(slots) for slots in products)
+        return _Product(flops, ops.dtype_of(self._weights(products[0])))
 
-    def _forward_flops(self, slots: ops.Factors, weights: Variable) -> int:
+    def _products(self) -> list[ops.Factors]:
+        """Return the slots of each convolution or matrix product of this operator.
+
+        The type of the operator says which slots there may be. A product without weights is left out: a `resnet_unit`
+        has slots for a shortcut convolution, also if there is none.
+        """
+        possible = ops.FACTORS.get(self._forward, ())
+        return [slots for slots in possible if ops.operands(self._op, slots.weights)]
+
+    def _weights(self, slots: ops.Factors) -> Variable:
+        """Return the weights of one convolution or matrix product."""
+        (name,) = ops.operands(self._op, slots.weights)
+        return self._op.block.var(name)
+
+    def _forward_flops(self, slots: ops.Factors) -> int:
         """Return the FLOPs of the forward pass of one convolution or matrix product, whose operands are in `slots`.
 
             FLOPs = 2 * output elements * weights / output channels
 
         Each output value takes one multiply-add, which counts as two, for each weight of its channel.
         """
+        weights = self._weights(slots)
         # A gradient operator may have only the gradient of the output, which has the output's shape.
         (output, *_) = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")
         output_elements = math.prod(self._op.block.var(output).shape)
@@ -283,23 +290,23 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that a gradient operator reads a second or third time, because it runs several kernels.
+        """Return the bytes that a gradient operator reads once more, because a further kernel needs what one has read.
 
-        These bytes always count as traffic, whatever the size of the chip's cache.
-
-        - `conv2d_grad` by both input and weights: the incoming gradient. Each of the two has a kernel of its own.
-        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, which are as large as ConvX and ConvZ. Two kernels read
-          each.
-        - `sync_batch_norm_grad`: the image and the incoming gradient. A third kernel reads them.
+        - `conv2d_grad` by the input and by the weights: the incoming gradient. Each of the two has a kernel of its own.
+        - `conv2d_grad` by one of the two: 0.
+        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, for the same reason.
+        - `sync_batch_norm_grad`: the image and the incoming gradient. Two readings of them are counted already, as of
+          any gradient of a batch normalization, and a third kernel reads them here.
         - any other operator: 0.
         """
         if self.kind == "conv2d_grad":
             computed = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
-            return sum(self._bytes_in("Output@GRAD")) if len(computed) == 2 else 0
+            has_two_kernels = len(computed) == 2
+            return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
         if self.kind == "resnet_unit_grad":
-            return sum(self._bytes_in("ConvX", "ConvZ"))
+            return self._bytes_of_convolution_gradients()
         if self.kind == "sync_batch_norm_grad":
-            return sum(self.twice_read_sizes)
+            return sum(self._bytes_in("X", "Y@GRAD"))
         return 0
 
     def _added_to_bytes(self) -> int:
@@ -355,13 +362,11 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
                 "mib": sizes[buffer] / ops.MIB,
                 "dtype": ops.type_in(block, buffer),
                 "gradients": len(gradients),
-                "operator": index,  # of the all-reduce
-                # share of the backward kernels that come before the all-reduce
+                "operator": index,
                 "issued_after_operators": len(kernels_before) / len(backward_kernels),
-                # share of their bytes that is moved later: the larger, the more of the all-reduce can overlap
                 "bytes_left_to_hide_it": 1 - _moved_bytes(kernels_before) / backward_bytes,
-                "ring": op.attr("ring_id"),  # the number of its communicator
-                "on_computing_stream": bool(op.attr("use_calc_stream")),  # then nothing overlaps with it
+                "ring": op.attr("ring_id"),
+                "on_computing_stream": bool(op.attr("use_calc_stream")),
             }
         )
     return described
@@ -403,8 +408,8 @@ def counts_of(main: static.Program) -> dict[str, Any]:
     - `casts`, `transposes`, `all_reduces`: numbers of these operators.
     - `bytes_gb_by_operator`: the moved bytes by type, for types that move at least 5 MB.
     """
-    all_works = works(main)  # what each operator moves and computes
-    all_buckets = buckets(main)  # a dict for each all-reduce
+    all_works = works(main)
+    all_buckets = buckets(main)
 
     count_by_kind = Counter(work.kind for work in all_works)
     fused = {kind: count for kind, count in count_by_kind.items() if kind.startswith(("fused_", "merged_"))}

@@ -135,14 +135,19 @@ def is_optimizer(op: Operator) -> bool:
     return bool(op.attr("op_role") & OPTIMIZE)
 
 
+def is_accumulator(name: str) -> bool:
+    """Tell by its name whether a variable adds up the gradients of several micro-steps (gradient merge)."""
+    return name.endswith(MERGED)
+
+
 def is_merge(op: Operator) -> bool:
     """Tell whether an operator adds a gradient and its accumulator (gradient merge)."""
-    return bool(op.type == "elementwise_add" and op.input("Y")[0].endswith(MERGED))
+    return bool(op.type == "elementwise_add" and is_accumulator(op.input("Y")[0]))
 
 
 def is_clear(op: Operator) -> bool:
     """Tell whether an operator sets an accumulator back to zero (gradient merge)."""
-    return bool(op.type == "fill_constant" and op.output("Out")[0].endswith(MERGED) and op.attr("value") == 0.0)
+    return bool(op.type == "fill_constant" and is_accumulator(op.output("Out")[0]) and op.attr("value") == 0.0)
 
 
 def added_to(op: Operator) -> list[str]:

@@ -1,8 +1,9 @@
 """Arithmetic of a training program: which operators run in half precision, its loss scaling, its image layout.
 
-Levels are Paddle's: O1 keeps FP32 parameters and casts them before each convolution and matrix product; O2 holds
-them in half precision with FP32 master copies in the optimizer. In both, batch statistics, the loss and everything
-outside `static.amp.fp16_guard` are FP32.
+Levels are Paddle's. O1 keeps FP32 parameters and casts them before each convolution and matrix product. In a training
+program it ignores `static.amp.fp16_guard`: the types of operators alone decide what is half precision. O2 holds the
+parameters of operators inside the guard in half precision, with FP32 master copies in the optimizer; all operators
+outside are FP32. In both levels batch statistics and the loss are FP32.
 """
 
 import contextlib
@@ -118,7 +119,7 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
         dtype=precision.dtype,
         init_loss_scaling=first_loss_scale,
         use_dynamic_loss_scaling=dynamic,
-        use_amp_guard=precision.level == "O2",  # Paddle ignores it at O1
+        use_amp_guard=precision.level == "O2",  # at O1 Paddle's `minimize` ignores it (static/amp/decorator.py)
         **HOW_THE_SCALE_MOVES,  # without effect on a scale that is not dynamic
     )
 
@@ -126,7 +127,7 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
     """Cast an evaluation program to the types of its training program; nothing changes in FP32.
 
-    Only operators inside `fp16_guard` are cast. The input `image` becomes float16 (`feed_half`).
+    Only operators inside `fp16_guard` are cast, at both levels. The input `image` becomes float16 (`feed_half`).
     """
     if not precision.is_half:
         return
@@ -168,35 +169,39 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    - AMP's casts of `image` to float16 are removed. Their readers read `image` itself.
-    - Other readers of `image`, which need float32, read `image.fp32`, a new cast of `image` to float32. They are
-      operators that resize the image, for an evaluation at several sizes.
+    - Operators that read a cast of `image` to float16, which AMP inserted, read `image` itself. The casts are removed.
+    - Operators that read `image` itself need float32. They read `image.fp32`, a new cast of `image` to float32. Such
+      operators resize the image, for an evaluation at several sizes.
 
     Nothing changes in FP32, or without a variable `image`.
     """
     image = "image"
-    fp32_image = "image.fp32"
     block = main.global_block()
     if not precision.is_half or not block.has_var(image):
         return
 
     casts = [op for op in block.ops if _casts_to_half(op, image)]
-    half_images = {op.output("Out")[0] for op in casts}
-    readers_of_half = [op for op in block.ops if not half_images.isdisjoint(op.input_arg_names)]
     readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts]
-
-    for op in readers_of_fp32:
-        op.desc._rename_input(image, fp32_image)
-    for op in readers_of_half:
-        for name in half_images:
-            op.desc._rename_input(name, image)
+    if readers_of_fp32:
+        fp32_image = block.create_var(
+            name="image.fp32", shape=block.var(image).shape, dtype="float32", stop_gradient=True
+        ).name
+        # Before the readers of the casts read `image` too: they must not get the float32 copy.
+        _replace_input(readers_of_fp32, image, fp32_image)
+    for cast in casts:
+        _replace_input(block.ops, cast.output("Out")[0], image)
     remove(main, lambda op: op in casts)
     block.var(image).desc.set_dtype(paddle.float16)
     if readers_of_fp32:
-        block.create_var(name=fp32_image, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
         types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
         insert(block, 0, "cast", {"X": [image]}, {"Out": [fp32_image]}, **types, op_role=FORWARD)
     block._sync_with_cpp()
+
+
+def _replace_input(readers: Sequence[Operator], name: str, new_name: str) -> None:
+    """Have those of these operators that read the variable `name` read `new_name` instead."""
+    for op in readers:
+        op.desc._rename_input(name, new_name)
 
 
 def _casts_to_half(op: Operator, name: str) -> bool:
@@ -246,17 +251,27 @@ def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[S
 
         moved = x + r x sin(1000 x)
 
-    r is the relative rounding error of the variable's type. The sine varies the sign and the size of the change from
-    value to value. A common factor would have no effect, because the first batch norm divides by it.
+    r is the relative rounding error of the variable's type. The values are moved to show how much such an error changes
+    the losses (`perturb_input`). The sine varies the sign and the size of the change from value to value. A common
+    factor would have no effect, because the first batch norm divides by it.
+
+    Two variables, `wave` and `change`, are computed in two steps each. The second step overwrites the first one's
+    result, to save memory:
+
+        wave = 1000 x
+        wave = sin(wave)
+        change = x wave
+        change = r change
+        moved = x + change
     """
     x = variable.name
-    sine = block.create_var(name=f"{x}.angle", shape=variable.shape, dtype=variable.dtype).name  # first its angle
+    r = ROUNDING[variable.dtype]
+    wave = block.create_var(name=f"{x}.wave", shape=variable.shape, dtype=variable.dtype).name
     change = block.create_var(name=f"{x}.change", shape=variable.shape, dtype=variable.dtype).name
-    rounding = ROUNDING[variable.dtype]
     return [
-        Step("scale", {"X": [x]}, {"Out": [sine]}, {"scale": 1000.0}),
-        Step("sin", {"X": [sine]}, {"Out": [sine]}, {}),
-        Step("elementwise_mul", {"X": [x], "Y": [sine]}, {"Out": [change]}, {"axis": -1}),
-        Step("scale", {"X": [change]}, {"Out": [change]}, {"scale": rounding}),
+        Step("scale", {"X": [x]}, {"Out": [wave]}, {"scale": 1000.0}),
+        Step("sin", {"X": [wave]}, {"Out": [wave]}, {}),
+        Step("elementwise_mul", {"X": [x], "Y": [wave]}, {"Out": [change]}, {"axis": -1}),
+        Step("scale", {"X": [change]}, {"Out": [change]}, {"scale": r}),
         Step("elementwise_add", {"X": [x], "Y": [change]}, {"Out": [to]}, {"axis": -1}),
     ]

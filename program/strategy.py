@@ -160,33 +160,38 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    `dtype` is that of convolutions, and `layout` that of images. Knobs that the user set stay as they are. Undecided
-    ones are turned on
+    `dtype` is that of convolutions, and `layout` that of images. Knobs that the user set stay as they are. There are
+    three kinds of undecided knobs:
 
-    - with a condition (`_conditions`): if it is met.
-    - `enable_inplace`: on a GPU. The user may turn it on anywhere.
-    - cuDNN's: not at all. They stay None, and Paddle's flags stay as they are.
+    - Knobs with conditions (`_conditions`) are turned on if all their conditions are met.
+    - `enable_inplace` is turned on for a GPU. It works everywhere, so it has no condition.
+    - Knobs of cuDNN stay None, and Paddle's flags stay as they are.
 
-    Raises ValueError if a knob that the user turned on cannot work here.
+    Raises ValueError if the user turned on a knob whose condition is not met, or set a knob of cuDNN for a CPU.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
     if not on_gpu:
         _refuse_cudnn_flags(strategy)
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
-    for condition in conditions:
-        is_turned_on = bool(getattr(strategy, condition.knob))
-        if is_turned_on and not condition.is_met:
-            raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
+    _refuse_unmet(strategy, conditions)
 
-    # A knob that may be undecided has one condition.
-    decided = {
-        condition.knob: condition.is_met for condition in conditions if getattr(strategy, condition.knob) is None
-    }
+    decided: dict[str, bool] = {}
+    for condition in conditions:
+        if getattr(strategy, condition.knob) is None:
+            decided[condition.knob] = decided.get(condition.knob, True) and condition.is_met
     if strategy.enable_inplace is None:
         # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
         decided["enable_inplace"] = on_gpu
     return replace(strategy, **decided)
+
+
+def _refuse_unmet(strategy: Strategy, conditions: list[_Condition]) -> None:
+    """Raise ValueError for the first condition that is not met and whose knob is on in the strategy."""
+    for condition in conditions:
+        is_on = bool(getattr(strategy, condition.knob))
+        if is_on and not condition.is_met:
+            raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
 
 
 def _refuse_cudnn_flags(strategy: Strategy) -> None:

@@ -33,16 +33,17 @@ def explain(error: OSError) -> str:
 
 
 def refuse_unusable(path: Path) -> None:
-    """Raise UnusableError if a path leads to neither a file nor a folder.
+    """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
-    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it reports the error.
-    - /dev/null or a stream of this process, such as /dev/stdin: accepted.
-    - A file or a folder: accepted.
-    - A pipe, a socket or another device: refused, because a command could wait or read there without end.
-    - A link that leads back to itself: refused.
+    Every command may open /dev/null and the streams of this process, such as /dev/stdin, so they are accepted. A path
+    where nothing is, or that cannot be looked at, is accepted as well. The command that opens it reports the error.
+    UnusableError is also raised if the path is a link that leads back to itself.
     """
     mode = _mode_to_judge(path)
-    if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if mode is None:  # there is nothing to refuse
+        return
+    is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    if not is_file_or_folder:
         raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file or a folder")
 
 

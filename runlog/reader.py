@@ -156,45 +156,57 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
 
     - The stream is read in blocks, so that a file of any size takes little memory.
     - A line that a block cuts off is completed by the next block. If the line is already too long for an event, only
-      its beginning is kept.
-    - Line numbers count line feeds. A carriage return alone, as a progress bar writes it, ends an event's text, too.
+      a part of it is kept.
+    - A line ends with a line feed. A carriage return, as a progress bar writes it, also ends an event's text, but what
+      follows has the same line number.
     - The first NUL byte of the stream yields a Problem; later ones do not.
     """
-    position = 0  # how many bytes of the stream are behind us
-    line = 1  # the number of the line that begins at `line_start`
-    line_start = 0  # where in the stream it begins
-    unfinished = b""  # what was read of it, if a block cut it off; only a part of that if it is too long
+    open_line = _OpenLine(text=b"", number=1, offset=0)
+    bytes_read = 0
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
             saw_nul = True
-            yield _nul_problem(block, line, is_start=position == 0)
+            yield _nul_problem(block, open_line.number, is_start=bytes_read == 0)
         for piece in block.splitlines(keepends=True):
-            position += len(piece)
-            whole_or_cut = unfinished + piece
-            if piece.endswith((b"\n", b"\r")):
-                yield from _entries(whole_or_cut, line, line_start)
-                unfinished = b""
-                line_start = position
-            else:  # the last piece of the block
-                unfinished = _shortened(whole_or_cut)
+            bytes_read += len(piece)
+            text = open_line.text + piece
             if piece.endswith(b"\n"):
-                line += 1
-    yield from _entries(unfinished, line, line_start)  # the last line, which may end without a line feed
+                yield from _entries(text, open_line.number, open_line.offset)
+                open_line = _OpenLine(text=b"", number=open_line.number + 1, offset=bytes_read)
+            elif piece.endswith(b"\r"):
+                yield from _entries(text, open_line.number, open_line.offset)
+                open_line = _OpenLine(text=b"", number=open_line.number, offset=bytes_read)
+            else:  # the last piece of the block, which the block may cut off
+                open_line = open_line._replace(text=_kept_of_open_line(text))
+    yield from _entries(open_line.text, open_line.number, open_line.offset)  # the last line may lack a line feed
 
 
-def _shortened(unfinished: bytes) -> bytes:
-    """Return an unfinished line as it is, or of one that is too long for an event a part that is also too long.
+class _OpenLine(NamedTuple):
+    """The line that is being read from a stream, whose end has not come yet."""
 
-    The part is the first MAX_LINE_BYTES and a short end, which keeps the fact that the line claims to be an event:
+    text: bytes  # what has been read of it, as `_kept_of_open_line` keeps it
+    number: int  # how many line feeds stand before it, plus 1
+    offset: int  # of its first byte in the stream; behind a carriage return, the text counts as a new line
 
-    - The line has TOKEN: the end is TOKEN.
-    - It has none yet: the end is its last bytes, because TOKEN may begin in them and go on in the next block.
+
+def _kept_of_open_line(text: bytes) -> bytes:
+    """Return what is kept of a line until the rest of it is read, so that a line of any length takes little memory.
+
+    - If the line is not longer than MAX_LINE_BYTES, all of it is kept.
+    - If it is longer and holds TOKEN, its first MAX_LINE_BYTES and a TOKEN are kept.
+    - If it is longer and does not hold TOKEN, its first MAX_LINE_BYTES and its last few bytes are kept. TOKEN may begin
+      in these last bytes and go on in the next block.
+
+    A long line that holds TOKEN is an event that is too long, which `_entries` reports. It sees that from what is kept:
+    this is longer than MAX_LINE_BYTES and holds TOKEN, too.
     """
-    if len(unfinished) <= MAX_LINE_BYTES:
-        return unfinished
-    end = TOKEN if TOKEN in unfinished else unfinished[-len(TOKEN) :]
-    return unfinished[:MAX_LINE_BYTES] + b" " + end
+    if len(text) <= MAX_LINE_BYTES:
+        return text
+    beginning = text[:MAX_LINE_BYTES] + b" "
+    if TOKEN in text:
+        return beginning + TOKEN
+    return beginning + text[-len(TOKEN) :]
 
 
 def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:

@@ -73,13 +73,14 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b), for 0 <= x < 1, by its continued fraction:
+    """Return the regularized incomplete beta function I_x(a, b) for 0 <= x <= (a + 1) / (a + b + 2):
 
-        I_x(a, b) = x^a (1 - x)^b / (a B(a, b)) * 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
-        B(a, b) = gamma(a) gamma(b) / gamma(a + b)
+        I_x(a, b) = factor * continued fraction
+        factor = x^a (1 - x)^b / (a B(a, b)), where B(a, b) = gamma(a) gamma(b) / gamma(a + b)
+        continued fraction = 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
 
-    (Numerical Recipes, 6.4.) The fraction converges fast only below x = (a + 1) / (a + b + 2). There is no reflection
-    for larger x: `t_cdf` does not ask for them.
+    The coefficients d_n are those of `_coefficients_in_pairs` (Numerical Recipes, 6.4). For a larger x below 1 the
+    formula holds too, but the fraction converges slowly.
     """
     if x == 0:
         return 0.0
@@ -87,16 +88,16 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
     first_coefficient = -((a + b) * x / (a + 1))  # d_1
-    return factor * _continued_fraction(first_coefficient, _further_coefficients(a, b, x))
+    return factor * _continued_fraction(first_coefficient, _coefficients_in_pairs(a, b, x))
 
 
-def _further_coefficients(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
-    """Yield the coefficients of the continued fraction of I_x(a, b) from the second on, in pairs, for m = 1, 2, ...:
+def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
+    """Yield the coefficients of the continued fraction of I_x(a, b) behind d_1, in pairs: (d_2, d_3), (d_4, d_5), ...
 
         d_2m     = m (b - m) x / ((a + 2m - 1) (a + 2m))
         d_(2m+1) = -(a + m) (a + b + m) x / ((a + 2m) (a + 2m + 1))
 
-    There are MOST_PAIRS pairs.
+    There are MOST_PAIRS pairs, for m = 1, 2, ...
     """
     for m in range(1, MOST_PAIRS + 1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
@@ -104,26 +105,29 @@ def _further_coefficients(a: float, b: float, x: float) -> Iterator[tuple[float,
         yield even, odd
 
 
-def _continued_fraction(first: float, further: Iterable[tuple[float, float]]) -> float:
+def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    `first` is d_1, and `further` has (d_2, d_3), (d_4, d_5), ... The value after n coefficients is a quotient of two
-    numbers. With the next coefficient it is multiplied by c x d:
+    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction, cut off behind d_n, is a quotient N_n / D_n. It is
+    built up by one coefficient after the other, with two ratios from which the next ones follow:
 
-        c = the new numerator / the last one = 1 + coefficient / last c
-        d = the last denominator / the new one = 1 / (1 + coefficient x last d)
+        c_n = N_n / N_(n-1) = 1 + d_n / c_(n-1)
+        e_n = D_(n-1) / D_n = 1 / (1 + d_n e_(n-1))
+        N_n / D_n = N_(n-1) / D_(n-1) * c_n * e_n
 
-    It ends with the pair whose second coefficient changes the value by a share of less than 1e-15, or with the last
-    pair.
+    The result is the fraction behind the first pair whose second coefficient changes it by a share of less than 1e-15,
+    or else behind the last pair.
     """
+    # The fraction that is cut off behind d_1 is 1 / (1 + d_1). Before it there is 1 / 1, so N_0 = N_1 = D_0 = 1.
     c = 1.0
-    d = 1 / (1 + first)
-    fraction = d
-    for pair in further:
-        for coefficient in pair:
-            d = 1 / (1 + coefficient * d)
-            c = 1 + coefficient / c
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-15:
+    e = 1 / (1 + d_1)
+    fraction = e
+    for pair in further_pairs:
+        for d_n in pair:
+            c = 1 + d_n / c
+            e = 1 / (1 + d_n * e)
+            fraction *= c * e
+        share_of_change = abs(c * e - 1)  # by the second coefficient of the pair
+        if share_of_change < 1e-15:
             break
     return fraction

@@ -172,30 +172,33 @@ class Record:
 
         A log may be rotated while its run goes on. These conditions then hold, as far as the format shows them:
 
-        - The first row of this log follows the last row of `earlier` in their run.
-        - This log begins in the middle of its run, so it is not another run of the same kind.
         - `earlier` has no end of a run. Only MLLOG files print one.
+        - This log has no beginning of a run, so it is not another run of the same kind.
+        - The first row of this log follows the last row of `earlier` in their run.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
         has_end = earlier.run_stop_s is not None
-        if has_end or not self._begins_in_middle(earlier.windows[-1]):
+        if has_end or self._has_beginning(earlier.windows[-1]):
             return False
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
-    def _begins_in_middle(self, last_before: Window) -> bool:
-        """Return whether this log begins in the middle of a run, if `last_before` is the row before its first row.
+    def _has_beginning(self, last_before: Window) -> bool:
+        """Return whether this log has the beginning of its run. `last_before` is the last row of the log before.
 
-        - An MLLOG file: whether it lacks the event of the run's start.
-        - Another format, and the first row is of a later epoch than the row before: True, because the runs of a program
-          all begin with the same epoch.
-        - Another format, and the two rows are of one epoch: whether the first row does not know its number of steps. It
-          does not if the row from which they are counted is missing.
+        - If this is an MLLOG file, it has the beginning if it has the event of the run's start.
+        - If the first row does not know how many steps it covers, the beginning is missing. The steps of such a row are
+          counted from the row before it, which is not in this log.
+        - If the first row is of a later epoch than `last_before`, the beginning is missing. The runs of a program all
+          begin with the same epoch.
+        - In every other case the log has the beginning.
         """
         if self.format == "mllog":
-            return self.run_start_s is None
+            return self.run_start_s is not None
         first = self.windows[0]
-        return first.steps is None or _epochs_between(last_before, first) > 0
+        if first.steps is None:
+            return False
+        return _epochs_between(last_before, first) <= 0
 
     @property
     def run_span(self) -> Span | None:
@@ -257,28 +260,34 @@ class Record:
 
 
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
-    """Return whether `row` is the next row of the run that printed `rows_before`.
+    """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    - Rows without a step, which are epochs: it is of the epoch of the last row or of the next.
-    - Another row of the last row's epoch: it is at most the steps of one row later.
-    - A row of the next epoch, in a format whose step counter runs through the whole run: likewise.
-    - A row of the next epoch, in a format whose step counter starts anew in each epoch, at `first_step`: it covers at
-      most the steps of one row from there on.
-    - Any other row: it is not.
+    - If it is of an earlier epoch than the last row, or more than one epoch later, it cannot.
+    - If it has no step, because it is a whole epoch, it can.
+    - If it has a step but the last row has none, it cannot.
+    - If it is of the next epoch and its step is not above the last row's, the program counts the steps of each epoch
+      from `first_step` on. The row can follow if it covers no more steps from there on than the longest row.
+    - In every other case the step counter runs on. The row can follow if its step is above the last row's by no more
+      than the steps of the longest row.
+
+    The longest row is the one of `rows_before` that covers most steps.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)
+    if epochs_later < 0 or epochs_later > 1:
+        return False
     if row.step is None:
-        return 0 <= epochs_later <= 1
-    if last.step is None or epochs_later < 0 or epochs_later > 1:
+        return True
+    if last.step is None:
         return False
 
-    steps_per_row = max(before.steps or 0 for before in rows_before)  # the last row of an epoch may have fewer
-    if epochs_later == 0:
-        return 0 < row.step - last.step <= steps_per_row
-    is_counted_anew = row.step <= last.step
-    step_before = first_step - 1 if is_counted_anew else last.step
-    return row.step - step_before <= steps_per_row
+    longest_row_steps = max(before.steps or 0 for before in rows_before)
+    is_counted_anew = epochs_later == 1 and row.step <= last.step
+    if is_counted_anew:
+        steps_since_epoch_began = row.step - first_step + 1  # its own step included
+        return steps_since_epoch_began <= longest_row_steps
+    steps_since_last_row = row.step - last.step
+    return 0 < steps_since_last_row <= longest_row_steps
 
 
 def _epochs_between(before: Window, row: Window) -> int:

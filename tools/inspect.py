@@ -135,7 +135,7 @@ def build(job: env.Job) -> Any:
     env.export_trainer(0, endpoints)
     paddle.enable_static()
     model = workload.of_job(job)
-    model.plan = dataclasses.replace(model.plan, ranks_listen=False)  # else the build waits for the other ranks
+    model.plan = dataclasses.replace(model.plan, is_to_be_run=False)  # else the build waits for the other ranks
     samples = job.global_batch * SCHEDULED_STEPS  # the schedule's length does not change the operators
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)

@@ -1,13 +1,13 @@
 """The official verdict on the events of a log, by mlperf-logging's rule files, as its mlp_compliance.py comes to it."""
 
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from compliance.logged_run import is_number, own_metadata
 from compliance.official.checks import Check, ComparedTimes, KeyOrder, WantedNames, compared_times
-from compliance.official.language import State, holds
+from compliance.official.language import Enqueued, State, holds
 from compliance.official.metrics import JOINED_METRICS_KEY, join_metrics
 from compliance.official.rule_files import VERSION, Rule, RuleFile, benchmarks, keys, load, names, versions
 from compliance.official.rule_result import KeyResult, shown
@@ -46,46 +46,50 @@ class Judge:
         Other findings count in every file.
         """
         last_result_by_key: dict[str, KeyResult] = {}  # by the last file that has a rule for the key
-        for applied in self._apply_files():
-            last_result_by_key |= applied.result_by_key
+        for file_result in self._apply_files():
+            last_result_by_key |= file_result.result_by_key
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
             key_result.report_wrong_count(self._collector)
 
-    def _apply_files(self) -> "list[_AppliedFile]":
-        """Apply common.yaml and each file that it leads to. Return the files in the order in which they were applied.
+    def _apply_files(self) -> "list[_FileResult]":
+        """Apply common.yaml and each file that it leads to. Return the results in the order of the files.
 
-        The code of the rules enqueues further files, depending on the events' values: common.yaml that of the division,
-        such as closed_common.yaml, and this one that of the benchmark. An event that enqueues a file which does not
-        exist, or was applied already, is reported: the official checker ends with an error there, or never ends.
+        The findings that count in every file are reported here.
+
+        A file has rules by which the value of an event enqueues the next file: the division `closed` leads from
+        common.yaml to closed_common.yaml, and the benchmark leads from there to the file of the benchmark.
+
+        A file that waits already is not enqueued again. An event that enqueues a file which does not exist, or was
+        applied already, is reported: the official checker ends with an error there, or never ends.
         """
-        applied_files = []
-        names_to_apply = [f"training_{self._version}/common.yaml"]
-        applied_names: set[str] = set()
-        while names_to_apply:
-            name = names_to_apply.pop(0)
-            applied_names.add(name)
-            applied = _AppliedFile(load(name))
-            self._collector.findings += applied.apply(self._events)
-            applied_files.append(applied)
-            for further_name, event in applied.state.enqueued:
-                if further_name in names_to_apply:
-                    continue
-                if further_name in names() and further_name not in applied_names:
-                    names_to_apply.append(further_name)
-                else:
-                    self._refuse_enqueued(applied.result_by_key[event.key], event, further_name)
-        return applied_files
+        result_by_file: dict[str, _FileResult] = {}
+        queue = deque([f"training_{self._version}/common.yaml"])
+        while queue:
+            file_name = queue.popleft()
+            file_result = _FileJudge(load(file_name)).judge(self._events)
+            result_by_file[file_name] = file_result
+            self._collector.findings += file_result.findings
+            for enqueued in file_result.enqueued:
+                does_exist = enqueued.file in names()
+                is_applied = enqueued.file in result_by_file
+                if not does_exist or is_applied:
+                    self._report_refused_file(enqueued, file_result.result_by_key[enqueued.event.key])
+                elif enqueued.file not in queue:
+                    queue.append(enqueued.file)
+        return list(result_by_file.values())
 
-    def _refuse_enqueued(self, key_result: KeyResult, event: Event, rule_file: str) -> None:
-        """Report an event that enqueued `rule_file`, which does not exist or was applied already.
+    def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
+        """Report an event whose value enqueued a rule file that does not exist, or that was applied already.
 
-        - The event names a benchmark: a breach of known-benchmark.
-        - Any other event: a failure, which is kept in `key_result`, the result for the event's key. Nothing is kept if
-          `key_result` has a failure already.
+        - If the event names the benchmark, it is a breach of known-benchmark.
+        - If the event has another key, which has no failure yet, the failure of its value is kept in `key_result`, the
+          result for this key.
+        - If that key has a failure already, nothing more is reported.
         """
+        event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
-            self._refuse_benchmark(event, rule_file)
+            self._refuse_benchmark(event, enqueued.file)
         elif key_result.failure_count == 0:
             wanted = "a value that has rules of its own"
             key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
@@ -106,61 +110,83 @@ class _Objection(NamedTuple):
     actual: str
 
 
-class _AppliedFile:
-    """The rules of one file, to be applied to the events of a log by `apply`."""
+class _FileResult(NamedTuple):
+    """The result of applying the rules of one file to the events of a log.
+
+    - `findings` count, whatever other files find.
+    - `result_by_key` has the failures of single events and the numbers of events. They count only if no later file has
+      a rule for the key.
+    - `enqueued` are the files that the events lead to.
+    """
+
+    findings: list[Finding]
+    result_by_key: dict[str, KeyResult]
+    enqueued: list[Enqueued]
+
+
+class _FileJudge:
+    """Judges the events of one log by the rules of one file: make one for each file, and call `judge` once."""
 
     def __init__(self, file: RuleFile) -> None:
         self._file = file
-        self.state = State()  # which the code of the rules reads and changes
-        self.result_by_key = {key: KeyResult(rule, file.source) for key, rule in file.rules.items()}
+        self._state = State()  # which the code of the rules reads and changes
+        self._result_by_key = {key: KeyResult(rule, file.source) for key, rule in file.rules.items()}
+        self._first_crash: Finding | None = None  # on the first event at which the official checker ends by a traceback
 
-    def apply(self, events: Sequence[Event]) -> list[Finding]:
-        """Apply the rules to all events of a log. Call it once. Return the findings that no later file overrides:
+    def judge(self, events: Sequence[Event]) -> _FileResult:
+        """Apply the rules to all events of a log, one after the other, and return what they find."""
+        for initialise in self._file.begin:
+            no_event = None  # the code runs before the first event
+            initialise(no_event, self._state)
+        joined_events = self._joined_metrics(events)
+        for event in [*events, *joined_events]:
+            if event.key in self._result_by_key:
+                self._apply_rule(event)
+        return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
-        - a key has no event, and neither has the key that would do as well (AT_LEAST_ONE_OR)
-        - no event meets a check that at least one must meet (ATLEAST_ONE_CHECK)
-        - the first event at which the official checker ends with a traceback
-        - the names that the events list are not those that the file wants (END)
+    def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
+        """Return one more event for each evaluation, with its metrics, if the file asks for that; else none.
 
-        Failures of single events and wrong numbers of events are in `result_by_key`, because they are reported only if
-        no later file has a rule for the key.
+        The first event whose metric cannot be joined is kept as a crash of the official checker.
         """
-        first_crash = self._apply_to_events(events)
+        if self._file.joining_field is None:
+            return []
+        joined = join_metrics(events, self._file.joining_field)
+        if joined.first_unusable is not None:
+            # The official checker joins the metrics before it applies a rule, so this crash comes before any other.
+            self._keep_if_first_crash(self._finding_on_unusable_metric(joined.first_unusable, self._file.joining_field))
+        return joined.events
+
+    def _keep_if_first_crash(self, crash: Finding) -> None:
+        """Keep the finding on an event at which the official checker ends with a traceback, unless one is kept already.
+
+        Our judge goes on after such an event, so there may be several.
+        """
+        if self._first_crash is None:
+            self._first_crash = crash
+
+    # --- all events ---
+
+    def _findings_on_all_events(self) -> list[Finding]:
+        """Return the findings that need all events of the log:
+
+        - A key has no event, and neither has the key that would do as well (AT_LEAST_ONE_OR).
+        - No event of a key meets the check that at least one must meet (ATLEAST_ONE_CHECK).
+        - The official checker ends with a traceback: only the first event at which it does is a finding.
+        - The names that the events list are not those that the file wants (END).
+        """
         findings: list[Finding | None] = []
-        for key_result in self.result_by_key.values():
+        for key_result in self._result_by_key.values():
             findings.append(self._finding_if_alternative_is_missing(key_result))
             findings.append(key_result.finding_if_any_check_is_unmet())
-        findings.append(first_crash)
+        findings.append(self._first_crash)
         for wanted_names in self._file.wanted_names:
             findings.append(self._finding_if_names_differ(wanted_names))
         return [finding for finding in findings if finding is not None]
 
-    def _apply_to_events(self, events: Sequence[Event]) -> Finding | None:
-        """Apply the rules to one event after the other. What they find is kept in `result_by_key`.
-
-        Return the finding on the first event at which the official checker ends with a traceback; None if it ends at
-        none. The rules are applied to the later events all the same.
-        """
-        for initialise in self._file.begin:
-            no_event = None  # the code runs before the first event
-            initialise(no_event, self.state)
-        first_crash = None
-        if self._file.joining_field is not None:
-            joined = join_metrics(events, self._file.joining_field)
-            events = [*events, *joined.events]
-            if joined.first_unusable is not None:
-                # The official checker joins the metrics before it applies a rule, so this is its first traceback.
-                first_crash = self._finding_on_unusable_metric(joined.first_unusable, self._file.joining_field)
-        for event in events:
-            if event.key in self.result_by_key:
-                crash = self._apply_rule(event)
-                if first_crash is None:
-                    first_crash = crash
-        return first_crash
-
     def _finding_on_unusable_metric(self, event: Event, count_field: str) -> Finding:
         """Return the finding on an event whose metric cannot be joined with the others of its evaluation."""
-        joined_result = self.result_by_key[JOINED_METRICS_KEY]
+        joined_result = self._result_by_key[JOINED_METRICS_KEY]
         wanted = f"{count_field} and a metric in the metadata"
         return joined_result.finding_on_event("metadata", event.line, wanted, shown(event, "metadata"))
 
@@ -169,69 +195,67 @@ class _AppliedFile:
         alternative_key = key_result.rule.required.alternative_key
         if alternative_key is None:
             return None
-        if key_result.event_count > 0 or self.result_by_key[alternative_key].event_count > 0:
+        if key_result.event_count > 0 or self._result_by_key[alternative_key].event_count > 0:
             return None
         return key_result.finding_on_count("none")
 
     def _finding_if_names_differ(self, wanted: WantedNames) -> Finding | None:
-        """Return a finding if the names that the log's events list are not the wanted names, each once; else None.
+        """Return a finding if the names that the events of a key list are not the wanted names, each once; else None.
 
         For instance, each event weights_initialization names a tensor. Together they must name each tensor of the
-        reference model once. The finding has the first three names that are missing, and the first three that are
+        reference model once. The finding shows the first three names that are missing, and the first three that are
         unknown or listed twice.
 
-        There is no finding on a log without such events, because another finding reports that.
+        If the log has no such event, there is no finding here: the finding on the number of these events reports that.
         """
-        key_result = self.result_by_key[wanted.key]
+        key_result = self._result_by_key[wanted.key]
         if key_result.event_count == 0:
             return None
-        listed_names = self.state[wanted.state_name]  # a list, which the code of the key's rule has made
+        listed_names = self._state[wanted.state_name]  # a list, which the code of the key's rule has made
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
-        if are_all_texts and sorted(listed_names) == sorted(wanted.names):
+        if are_all_texts and Counter(listed_names) == Counter(wanted.names):
             return None
-        count_by_listed_name = Counter(map(printable, listed_names))
-        count_by_wanted_name = Counter(map(printable, wanted.names))
-        missing = list(count_by_wanted_name - count_by_listed_name)[:_MOST_NAMES_SHOWN]
-        unknown = list(count_by_listed_name - count_by_wanted_name)[:_MOST_NAMES_SHOWN]
-        actual = f"missing {missing}, unknown or twice {unknown}"
+        listed = Counter(map(printable, listed_names))
+        allowed = Counter(map(printable, wanted.names))  # each name once
+        missing_names = list(allowed - listed)[:_MOST_NAMES_SHOWN]
+        surplus_names = list(listed - allowed)[:_MOST_NAMES_SHOWN]
+        actual = f"missing {missing_names}, unknown or twice {surplus_names}"
         words = "each tensor of the reference model once"
         return key_result.finding_on_event("metadata", key_result.first_line, words, actual)
 
     # --- one event ---
 
-    def _apply_rule(self, event: Event) -> Finding | None:
-        """Apply the rule of an event's key to the event, in this order:
+    def _apply_rule(self, event: Event) -> None:
+        """Count an event, and apply the rule of its key to it, in this order:
 
-        1. The checks of each event and the rule's code. For keys submission_..., only for the first event.
+        1. The checks of each event, and the rule's code. For the keys submission_..., only the first event has them.
         2. The check of the first event.
         3. The check that at least one event must meet.
-
-        What was found is kept in the result of the key. If the official checker ends with a traceback at the last of
-        these checks, the finding on that is returned; else None.
         """
-        key_result = self.result_by_key[event.key]
+        key_result = self._result_by_key[event.key]
         rule = key_result.rule
         key_result.count(event)
         is_first = key_result.event_count == 1
-        only_first_is_checked = "submission_" in rule.key
-        if is_first or not only_first_is_checked:
+        is_of_submission = "submission_" in event.key  # mlp_compliance.py looks at the first event of such a key only
+        if is_first or not is_of_submission:
             self._apply_checks_and_code(key_result, event)
-        if is_first and rule.first_check is not None:
-            self._keep_failures([rule.first_check], key_result, event)
-        if rule.any_check is None:
-            return None
-        return self._apply_any_check(rule.any_check, key_result, event)
+        if is_first and rule.first_check is not None and not self._is_met(rule.first_check, event):
+            self._keep_failure(rule.first_check, key_result, event)
+        if rule.any_check is not None:
+            self._apply_any_check(rule.any_check, key_result, event)
 
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
-        """Apply the checks of each event to one event, then run the rule's code, which may change the state.
+        """Apply the checks that every event of a key must meet to this one, then run the rule's code on it.
 
-        If the code raises an exception, that is a failure of the event's value, unless a check has failed already.
+        - Each check that is not met is a failure of the event.
+        - If all checks are met, but the code raises an exception, that is a failure of the event's value.
         """
-        failures_before = key_result.failure_count
-        self._keep_failures(key_result.rule.checks, key_result, event)
-        has_failed = key_result.failure_count > failures_before
-        has_run = self._run_code(key_result.rule, event)
-        if not has_run and not has_failed:
+        rule = key_result.rule
+        unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
+        for check in unmet_checks:
+            self._keep_failure(check, key_result, event)
+        has_run = self._run_code(rule, event)
+        if not unmet_checks and not has_run:
             wanted = "a value that the later rules can be computed from"
             failure = key_result.finding_on_event("value", event.line, wanted, shown(event, "value"))
             key_result.keep_failure(failure)
@@ -240,45 +264,44 @@ class _AppliedFile:
         """Run the code of a rule for an event. Return whether it ran to its end, without an exception."""
         try:
             for step in rule.code_after_checks:
-                step(event, self.state)
+                step(event, self._state)
         except Exception:  # noqa: BLE001  a log may hold anything; the official checker takes it for a failed check
             return False
         return True
 
-    def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> Finding | None:
-        """Apply the check that at least one event of a key must meet, and keep in `key_result` if this event does.
+    def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
+        """Apply the check that at least one event of a key must meet, and keep in `key_result` whether this one does.
 
-        A check raises an exception if an event has a text where it wants a number, for instance. The official checker
-        then ends with a traceback: the finding on that is returned. None if the check could be applied.
+        The check raises an exception if the event has a text where it wants a number, for instance. The official
+        checker does not catch this one, and ends with a traceback. The event then counts as a crash of that checker.
         """
-        key_result.keep_if_best(event, check)  # which is shown if no event meets the check
+        key_result.keep_if_best(event, check)  # the best event is shown if no event meets the check
         try:
-            is_met = bool(check.is_met(event, self.state))
+            is_met = bool(check.is_met(event, self._state))
         except Exception:  # noqa: BLE001  a log may hold anything
-            wanted = check.words
-            if check.aspect == "value" and not is_number(event.value):
-                wanted = "a number"  # the check failed because it compares the value with a number
-            return key_result.finding_on_event(check.aspect, event.line, wanted, shown(event, check.aspect))
+            self._keep_if_first_crash(_finding_on_crash(check, key_result, event))
+            return
         if is_met:
             key_result.is_any_check_met = True
-        return None
 
     # --- failed checks ---
 
-    def _keep_failures(self, checks: Sequence[Check], key_result: KeyResult, event: Event) -> None:
-        """Keep a failure in `key_result` for each check that an event does not meet."""
-        for check in checks:
-            if not holds(check.is_met, event, self.state):
-                objection = self._objection(check, event)
-                failure = key_result.finding_on_event(check.aspect, event.line, objection.wanted, objection.actual)
-                key_result.keep_failure(failure)
+    def _is_met(self, check: Check, event: Event) -> bool:
+        """Return whether an event meets a check; False if the check raises an exception, as in the official checker."""
+        return holds(check.is_met, event, self._state)
+
+    def _keep_failure(self, check: Check, key_result: KeyResult, event: Event) -> None:
+        """Keep in `key_result` that an event does not meet a check."""
+        objection = self._objection(check, event)
+        failure = key_result.finding_on_event(check.aspect, event.line, objection.wanted, objection.actual)
+        key_result.keep_failure(failure)
 
     def _objection(self, check: Check, event: Event) -> _Objection:
         """Return what is wrong with an event that does not meet a check."""
         if check.order is not None:
             return self._objection_to_order(check.order)
         if check.aspect == "time":
-            return _objection_to_time(compared_times(check, event, self.state))
+            return _objection_to_time(compared_times(check, event, self._state))
         return _Objection(check.words, shown(event, check.aspect))
 
     def _objection_to_order(self, order: KeyOrder) -> _Objection:
@@ -288,9 +311,21 @@ class _AppliedFile:
         - It must come after one of them: none came before it.
         """
         if order.must_come_first:
-            line_of_other = self.result_by_key[order.other_key].first_line
+            line_of_other = self._result_by_key[order.other_key].first_line
             return _Objection(order.in_words, f"after the {order.other_key} of line {line_of_other}")
         return _Objection(order.in_words, f"no {order.other_key} before it")
+
+
+def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:
+    """Return the finding on an event for which a check raises an exception, so that the official checker crashes.
+
+    If the check is of the value, and the value is no number, the finding says that a number was wanted. Otherwise it
+    says what the check asks for.
+    """
+    wanted = check.words
+    if check.aspect == "value" and not is_number(event.value):
+        wanted = "a number"  # the check compares the value with a number
+    return key_result.finding_on_event(check.aspect, event.line, wanted, shown(event, check.aspect))
 
 
 def _objection_to_time(times: ComparedTimes) -> _Objection:

@@ -92,17 +92,24 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the order of two keys that an expression demands; None if it demands none.
+    """Return the place that an expression demands of an event among the events of another key; None if it demands none.
 
-    Only these forms demand one, for a name in the state that the events of a key set:
+    The other key is the one whose events set a name in the state, such as run_start for `run_started`. An expression
+    that asks only for this name demands a place:
 
-    - `s['run_started']` and `s['run_started'] == True`: this event comes after one of the other key
-    - `not s['run_started']`: this event comes before those of the other key
+    - `not s['run_started']`: the event must come before all events of the other key.
+    - `s['run_started']`, or `s['run_started'] == True`: the event must come after one of the other key.
     """
-    form = re.fullmatch(r"(?P<negation>not )?s\['(?P<state_name>\w+)'\](?: == True)?", ast.unparse(node))
-    if form is None or form["state_name"] not in key_by_state_name:
+    text = ast.unparse(node)
+    asked_text = text.removeprefix("not ")
+    asked = re.fullmatch(r"s\['(?P<state_name>\w+)'\](?: == True)?", asked_text)
+    if asked is None:
         return None
-    return KeyOrder(other_key=key_by_state_name[form["state_name"]], must_come_first=form["negation"] is not None)
+    other_key = key_by_state_name.get(asked["state_name"])
+    if other_key is None:
+        return None
+    is_negated = asked_text != text
+    return KeyOrder(other_key=other_key, must_come_first=is_negated)
 
 
 def _aspect(expression_text: str) -> str:

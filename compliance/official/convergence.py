@@ -17,6 +17,8 @@ from compliance.official.rounds import SubmissionRuns
 from runlog.stats import t_cdf
 
 SIGNIFICANCE = 0.05  # rcp_checker: alpha of the one-sided t-test
+# rcp_checker: it takes the fastest and the slowest run of a submission as dropped; also for unet3d, which drops eight
+_RUNS_NOT_COUNTED_IN_TEST = 2
 TOLERANCE = 0.0001  # rcp_checker: the width of the interval at which its search ends
 NOT_CONVERGED = 1e9  # rcp_checker: epochs of a run without success
 # rcp_checker, _eval_submission_record: from this ruleset on, a result may converge this many samples earlier
@@ -238,18 +240,19 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs
-    - std: the standard deviation of all these runs, as rcp_checker takes it
-    - least: the lowest mean with which a submission of `submission_runs` runs passes. It is `_least_mean`, less the
-      `allowed_samples` that the rules let a result of the benchmark converge earlier.
+    - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs.
+    - std: the standard deviation of all these runs. Like rcp_checker, it does not leave out any.
+    - least: the least mean with which a submission of `submission_runs` runs passes. It is the one of the t-test, less
+      the `allowed_samples` that a result may converge earlier. Only a benchmark that is counted in samples has these;
+      for any other, they are 0.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
-    values = sorted(record[unit])
+    reference_runs = sorted(record[unit])
     # As in rcp_checker, the record names the benchmark: its name may differ from that of the submission.
-    kept = _without_fastest_and_slowest(values, rounds.dropped_runs(record["Benchmark"]))
-    mean = _numpy_mean(kept)
-    std = _numpy_std(values)
-    least = _least_mean(mean, std, reference_runs=len(kept), submission_runs=submission_runs)
+    kept_runs = _without_fastest_and_slowest(reference_runs, rounds.dropped_runs(record["Benchmark"]))
+    mean = _numpy_mean(kept_runs)
+    std = _numpy_std(reference_runs)
+    least = _least_mean_by_t_test(mean, std, reference_runs=len(kept_runs), submission_runs=submission_runs)
     return ReferencePoint(
         global_batch=record["BS"],
         mean=mean,
@@ -286,7 +289,7 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
     submission_runs = reference.runs.runs
-    least = _least_mean(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
+    least = _least_mean_by_t_test(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
     allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
     return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least - allowed_samples)
 
@@ -296,17 +299,20 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
     return (high - low) / (high_batch - low_batch) * (batch - low_batch) + low
 
 
-def _least_mean(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
-    """Return the lowest mean of a submission that is no faster than the reference could be by chance.
+def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
+    """Return the least mean that a submission's runs may have before a t-test says that they converged too fast.
 
-    `mean` and `std` are those of the reference. It is the lowest mean m at which a one-sided t-test of m against `mean`
-    finds no difference, at a level of SIGNIFICANCE. The p-value of this test rises with m, so m is found by bisection
-    between 0 and `mean`, to an interval of TOLERANCE, like rcp_checker's.
+    `mean` and `std` are those of the reference. A one-sided t-test gives the chance p(m) that runs like the reference's
+    have a mean of m or lower. The result is the m between 0 and `mean` with
+
+        p(m) = SIGNIFICANCE
+
+    Since p(m) rises with m, m is found by bisection, to an interval of TOLERANCE, as in rcp_checker. If `std` is 0, any
+    mean below the reference's is too fast, so the result is `mean`.
     """
-    if std == 0:  # then no mean below the reference's is chance
+    if std == 0:
         return mean
-    # rcp_checker takes two runs as dropped, the fastest and the slowest; also for unet3d, whose means leave out eight.
-    counted_runs = submission_runs - 2
+    counted_runs = submission_runs - _RUNS_NOT_COUNTED_IN_TEST
     too_low = 0.0
     high_enough = mean
     while high_enough - too_low > TOLERANCE:

@@ -1,7 +1,9 @@
 """The official verdict on a log with damaged lines, which mlperf-logging's parser reads in another way than ours.
 
-Our reader skips a damaged line, or splits it into events. mlperf-logging's parser reads some such lines as events, and
-ends with an error at the others, the unreadable lines.
+- A damaged line is one that our reader skips, or splits into events, with a finding.
+- A fatal line is one at which mlperf-logging's parser ends with an error, so that the official checker rejects the log.
+
+A damaged line need not be fatal, because that parser reads some of them as events.
 """
 
 import io
@@ -22,115 +24,121 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 
 
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
-    """Return the findings of a log with damaged lines, each marked by whether the official checker reports it, too.
+    """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings of our reader. At least one must be about a damaged line.
+    `ours` are the findings of our reader, at least one of them about a damaged line. There are two cases:
 
-    - If all are about damaged lines, and the official checker ends at one of these lines, they are returned, marked.
-    - Otherwise the log is judged a second time, as mlperf-logging's parser reads it. What only this judgement finds is
-      returned, too: an unreadable line that `ours` has no error on, and broken rules that `ours` does not have.
+    - All of `ours` are about damaged lines, and one of these is an error about a fatal line: only `ours` are returned.
+    - Otherwise, the log is judged once more, as mlperf-logging's parser reads it. After `ours`, the result has what is
+      new in this judgement: an error about the first fatal line, if `ours` has none about a fatal line, and a finding
+      for each broken rule that `ours` does not name.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
-        unreadable_lines = _unreadable_lines_up_to(last_damaged_line, path)
-        marked = [replace(finding, official=_is_damage_error_at(finding, unreadable_lines)) for finding in ours]
-        if any(finding.official for finding in marked):
-            return tuple(marked)  # the official checker ends there, so the rest of the log changes nothing
+        fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
+        if _has_error_about(fatal_lines, ours):
+            # The official checker ends there, so the rest of the log need not be read: it may be long.
+            return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
+
     second = _judge_as_parser_reads(path, ruleset)
-    return (
-        *_mark_by_second_judgement(ours, second),
-        *_finding_on_unnamed_unreadable_line(ours, second.unreadable_lines),
-        *_findings_of_other_rules(second.findings, ours),
-    )
+    rules_broken_officially = {finding.rule for finding in second.findings}
+    results = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
+    if second.fatal_lines and not _has_error_about(second.fatal_lines, ours):
+        # It has the rule and the words of our first finding about damage.
+        about_damage = next(finding for finding in ours if _is_about_damage(finding))
+        results.append(replace(about_damage, severity="error", line=min(second.fatal_lines), official=True))
+    rules_of_ours = {finding.rule for finding in ours}
+    results += [finding for finding in second.findings if finding.rule not in rules_of_ours]
+    return tuple(results)
+
+
+def _with_official_set(
+    ours: Sequence[Finding], fatal_lines: set[int], rules_broken_officially: set[str]
+) -> list[Finding]:
+    """Return our findings, with `official` set in each that the official checker reports, too.
+
+    These are the errors about a fatal line, and the findings of the rules that are broken officially.
+    """
+    results = []
+    for finding in ours:
+        is_official = _is_error_about(fatal_lines, finding) or finding.rule in rules_broken_officially
+        results.append(replace(finding, official=is_official))
+    return results
+
+
+def _is_about_damage(finding: Finding) -> bool:
+    """Return whether a finding is about a damaged line, not about an event."""
+    return finding.rule.startswith("line-")
+
+
+def _is_error_about(fatal_lines: set[int], finding: Finding) -> bool:
+    """Return whether a finding is an error about a damaged line that is fatal."""
+    return _is_about_damage(finding) and finding.severity == "error" and finding.line in fatal_lines
+
+
+def _has_error_about(fatal_lines: set[int], findings: Sequence[Finding]) -> bool:
+    """Return whether one of the findings is an error about a damaged line that is fatal."""
+    return any(_is_error_about(fatal_lines, finding) for finding in findings)
 
 
 class _SecondJudgement(NamedTuple):
-    """The official findings of a log that was read as mlperf-logging's parser does, and the lines where that ends."""
+    """The official findings on a log that was read as mlperf-logging's parser does, and its fatal lines."""
 
     findings: Sequence[Finding]
-    unreadable_lines: set[int]
+    fatal_lines: set[int]
 
 
 def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     """Read a log as mlperf-logging's parser does, and judge it by the official rules."""
     collector = FindingCollector(ruleset.strict)
     judge = Judge(ruleset.version, collector)
-    unreadable_lines = set()
+    fatal_lines = set()
     for line in _lines_as_parser_reads(path):
         if line.event is None:
-            unreadable_lines.add(line.number)
+            fatal_lines.add(line.number)
         else:
             judge.take(line.event)
     judge.finish()
     # The judge finds breaches of a few strict rules, too, such as exactly-once. These are left out.
     official = [finding for finding in collector.findings if finding.official]
-    return _SecondJudgement(findings=official, unreadable_lines=unreadable_lines)
-
-
-def _mark_by_second_judgement(ours: Sequence[Finding], second: _SecondJudgement) -> list[Finding]:
-    """Return our findings with `official` set anew.
-
-    It is true for an error about an unreadable line, and for a finding of a rule that the second judgement also names.
-    """
-    broken_rules = {finding.rule for finding in second.findings}
-    marked = []
-    for finding in ours:
-        is_official = _is_damage_error_at(finding, second.unreadable_lines) or finding.rule in broken_rules
-        marked.append(replace(finding, official=is_official))
-    return marked
-
-
-def _finding_on_unnamed_unreadable_line(ours: Sequence[Finding], unreadable_lines: set[int]) -> list[Finding]:
-    """Return an official error about the first unreadable line; none if `ours` has an error about one of these lines.
-
-    The error has the rule and the words of our first finding about damage.
-    """
-    is_one_named = any(_is_damage_error_at(finding, unreadable_lines) for finding in ours)
-    if not unreadable_lines or is_one_named:
-        return []
-    first_about_damage = next(finding for finding in ours if _is_about_damage(finding))
-    return [replace(first_about_damage, severity="error", line=min(unreadable_lines), official=True)]
-
-
-def _findings_of_other_rules(findings: Sequence[Finding], ours: Sequence[Finding]) -> list[Finding]:
-    """Return those of the findings whose rules are not the rules of `ours`."""
-    rules_of_ours = {finding.rule for finding in ours}
-    return [finding for finding in findings if finding.rule not in rules_of_ours]
+    return _SecondJudgement(findings=official, fatal_lines=fatal_lines)
 
 
 # --- lines as mlperf-logging's parser reads them ---
 
 
 class _ParsedLine(NamedTuple):
-    """A line that mlperf-logging's parser takes for an event. The event is None if the parser ends with an error."""
+    """A line that mlperf-logging's parser takes for an event. The event is None if the line is fatal."""
 
     number: int
     event: Event | None
 
 
-def _unreadable_lines_up_to(last_line: int, path: Path) -> set[int]:
-    """Return the numbers of the lines, up to `last_line`, at which mlperf-logging's parser ends with an error."""
-    unreadable_lines = set()
+def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
+    """Return the numbers of the fatal lines of a log, up to `last_line`."""
+    fatal_lines = set()
     for line in _lines_as_parser_reads(path):
         if line.number > last_line:
             break
         if line.event is None:
-            unreadable_lines.add(line.number)
-    return unreadable_lines
+            fatal_lines.add(line.number)
+    return fatal_lines
 
 
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
-    """Yield the lines of a log that mlperf-logging's parser takes for events.
+    """Yield each line of a log that has the token of an event, with its event, or None if the line is fatal.
 
-    Unlike that parser, this function goes on after a line that is no event. A line of _MOST_CHARACTERS or more has no
-    event either, and is the last that is read.
+    mlperf-logging's parser ends at the first fatal line. This function goes on, and yields the later lines, too. Only a
+    line of _MOST_CHARACTERS or more ends it: such a line counts as fatal, and is the last that is yielded.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):
             line = stream.readline(_MOST_CHARACTERS)
-            if not line:
+            is_end_of_log = line == ""
+            if is_end_of_log:
                 return
-            if len(line) == _MOST_CHARACTERS:
+            is_too_long = len(line) == _MOST_CHARACTERS
+            if is_too_long:
                 yield _ParsedLine(number, None)
                 return
             if _TOKEN in line:
@@ -144,16 +152,6 @@ def _event_or_none(text: str, line: int) -> Event | None:
         return _parse_event(text, line)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-
-
-def _is_about_damage(finding: Finding) -> bool:
-    """Return whether a finding is about a damaged line, not about an event."""
-    return finding.rule.startswith("line-")
-
-
-def _is_damage_error_at(finding: Finding, lines: set[int]) -> bool:
-    """Return whether a finding is an error about damage in one of `lines`."""
-    return _is_about_damage(finding) and finding.severity == "error" and finding.line in lines
 
 
 def _parse_event(text: str, line: int) -> Event:

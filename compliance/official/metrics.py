@@ -33,7 +33,8 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    `count_field` is the name of the count in the metadata. The metric of an event without a usable count is left out.
+    `count_field` is the name of the count in the metadata. An event without a metric is skipped. One whose metric
+    cannot be joined, such as for want of a count, is skipped, too; the first of these is the result's `first_unusable`.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None
@@ -41,16 +42,27 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         if event.key != schema.EVAL_ACCURACY.key:
             continue
         try:
-            if "metric" in event.metadata:
-                count = event.metadata[count_field]
-                new = _Evaluation(line=event.line, values={count_field: count})
-                evaluation = evaluation_by_count.setdefault(count, new)
-                evaluation.values[event.metadata["metric"]] = event.value
-        except (KeyError, TypeError):  # no count, metadata that is no object, or a count or metric that is a list
+            _add_metric(evaluation_by_count, event, count_field)
+        except (KeyError, TypeError):
             if first_unusable is None:
                 first_unusable = event
     joined = [_joined_event(evaluation) for evaluation in evaluation_by_count.values()]
     return JoinedMetrics(joined, first_unusable)
+
+
+def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
+    """Add the metric of an event to the evaluation with the same count. Do nothing if the event has no metric.
+
+    Raises KeyError if the event has no count. Raises TypeError if its metadata is no object, or if its count or its
+    metric cannot be a key of a dict, such as a list.
+    """
+    metadata = event.metadata
+    if "metric" not in metadata:
+        return
+    count = metadata[count_field]
+    new = _Evaluation(line=event.line, values={count_field: count})
+    evaluation = evaluation_by_count.setdefault(count, new)
+    evaluation.values[metadata["metric"]] = event.value
 
 
 def _joined_event(evaluation: _Evaluation) -> Event:

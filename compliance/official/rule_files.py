@@ -29,8 +29,9 @@ VERSION = "4.1.68"  # of mlperf-logging
 ARCHIVE = RULES / f"mlperf_logging_{VERSION}.zip"
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _FIELDS_OF_KEY = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
-# By the CRC-32 of a known BEGIN of stable_diffusion, without comments: the metadata by which it joins metrics.
-_JOINING_FIELDS = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
+# The BEGIN of stable_diffusion joins the metrics of an evaluation, in Python code that is not run here. Each known
+# version of this code is told by its CRC-32, without comments. The name of the metadata by which it joins them:
+_JOINING_FIELD_BY_CRC = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 
 _Parsed = TypeVar("_Parsed")
 
@@ -296,7 +297,10 @@ def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
 
 
 class _Begin(NamedTuple):
-    """The work before the first event: statements to run, or metrics to join by a metadata field."""
+    """The work before the first event: statements to run, or metrics to join by a field of their metadata.
+
+    `joining_field` is None if no metrics are joined. If it is not, there are no statements.
+    """
 
     statements: Sequence[Statement]
     joining_field: str | None
@@ -305,17 +309,24 @@ class _Begin(NamedTuple):
 def _read_begin(block: _Block) -> _Begin:
     """Return what a BEGIN block does.
 
-    - The code of stable_diffusion joins the metrics of an evaluation. It is Python that we do not run: we know it by
-      its checksum, and join the metrics ourselves.
-    - Any other code sets names in the state.
+    - It has the code of stable_diffusion: it joins the metrics of each evaluation by a field of their metadata.
+    - It has any other code: its statements, which set names in the state.
+
+    Raises ValueError if other code has a form that is not known.
     """
     code: str = block.fields["CODE"]
-    lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
-    code_without_comments = "\n".join(line for line in lines if line)
-    joining_field = _JOINING_FIELDS.get(zlib.crc32(code_without_comments.encode()))
+    joining_field = _field_by_which_code_joins_metrics(code)
     if joining_field is not None:
         return _Begin(statements=(), joining_field=joining_field)
     return _Begin(statements=block.parsed(compile_statements, code), joining_field=None)
+
+
+def _field_by_which_code_joins_metrics(code: str) -> str | None:
+    """Return the field of metadata by which the code of stable_diffusion joins metrics; None for any other code."""
+    lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
+    code_without_comments = "\n".join(line for line in lines if line)
+    checksum = zlib.crc32(code_without_comments.encode())
+    return _JOINING_FIELD_BY_CRC.get(checksum)
 
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:

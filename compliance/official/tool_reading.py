@@ -49,18 +49,21 @@ class ToolReader:
     def take(self, event: Event) -> None:
         """Read the next event as result_summarizer and rcp_checker do.
 
-        result_summarizer reads the time of each event. rcp_checker reads the rest, up to the first event at which it
-        ends with an error. This error is kept as the `problem` of the log, which names the event and what it lacks,
-        such as "line 7: run_stop without 'status'". If a value is bad, the text of the error takes the place of what is
-        lacking.
+        result_summarizer reads the times of all events. rcp_checker reads how far the training was, up to the first
+        event at which it ends with an error. That error is kept as the `problem` of the log, such as
+
+        - "line 7: run_stop without 'status'": the event lacks something
+        - "line 7: eval_accuracy without type str doesn't define __round__ method": it has a bad value
         """
         self._read_time(event)
-        if self._problem:  # rcp_checker has ended
+        has_rcp_checker_ended = self._problem != ""
+        if has_rcp_checker_ended:
             return
         try:
             self._read_convergence(event)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            self._problem = f"line {event.line}: {event.key} without {printable(str(error), 80)}"
+            reason = str(error)  # of a KeyError, this is the name of what is missing, in quotes
+            self._problem = f"line {event.line}: {event.key} without {printable(reason, 80)}"
 
     def result(self) -> ToolReading:
         """Return what was read. Call it after the last event."""
@@ -83,14 +86,25 @@ class ToolReader:
             self._stop_ms = event.time_ms
 
     def _read_convergence(self, event: Event) -> None:
-        """Read what rcp_checker reads. Raises an exception if that tool would end with an error."""
+        """Keep what rcp_checker keeps of an event, by its key:
+
+        - the global batch or the benchmark, if the event states it
+        - an evaluation of stable_diffusion: its metric
+        - an evaluation of any other benchmark: how far the training was
+        - run_stop: how far the training was when it reached the target
+
+        Any other event is skipped. An evaluation before the event of the benchmark counts as one of another benchmark.
+
+        Raises KeyError, TypeError, ValueError or OverflowError if rcp_checker ends with an error at the event.
+        """
+        is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:
             self._batch = event.value
         elif event.key == schema.SUBMISSION_BENCHMARK.key:
             self._benchmark = event.value
-        elif event.key in _EVALUATION_KEYS and self._benchmark == STABLE_DIFFUSION:
+        elif is_evaluation and self._benchmark == STABLE_DIFFUSION:
             self._read_metric(event)
-        elif event.key in _EVALUATION_KEYS:
+        elif is_evaluation:
             self._last_trained = self._trained_at(event)
         elif event.key == schema.RUN_STOP.key:
             self._to_target = self._trained_to_target(event)

@@ -24,25 +24,34 @@ _MOST_CHANCE = 1e-3  # that some number of samples fits all accuracies by accide
 
 
 class StatedData(Enum):
-    """Whether a run is on the benchmark's data set, by the numbers of samples that it states."""
+    """Which data set a run is on, by the train_samples and eval_samples that its log states."""
 
-    BENCHMARK = auto()  # it states the numbers of the benchmark's data set
-    WRONG_EVAL_SAMPLES = auto()  # it is on that data set, as its accuracies show, but states a wrong eval_samples
-    OTHER = auto()  # it states other numbers, or none
+    BENCHMARK = auto()  # the benchmark's: both numbers are those of this data set
+    WRONG_EVAL_SAMPLES = auto()  # the benchmark's, as the accuracies show, but the stated eval_samples is wrong
+    OTHER = auto()  # another one, or the log does not state both numbers
+
+    @property
+    def is_of_benchmark(self) -> bool:
+        """Whether the run is on the benchmark's data set, whether or not it states the right numbers."""
+        return self in (StatedData.BENCHMARK, StatedData.WRONG_EVAL_SAMPLES)
 
 
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
-    """Return whether a run is on the benchmark's data set, by the numbers of samples that it states.
+    """Return which data set a run is on, by the numbers of samples that its log states:
 
-    Any benchmark has the answers BENCHMARK and OTHER. ResNet alone has WRONG_EVAL_SAMPLES, too, because its accuracies
-    are shares of the samples.
+    - If train_samples is not the benchmark's number, or eval_samples is missing or no whole number, return OTHER.
+    - If eval_samples is the benchmark's number, which may also count the padding of the last batch, return BENCHMARK.
+    - If it is another number, but the accuracies of a ResNet run are shares of the benchmark's number and not of that
+      other one, return WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
+    - Otherwise return OTHER.
     """
-    eval_samples = run.first_event(schema.EVAL_SAMPLES).value
-    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(eval_samples):
+    stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
+    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(stated_eval_samples):
         return StatedData.OTHER
-    if _can_be_eval_samples(eval_samples, benchmark, run.global_batch):
+    if _can_be_eval_samples(stated_eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
-    if benchmark.name == "resnet" and _show_wrong_eval_samples(run.evaluations, eval_samples, benchmark.eval_samples):
+    is_resnet = benchmark.name == "resnet"  # the accuracies of other benchmarks are no shares of the samples
+    if is_resnet and _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=stated_eval_samples):
         return StatedData.WRONG_EVAL_SAMPLES
     return StatedData.OTHER
 
@@ -59,18 +68,18 @@ def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None)
     return 0 <= excess < batch
 
 
-def _show_wrong_eval_samples(evaluations: Sequence[Evaluation], stated_samples: float, samples: int) -> bool:
-    """Return whether accuracies were counted on `samples` samples, and not on the `stated_samples`.
+def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stated: float) -> bool:
+    """Return whether accuracies show that they were counted on the `real` number of samples, not on the `stated` one.
 
-    An accuracy is the number of right samples over all samples, so accuracy * `samples` must be whole for each, and
-    accuracy * `stated_samples` must not be whole for some. A run may have stated its number of batches, for instance.
-    Fewer than _LEAST_VALUES different accuracies show nothing: they may be whole by chance.
+    An accuracy is the number of right samples over all samples, so accuracy * samples is a whole number. They show it
+    if all accuracies make it whole with the `real` number, and some do not with the `stated` one.
+
+    Fewer than _LEAST_VALUES different accuracies show nothing: they may fit a number by chance.
     """
-    values = {evaluation.value for evaluation in evaluations}
-    if len(values) < _LEAST_VALUES:
+    accuracies = {evaluation.value for evaluation in evaluations}
+    if len(accuracies) < _LEAST_VALUES:
         return False
-    fits_stated = are_shares_of_samples(values, stated_samples)
-    return are_shares_of_samples(values, samples) and not fits_stated
+    return are_shares_of_samples(accuracies, real) and not are_shares_of_samples(accuracies, stated)
 
 
 # --- the schedule ---
@@ -79,25 +88,66 @@ def _show_wrong_eval_samples(evaluations: Sequence[Evaluation], stated_samples: 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    If the epochs that were started before each evaluation are on schedule, the run is, whatever epochs its evaluations
-    state: some runs state epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs. Otherwise the stated epochs
-    must be on schedule.
+    An evaluation states its epoch. Beside this, it is counted how many epochs the log has started before it: some runs
+    state epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs.
 
-    `exact`: more frequent evaluations are a breach, too. An evaluation of epoch 0, of the initial weights, is left out.
+    - If the counted epochs are on schedule, and the stated ones never leap by more than 4, nothing is reported.
+    - Otherwise each breach of the schedule by the stated epochs is reported.
+
+    `exact`: more frequent evaluations are a breach, too.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
-    if _is_on_schedule_by_started_epochs(run, order, period):
+    is_counted_on_schedule = _are_counted_epochs_on_schedule(run, order, period)
+    if is_counted_on_schedule and not _do_stated_epochs_leap(run.evaluations, period):
         return
+    _check_stated_epochs(run, order.last_epoch, period, exact=exact, collector=collector)
+
+
+def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
+    """Return whether a run is on schedule by the epochs that were counted before each evaluation.
+
+    Evaluations before the first epoch are left out. There must be two others at least, and all of these must hold:
+
+    - At most `period` epochs were counted before the first evaluation.
+    - Exactly `period` epochs were counted from each evaluation to the next.
+    - Fewer than `period` epochs were counted after the last one.
+    """
+    counts = [evaluation.epochs_counted for evaluation in run.evaluations if evaluation.epochs_counted > 0]
+    if len(counts) < 2 or counts[0] > period:
+        return False
+    for count, next_count in itertools.pairwise(counts):
+        if next_count - count != period:
+            return False
+    epochs_after_last = order.epochs_counted - counts[-1]
+    return epochs_after_last < period
+
+
+def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bool:
+    """Return whether any evaluation states an epoch more than `period` epochs after that of the one before."""
+    return any(after.epoch - before.epoch > period for before, after in itertools.pairwise(evaluations))
+
+
+def _check_stated_epochs(
+    run: LoggedRun, last_epoch: int | None, period: int, *, exact: bool, collector: FindingCollector
+) -> None:
+    """Report each breach of the schedule by the epochs that the evaluations state.
+
+    Evaluations of epoch 0, of the initial weights, are left out. Nothing is reported if there are no others.
+
+    - An evaluation comes too late, or if `exact`, too early: see `_check_gaps_of_stated_epochs`.
+    - There are more evaluations than the EVENTS_KEPT that are kept, so that some cannot be checked.
+    - The last evaluation is `period` epochs or more before `last_epoch`, the last one trained. None: it is not known.
+    """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:
         return
     _check_gaps_of_stated_epochs(evaluations, period, exact=exact, collector=collector)
     count = run.number_of_events(schema.EVAL_ACCURACY)
-    if count > EVENTS_KEPT:  # the others were not kept and cannot be checked
+    if count > EVENTS_KEPT:
         collector.add_breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
-    if order.last_epoch is not None and order.last_epoch - last.epoch >= period:
-        actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {order.last_epoch}"
+    if last_epoch is not None and last_epoch - last.epoch >= period:
+        actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {last_epoch}"
         collector.add_breach(SCHEDULE, last.line, actual)
 
 
@@ -120,29 +170,6 @@ def _check_gaps_of_stated_epochs(
             collector.add_breach(SCHEDULE, after.line, actual)
 
 
-def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether a run is on schedule by the epochs that it started. All of these must hold:
-
-    - The epochs that its evaluations state never grow by more than `period` from one to the next.
-    - At least two evaluations came after the start of the first epoch. The next conditions are about these.
-    - At most `period` epochs were started before the first of them.
-    - Exactly `period` epochs were started from each one to the next.
-    - Fewer than `period` epochs were started after the last one.
-    """
-    for before, after in itertools.pairwise(run.evaluations):
-        if after.epoch - before.epoch > period:
-            return False
-    # Of each evaluation after the first start of an epoch: how many epochs were started before it.
-    started = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started > 0]
-    if len(started) < 2 or started[0] > period:
-        return False
-    for started_before, started_after in itertools.pairwise(started):
-        if started_after - started_before != period:
-            return False
-    started_after_last = order.epochs_counted - started[-1]
-    return started_after_last < period
-
-
 # --- whole numbers of samples ---
 
 
@@ -154,13 +181,13 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 
     - The number is larger than `samples`: the padding of the last batch was counted. This is a warning.
     - The number is smaller: samples were left out. This is an error.
-    - No number is found: the accuracies are means over the workers' accuracies, which no rule forbids.
+    - No number is found: nothing. The accuracies are means over the workers' accuracies, which no rule forbids.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
-    if counted is None:  # the accuracies are means over the workers' accuracies, which no rule forbids
+    if counted is None:
         return
     whole = f"the accuracies are whole numbers of {counted} samples"
     line = not_whole[0].line
@@ -172,26 +199,35 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
-    """Return the least number near `samples` that makes accuracy * number whole for all accuracies of a run.
+    """Return the number of samples, near `samples`, on which a run's accuracies were counted; None if none is found.
 
-    Near is less than a global batch more, or up to a batch less. A run that pads its last, incomplete batch counts up
-    to a batch more, and one that drops this batch counts up to a batch less. Return None if
-
-    - the log states no global batch, or one larger than `samples`,
-    - the accuracies are so few that some number near `samples` may fit them by accident, or
-    - no such number fits them.
+    It is the least of the numbers that `_possible_numbers_of_samples` gives that makes accuracy * number whole for all
+    accuracies. None is found, too, if the log states no global batch, if the batch is larger than `samples`, or if the
+    accuracies are so few that some number may fit them all by accident.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
         return None
-    candidates = range(max(samples - batch, 1), samples + batch)
-    values = {evaluation.value for evaluation in run.evaluations}
-    if _chance_of_accidental_fit(len(candidates), len(values)) >= _MOST_CHANCE:
+    possible_numbers = _possible_numbers_of_samples(samples, batch)
+    accuracies = {evaluation.value for evaluation in run.evaluations}
+    chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies))
+    if chance >= _MOST_CHANCE:
         return None
-    for candidate in candidates:
-        if all(_is_whole(value * candidate, _MOST_COUNT_ERROR) for value in values):
-            return candidate
+    for number in possible_numbers:
+        if all(_is_whole(accuracy * number, _MOST_COUNT_ERROR) for accuracy in accuracies):
+            return number
     return None
+
+
+def _possible_numbers_of_samples(samples: int, batch: int) -> range:
+    """Return on how many samples a run may have counted, if the evaluation set has `samples`.
+
+    If the last batch is not full, a run may drop it and count up to a `batch` less, or pad it and count up to a batch
+    more, but not the full batch.
+    """
+    least = max(samples - batch, 1)
+    most = samples + batch - 1
+    return range(least, most + 1)
 
 
 def _chance_of_accidental_fit(candidates: int, values: int) -> float:

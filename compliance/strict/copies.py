@@ -21,10 +21,17 @@ _LEAST_DISTINCT_ACCURACIES = 5  # by which a run is recognised
 _NEIGHBOURS = 3  # places on each side of a place, to estimate the chance that two intervals are equal
 _MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
+# The first ruleset in which MLPerf demands it of all benchmarks: training_rules.adoc, section Random numbers.
+_FIRST_RULESET_OF_DIFFERENT_SEEDS = "4.1.0"
+
+
+_WHOLE_RUN = "run"
+_TIMES = "times"
+_ACCURACIES = "accuracies"
 
 
 class Mark(NamedTuple):
-    """Values by which a run is recognised: what they are, and the values themselves."""
+    """Values by which a run is recognised, and what they are: `run`, `times` or `accuracies`."""
 
     what: str
     value: tuple[object, ...]
@@ -42,79 +49,86 @@ def marks(run: LoggedRun) -> list[Mark]:
     times = tuple(run.intervals.values())
     marks_of_run = []
     if run.start_ms is not None:
-        marks_of_run.append(Mark("run", (run.start_ms, run.stop_ms, *accuracies)))
+        marks_of_run.append(Mark(_WHOLE_RUN, (run.start_ms, run.stop_ms, *accuracies)))
     if len(set(times) - {0.0}) >= _LEAST_DISTINCT_TIMES:
-        marks_of_run.append(Mark("times", times))
+        marks_of_run.append(Mark(_TIMES, times))
     if len(set(accuracies)) >= _LEAST_DISTINCT_ACCURACIES:
-        marks_of_run.append(Mark("accuracies", accuracies))
+        marks_of_run.append(Mark(_ACCURACIES, accuracies))
     return marks_of_run
 
 
-def describe_equal_marks(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
-    """Return words for what shows that one run of a submission is a copy of another; "" if nothing does.
+def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
+    """Return a sentence on marks that are equal in two runs and show, in any benchmark, that they are the same run.
 
-    The text begins a sentence that the caller ends: "its times are" + "those of result_1.txt". It names the first of
-    these that is equal in both runs:
+    The first of these that holds gives the sentence; "" if none does:
 
-    - start, end and accuracies together
-    - times and accuracies together
-    - the start alone
-    - the times alone
-    - the accuracies alone
-
-    The last three count only if the benchmark is one of this project's (`ours`). Logs of other benchmarks may hold few
-    accuracies and coarse times, which are equal more easily.
+    - Their start, end and accuracies are equal: "its start, end and accuracies are those of result_1.txt".
+    - Their times and their accuracies are equal: "its times and accuracies are those of result_1.txt".
     """
-    marks_of_other = marks(other)
-    equal_marks = {mark.what for mark in marks(run) if mark in marks_of_other}
-    are_times_equal = "times" in equal_marks
-    are_accuracies_equal = "accuracies" in equal_marks
-    if "run" in equal_marks:
-        return "its start, end and accuracies are"
-    if are_times_equal and are_accuracies_equal:
-        return "its times and accuracies are"
-    if not ours:
-        return ""
-    if run.start_ms is not None and run.start_ms == other.start_ms:
-        return f"run_start {run.start_ms} is"
-    if are_times_equal:
-        return "its times are"
-    if are_accuracies_equal:
-        return "its accuracies are"
+    equal_marks = _names_of_equal_marks(run, other)
+    if _WHOLE_RUN in equal_marks:
+        return f"its start, end and accuracies are those of {name_of_other}"
+    if _TIMES in equal_marks and _ACCURACIES in equal_marks:
+        return f"its times and accuracies are those of {name_of_other}"
     return ""
 
 
-def describe_resemblance(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
-    """Return in words the first suspicious likeness of two runs; "" if there is none. Compared are, in this order:
+def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
+    """Return a sentence on a single mark that is equal in two runs, such as "its times are those of result_1.txt".
+
+    The first of these that is equal gives the sentence: the start, the times, the accuracies. "" if none is.
+
+    Call it only for this project's benchmarks. Logs of others may hold few accuracies and coarse times, of which a
+    single kind is easily equal.
+    """
+    equal_marks = _names_of_equal_marks(run, other)
+    if run.start_ms is not None and run.start_ms == other.start_ms:
+        return f"run_start {run.start_ms} is those of {name_of_other}"
+    if _TIMES in equal_marks:
+        return f"its times are those of {name_of_other}"
+    if _ACCURACIES in equal_marks:
+        return f"its accuracies are those of {name_of_other}"
+    return ""
+
+
+def _names_of_equal_marks(run: LoggedRun, other: LoggedRun) -> set[str]:
+    """Return which marks two runs share, of _WHOLE_RUN, _TIMES and _ACCURACIES."""
+    marks_of_other = marks(other)
+    return {mark.what for mark in marks(run) if mark in marks_of_other}
+
+
+def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_chance: float) -> str:
+    """Return a sentence on the first suspicious likeness of two runs; "" if there is none. Compared are, in this order:
 
     - the counts of right (correctly classified) images in the evaluations
     - the intervals: the durations of epochs and other parts. Equal ones are reported only if the chance of so many
-      equal intervals is at most 10 ** -`least_digits`.
+      equal intervals is `most_chance` or less.
     - the losses of the step_windows
 
-    The text begins a sentence that the caller ends: "3 of 9 losses of step_windows are" + "those of result_1.txt".
+    The sentence is such as "3 of 9 losses of step_windows are those of result_1.txt".
+
     Call it only for this project's benchmarks, because the chances were measured there.
     """
     return (
-        _describe_equal_counts(run, other)
-        or _describe_equal_intervals(run, other, least_digits)
-        or _describe_equal_losses(run, other)
+        _describe_equal_evaluations(run, other, name_of_other)
+        or _describe_equal_intervals(run, other, name_of_other, most_chance)
+        or _describe_equal_losses(run, other, name_of_other)
     )
 
 
 # --- counts of right images ---
 
 
-def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Describe suspiciously equal evaluations of two ResNet runs, by their counts of correctly classified images.
+def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
+    """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    The counts are compared first, then their rises from one evaluation to the next: equal rises show a copied curve
-    that was moved up or down. The text begins a sentence that the caller ends: "5 of 9 counts of right images are" +
-    "those of result_1.txt". It is "" if
+    It is such as "5 of 9 counts of right images are those of result_1.txt". Compared are, in this order:
 
-    - the benchmark is another one, or the log does not state eval_samples,
-    - there is no estimate of how easily counts are equal by chance, or
-    - chance explains the equal counts, and the equal rises, too.
+    - the counts of right (correctly classified) images
+    - the rises of these counts from one evaluation to the next. Equal ones show a curve that was moved up or down.
+
+    Nothing is compared if the benchmark is another one, if the log does not state eval_samples, or if there is no
+    estimate of how easily counts are equal by chance.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -125,24 +139,35 @@ def _describe_equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     chance_of_one = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
     if chance_of_one is None:
         return ""
-
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
-    equal_counts = _number_of_equal_values(counts, other_counts)
-    if _is_beyond_chance(equal_counts, len(counts), chance_of_one):
-        return f"{equal_counts} of {len(counts)} counts of right images are"
+    on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance_of_one, name_of_other)
+    if on_counts:
+        return on_counts
     rises = _rises(counts)
-    equal_rises = _number_of_equal_values(rises, _rises(other_counts))
+    other_rises = _rises(other_counts)
     # Rises vary more than counts, so they are equal by chance more rarely than `chance_of_one`.
-    if _is_beyond_chance(equal_rises, len(rises), chance_of_one):
-        return f"{equal_rises} of {len(rises)} rises of right images are"
-    return ""
+    return _describe_equal_series("rises of right images", rises, other_rises, chance_of_one, name_of_other)
+
+
+def _describe_equal_series(
+    what: str, series: Sequence[int], other_series: Sequence[int], chance_of_one: float, name_of_other: str
+) -> str:
+    """Return a sentence on two series of numbers that are equal at more places than chance explains; else "".
+
+    `what` are the numbers, such as "counts of right images". `chance_of_one` is the chance that the series are equal at
+    one place.
+    """
+    equal = _number_of_equal_values(series, other_series)
+    if not _is_beyond_chance(equal, len(series), chance_of_one):
+        return ""
+    return f"{equal} of {len(series)} {what} are those of {name_of_other}"
 
 
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Estimate, rather too high, the chance that two runs count equally many right images in one evaluation.
 
-        chance = 1 / sqrt(2 pi v), where v = N a (1 - a) / 2
+        chance = 1 / sqrt(2 pi v), where v = 2 N a (1 - a) / 4
 
     N is `samples`, and a is the mean of `accuracies`. The difference of the two counts is taken as normal, with mean 0
     and variance v; the formula is its density at 0. If the errors of the runs were independent, the variance would be
@@ -154,12 +179,12 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
-    variance = samples * mean * (1 - mean) / 2
-    square_of_inverse_chance = 2 * math.pi * variance
-    if square_of_inverse_chance <= 1:
+    variance_if_independent = 2 * samples * mean * (1 - mean)
+    variance = variance_if_independent / 4
+    inverse_of_chance = math.sqrt(2 * math.pi * variance)
+    if inverse_of_chance <= 1:
         return None
-    chance: float = square_of_inverse_chance**-0.5
-    return chance
+    return 1 / inverse_of_chance
 
 
 def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) -> int:
@@ -209,43 +234,46 @@ class _EqualIntervals(NamedTuple):
     chance_of_one: float
 
     @property
-    def digits_against_chance(self) -> float:
-        """The digits d by which chance is excluded: so many equal intervals have a chance of at most 10 ** -d.
+    def chance(self) -> float:
+        """A bound on the chance that so many intervals, or more, are equal.
 
-        Chernoff's bound: of n compared intervals, each equal with the chance c, a share s or more are equal with a
-        chance of at most exp(-n KL), where KL = s ln(s / c) + (1 - s) ln((1 - s) / (1 - c)). So d = n KL / ln(10).
-
-        0 if no more intervals are equal than chance would give.
+        Chernoff's bound: of n intervals, each equal with the chance c, a share s or more are equal with a chance of at
+        most exp(-n D(s, c)), if s is above c. D is the Kullback-Leibler divergence: see `_divergence`.
         """
-        expected = self.compared * self.chance_of_one
-        if self.equal <= expected:
-            return 0.0
-        unequal = self.compared - self.equal
+        if self.equal <= self.compared * self.chance_of_one:  # no more than chance gives on average
+            return 1.0
         share = self.equal / self.compared
-        digits_of_equal = self.equal * math.log10(share / self.chance_of_one)
-        if unequal == 0:  # then the second term of KL is 0
-            return digits_of_equal
-        return digits_of_equal + unequal * math.log10((1 - share) / (1 - self.chance_of_one))
+        return math.exp(-self.compared * _divergence(share, self.chance_of_one))
 
 
-def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, least_digits: float) -> str:
-    """Describe suspiciously equal durations (intervals) of the epochs, blocks, evaluations and windows of two runs.
+def _divergence(share: float, chance: float) -> float:
+    """Return the Kullback-Leibler divergence of a share s, above 0, from a chance c, in nats.
 
-    The text begins a sentence that the caller ends: "51 of 90 intervals are, to the clock's tick," + "those of
-    result_1.txt". It is "" if fewer than LEAST_EQUAL_VALUES intervals are equal, or if the chance of so many equal
-    intervals is above 10 ** -`least_digits`.
+    D(s, c) = s ln(s / c) + (1 - s) ln((1 - s) / (1 - c))
+    """
+    term_of_equal = share * math.log(share / chance)
+    if share == 1:  # the second term is 0 then
+        return term_of_equal
+    return term_of_equal + (1 - share) * math.log((1 - share) / (1 - chance))
 
-    The n-th interval of a kind in one run is compared with the n-th of this kind in the other.
+
+def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
+    """Return a sentence on suspiciously equal durations (intervals) of the epochs, evaluations and windows of two runs.
+
+    It is such as "51 of 90 intervals are, to the clock's tick, those of result_1.txt". It is "" if fewer than
+    LEAST_EQUAL_VALUES intervals are equal, or if the chance of so many equal intervals is above `most_chance`.
+
+    The n-th interval of a kind in one run is compared with the n-th of this kind in the other. A kind that one of the
+    runs does not have is not compared.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
     equal = sum(of_kind.equal for of_kind in compared_kinds)
     compared = sum(of_kind.compared for of_kind in compared_kinds)
-    # The chances of the kinds are multiplied, so their digits are added.
-    digits_against_chance = sum(of_kind.digits_against_chance for of_kind in compared_kinds)
-    if equal < LEAST_EQUAL_VALUES or digits_against_chance < least_digits:
+    chance = math.prod(of_kind.chance for of_kind in compared_kinds)  # as of kinds that are independent
+    if equal < LEAST_EQUAL_VALUES or chance > most_chance:
         return ""
-    return f"{equal} of {compared} intervals are, to the clock's tick,"
+    return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
 
 
 def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
@@ -261,22 +289,21 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 
 
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
-    """Return the share of equal pairs of an interval of one run and a neighbour of it in the other run.
+    """Estimate the chance that two intervals at one place are equal by accident in two runs.
 
-    The intervals at `places` are compared with those up to _NEIGHBOURS places away. These are similarly long, and equal
-    by accident only. So the share is the chance that two intervals at the same place are equal by accident. A neighbour
-    of 0 is unequal to any of them.
+    It is the share of equal pairs among pairs of neighbours: an interval of one run, and one of the other run that is
+    up to _NEIGHBOURS places away. Neighbours are similarly long, and can be equal by accident only. Pairs are formed
+    around each of `places`, in both directions.
 
     One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
     """
     pairs = 0
     equal_pairs = 0
     for place in places:
-        for neighbour in _places_around(place, len(intervals)):
-            # Most pairs are met from both of their ends, which hardly changes the share.
-            pairs += 2
-            equal_pairs += intervals[place] == others[neighbour]
-            equal_pairs += others[place] == intervals[neighbour]
+        neighbours = _places_around(place, len(intervals))
+        pairs += 2 * len(neighbours)
+        equal_pairs += [others[neighbour] for neighbour in neighbours].count(intervals[place])
+        equal_pairs += [intervals[neighbour] for neighbour in neighbours].count(others[place])
     return (equal_pairs + 1) / (pairs + 2)
 
 
@@ -290,32 +317,29 @@ def _places_around(place: int, count: int) -> list[int]:
 # --- losses ---
 
 
-def _describe_equal_losses(run: LoggedRun, other: LoggedRun) -> str:
-    """Return how many losses are equal in the n-th step windows of two runs.
+def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
+    """Return a sentence on how many losses are equal in the n-th step windows of two runs.
 
-    The text begins a sentence that the caller ends: "9 of 20 losses of step_windows are" + "those of result_1.txt". It
-    is empty if fewer than 3 different losses are equal. A loss has 24 bits, so even three equal ones are no accident.
+    It is such as "9 of 20 losses of step_windows are those of result_1.txt". It is "" if fewer than
+    LEAST_EQUAL_VALUES different losses are equal.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
     if len(equal_losses) < LEAST_EQUAL_VALUES:  # a loss has 24 bits, so even three equal ones are no accident
         return ""
-    return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are"
+    return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are those of {name_of_other}"
 
 
 # --- seeds, and the ends of all runs ---
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return what no two runs of a submission may have in common of their seeds. None: the seed may be any.
+    """Return a key for a seed: no two runs of a submission may have a seed of one key. None: the seed need not differ.
 
-    - The event has no value: None.
-    - The benchmark is one of this project's: the text of the seed.
-    - Another benchmark, in a round whose rules demand different seeds: the text of the seed, and the file and the line
-      of code that logged it.
-    - Another benchmark, in an older round: None.
-
-    The text of a whole number is the same however it is written: `7`, `"+7"` and `7.0` give "7".
+    - If the event has no value, return None.
+    - If the benchmark is one of this project's, the key is the seed alone.
+    - If it is another one, and the ruleset is before _FIRST_RULESET_OF_DIFFERENT_SEEDS, return None.
+    - Otherwise the key is the seed, with the file and the line of code that logged it.
     """
     if seed.value is None:
         return None
@@ -323,9 +347,7 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
         return (text,)
-    # The rule seed-present rests on the same text of MLPerf as the demand for different seeds.
-    first_ruleset_with_demand = ruleset.strict["seed-present"].since
-    if ruleset.version < first_ruleset_with_demand:
+    if ruleset.version < _FIRST_RULESET_OF_DIFFERENT_SEEDS:  # they compare as texts: their numbers have one digit each
         return None
     return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
 

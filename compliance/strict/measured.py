@@ -8,7 +8,9 @@ from compliance.logged_run import EVENTS_KEPT, LoggedRun
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
+    ROUNDING_ERROR_S,
     are_possible_rank_times,
+    has_impossible_time,
     images_per_s_of_foreign,
     is_positive_throughput,
     is_possible_window,
@@ -20,7 +22,6 @@ from runlog.text import printable
 
 LOSSES_KEPT = 1000  # of a run, to compare it with others
 THROUGHPUT_RULE = "throughput-agrees"
-_ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
 
 
 class Fault(NamedTuple):
@@ -85,6 +86,7 @@ class Measured:
         self._collector = collector
         self._plan = Plan()
         self._epoch_sums = _WindowSums()
+        self._windows_seen = 0  # events step_window, also malformed ones
         self._last_step = 0  # where the last window ended
         self._open_epoch: int | None = None
         self._last_epoch: int | None = None
@@ -192,16 +194,18 @@ class Measured:
 
         - Its loss and its time are kept to compare the run with others. A malformed event leaves a gap in their places.
         - A malformed event is a fault, and nothing more is done with it.
-        - The first step_window of a run begins the plan of the steps that are due in each window.
-        - A window is added to the sums and compared, until there are FINDINGS_PER_RULE faults.
+        - The first step_window of the log makes the plan of the steps that are due in each window. If it is malformed,
+          nothing is planned, and each window after it is another fault.
+        - The window is added to the sums and compared, until there are FINDINGS_PER_RULE faults.
         """
+        self._windows_seen += 1
+        is_first = self._windows_seen == 1
         window = dataclass_of(schema.StepWindow, event.value)
         position = dataclass_of(schema.InWindow, event.metadata)
         self._keep_loss_and_time(window)  # of None, too, which leaves a gap
         if window is None or position is None or not is_possible_window(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        is_first = self._run.number_of_events(schema.STEP_WINDOW) == 1  # the run has counted this one already
         if is_first:
             self._make_plan(position, window)
         if len(self.faults) < FINDINGS_PER_RULE:
@@ -230,30 +234,29 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Keep a fault if the window of `line` is not as planned after `previous_step`, where the last window ended.
+        """Keep a fault if the window of `line` is not as planned. The window before it ended at `previous_step`.
 
-        The first of these is kept:
+        Only the first of these faults is kept:
 
-        - The window has another number of steps or images than planned, or does not begin after `previous_step`.
-        - It is of another phase than planned, or of another epoch than the open one.
-        - It took no time, or waited for data for longer than it took.
+        1. The window does not begin after `previous_step`, or has another number of steps or images than planned.
+        2. Its phase is not the planned one, or its epoch is not the open one.
+        3. It states an impossible time: see `has_impossible_time`.
         """
         steps = window.steps
-        wait_s = window.data_wait_s
-        # The plan takes the epoch that the window states. Whether that is the open one is a condition of its own.
+        # The plan is that for the epoch which the window states. Whether this epoch is the open one is tested below.
         planned = self._plan.next_window(previous_step, position.epoch_num)
-        has_planned_size = steps == planned.steps and window.images == steps * self._plan.batch
-        follows_last_window = position.step == previous_step + steps
-        is_of_planned_phase = position.phase == planned.phase
-        is_of_open_epoch = position.epoch_num == self._epoch_of_windows
-        longest_wait_s = window.time_s + _ROUNDING_ERROR_S
-        if not has_planned_size or not follows_last_window:
+        begins_elsewhere = position.step - steps != previous_step
+        is_of_other_size = steps != planned.steps or window.images != steps * self._plan.batch
+        is_of_other_phase = position.phase != planned.phase
+        is_of_other_epoch = position.epoch_num != self._epoch_of_windows
+        if begins_elsewhere or is_of_other_size:
             done = f"{steps} steps, {window.images} images"
             self.keep_fault(line, f"a window of {done}, to step {position.step}; {previous_step} was the last")
-        elif not is_of_planned_phase or not is_of_open_epoch:
+        elif is_of_other_phase or is_of_other_epoch:
             self.keep_fault(line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here")
-        elif window.time_s <= 0 or wait_s < 0 or wait_s > longest_wait_s:
-            self.keep_fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
+        elif has_impossible_time(window):
+            waited = f"{window.data_wait_s} s waited for data"
+            self.keep_fault(line, f"a window of {window.time_s} s, of which {waited}")
 
     @property
     def _epoch_of_windows(self) -> int | None:
@@ -361,7 +364,7 @@ class Measured:
         """
         sums = self._epoch_sums
         rounded_times = sums.windows + 1
-        rounding_s = _ROUNDING_ERROR_S * rounded_times
+        rounding_s = ROUNDING_ERROR_S * rounded_times
         self._compare_total(line, f"images in epoch {epoch}", stated.images, sums.images, 0.0)
         self._compare_total(line, f"s in epoch {epoch}", stated.time_s, sums.time_s, rounding_s)
         self._compare_total(
@@ -388,51 +391,54 @@ class Measured:
 
         The training time is from epoch_start to epoch_stop, without evaluations.
 
-        - The event is not of the last epoch that ended: a breach.
-        - The times agree: nothing.
-        - The stated time is longer: a breach.
-        - The stated time is shorter: kept for `judge_short_throughputs`, because checkpoints may explain it. Of these,
-          the first EVENTS_KEPT are kept.
+        - If the event is not of the last epoch that ended, report a breach.
+        - If the stated time is too long, report a breach.
+        - If it is too short, keep it for `judge_short_throughputs`, because checkpoints may explain it.
+
+        Too long or short is by more than `_most_difference_ms`. At most EVENTS_KEPT short ones are kept.
         """
-        epoch = stated.epoch
         training_ms = self._last_epoch_training_ms
-        if epoch != self._last_epoch or training_ms is None:
-            actual = f"a throughput of epoch {epoch}, which is not the last one trained"
+        if stated.epoch != self._last_epoch or training_ms is None:
+            actual = f"a throughput of epoch {stated.epoch}, which is not the last one trained"
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
-            return
-        stated_ms = stated.time_s * 1000
-        allowed_ms = self._most_difference_ms(training_ms)
-        if abs(training_ms - stated_ms) <= allowed_ms:
             return
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
-        actual = f"{stated.time_s:.3f} s for epoch {epoch}; {between}"
-        if stated_ms > training_ms:
+        actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
+        allowed_ms = self._most_difference_ms(training_ms)
+        too_long_by_ms = stated.time_s * 1000 - training_ms - allowed_ms
+        too_short_by_ms = training_ms - stated.time_s * 1000 - allowed_ms
+        if too_long_by_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
-        elif len(self._short_throughputs) < EVENTS_KEPT:
-            missing_ms = training_ms - stated_ms - allowed_ms
-            self._short_throughputs.append(_ShortThroughput(stated.line, epoch, missing_ms, actual))
+        elif too_short_by_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:
+            self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, too_short_by_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a breach if a throughput in another project's log does not fit the last epoch by the log's clock.
 
-        At the stated images/s, the training samples would take some time. It must be the time of that epoch. Nothing is
-        checked if
-
-        - the event states no images/s that can be read,
-        - the log does not state train_samples, or
-        - the event is within an epoch, or no epoch of a time above 0 has ended.
+        - If the event states no images/s, the log states no train_samples, or no epoch has just ended, report nothing.
+        - If the images/s are not above 0, report a breach.
+        - If the train_samples would, at these images/s, take another time than the epoch took, report a breach. The
+          times may differ by `_most_difference_ms`.
         """
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
-        epoch_ms = self._last_epoch_training_ms
-        if images_per_s is None or not images:
+        epoch_ms = self._ms_of_epoch_just_ended
+        if images_per_s is None or not images or epoch_ms is None:
             return
-        is_within_epoch = self._open_epoch is not None
-        if is_within_epoch or epoch_ms is None or epoch_ms <= 0:
-            return
-
-        allowed_ms = self._most_difference_ms(epoch_ms)
-        if images_per_s <= 0 or abs(images / images_per_s * 1000 - epoch_ms) > allowed_ms:
+        if images_per_s > 0:
+            ms_by_rate = images / images_per_s * 1000
+            is_right = abs(ms_by_rate - epoch_ms) <= self._most_difference_ms(epoch_ms)
+        else:
+            is_right = False
+        if not is_right:
             rate_by_clock = images / epoch_ms * 1000
             actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
             self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)
+
+    @property
+    def _ms_of_epoch_just_ended(self) -> float | None:
+        """The training time of the last epoch; None while an epoch is open, or if the last one took no time above 0."""
+        training_ms = self._last_epoch_training_ms
+        if self._open_epoch is not None or training_ms is None or training_ms <= 0:
+            return None
+        return training_ms

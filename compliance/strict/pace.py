@@ -34,14 +34,17 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
     _check_steps(run, order, trained, collector)
     if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
         fastest_epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
-        _check_evaluations(run, fastest_epoch_ms / benchmark.train_samples, collector)
+        if fastest_epoch_ms > 0:  # else the log states no time of an epoch
+            _check_evaluations(run, fastest_epoch_ms / benchmark.train_samples, collector)
 
 
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach if epochs took less than a share of the median, with slower epochs around them.
+    """Report a breach if some epochs were far faster than the median epoch, but not at the start or end of the run.
 
-    The share is the rule's bound `share_of_median`. Nothing is checked if there are fewer epochs than the bound
-    `epochs`, or if the median is below the bound `median_ms`, because such short times are no evidence.
+    - If there are fewer epochs than the bound `epochs`, nothing is checked.
+    - If the median is below the bound `median_ms`, nothing is checked, because such short times are no evidence.
+    - If some epochs took less than a share of the median, the bound `share_of_median`, with slower epochs before and
+      after them, there is one breach, at the first of them.
     """
     bounds = collector.strict_rules[RULE].bounds
     if len(trained) < bounds["epochs"]:
@@ -49,7 +52,8 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
     median_ms = statistics.median_high(part.epoch_ms for part in trained)
     if median_ms < bounds["median_ms"]:
         return
-    fast_epochs = _fast_epochs_between_slower(trained, least_ms=bounds["share_of_median"] * median_ms)
+    least_usual_ms = bounds["share_of_median"] * median_ms
+    fast_epochs = [part for part in _without_fast_ends(trained, least_usual_ms) if part.epoch_ms < least_usual_ms]
     if fast_epochs:
         how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
         share = six_digits(bounds["share_of_median"])
@@ -57,17 +61,16 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
         collector.add_breach(RULE, fast_epochs[0].line, f"{actual}, between slower ones")
 
 
-def _fast_epochs_between_slower(trained: Sequence[TrainedPart], least_ms: float) -> list[TrainedPart]:
-    """Return the epochs that took less than `least_ms`, if a slower epoch comes before and another one after them.
+def _without_fast_ends(trained: Sequence[TrainedPart], least_usual_ms: float) -> Sequence[TrainedPart]:
+    """Return the epochs from the first to the last one that took `least_usual_ms` or more; empty if none did.
 
-    Fast epochs at the start or the end of the run are left out: a machine may be faster before it throttles, or after.
+    So fast epochs at the start and the end of the run are left out: a machine may be faster before it throttles, or
+    after.
     """
-    slower_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= least_ms]
-    if not slower_indices:
+    usual_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= least_usual_ms]
+    if not usual_indices:
         return []
-    first_slower = slower_indices[0]
-    last_slower = slower_indices[-1]
-    return [part for part in trained[first_slower:last_slower] if part.epoch_ms < least_ms]
+    return trained[usual_indices[0] : usual_indices[-1] + 1]
 
 
 class _EpochTime(NamedTuple):
@@ -116,20 +119,21 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
     return estimates
 
 
-def _check_evaluations(run: LoggedRun, image_ms: float, collector: FindingCollector) -> None:
+def _check_evaluations(run: LoggedRun, training_ms_per_image: float, collector: FindingCollector) -> None:
     """Report a breach if the fastest evaluation took far less time than to train on as many images.
 
-    `image_ms` is the time of an image in the fastest training; 0 if it is not known, and then nothing is reported. Far
-    less is less than a share of the time of training, the rule's bound `share_of_training`. Nothing is checked if the
-    log lacks eval_samples or run_stop, or if the fastest evaluation has no time above 0.
+    `training_ms_per_image` is the time of an image in the fastest training. The least time of an evaluation is a share
+    of the time to train on its images: the rule's bound `share_of_training`.
+
+    Nothing is checked if the log lacks eval_samples or run_stop, or if the fastest evaluation has no time above 0.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
     evaluation_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
     if not images or run.stop is None or evaluation_ms <= 0:
         return
-    training_ms = image_ms * images
-    share_of_training = collector.strict_rules[RULE].bounds["share_of_training"]
-    if evaluation_ms < share_of_training * training_ms:
+    training_ms = training_ms_per_image * images
+    least_ms = collector.strict_rules[RULE].bounds["share_of_training"] * training_ms
+    if evaluation_ms < least_ms:
         training_takes = f"{images} images of training take {four_digits(training_ms)} ms"
         actual = f"an evaluation of {significant(evaluation_ms, digits=10)} ms; {training_takes}"
         collector.add_breach(RULE, run.stop.line, actual)

@@ -13,12 +13,19 @@ from runlog.reader import Event
 class OpenPart:
     """A part of the run that has started. `number` is the number of its first epoch; None if the event states none.
 
-    Only a block has more than one epoch.
+    Only a block has more than one epoch. `due` are the numbers that its first epoch could have when it started; empty
+    if they were not known.
     """
 
     start: Event
     number: int | None
     epochs: int = 1
+    due: tuple[int, ...] = ()
+
+    @property
+    def numbers_due(self) -> tuple[int, ...]:
+        """The numbers that later events of this part may state: that of its start, else those that were due then."""
+        return self.due if self.number is None else (self.number,)
 
     @property
     def last(self) -> int | None:

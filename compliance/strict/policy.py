@@ -51,20 +51,21 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. Each of these steps needs the
-        findings of the steps before it:
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. These are the steps:
 
-        1. Check the run by the rules for any benchmark, and by those for its own if the ruleset has this benchmark.
-        2. Check a log of this project as such. Its breaches of form so far become errors.
-        3. Drop the findings of rules that do not apply to the run, also those of single events, and note these rules.
-        4. For a closed run on other data than the benchmark's, note the rules that were not applied for this reason.
+        1. Check the run by the rules for any benchmark.
+        2. Check it by the rules for its own benchmark, if the ruleset has this benchmark.
+        3. Check a log that this project's harness wrote, of any benchmark, as such a log. Its breaches of form become
+           errors.
+        4. Drop the findings of rules that do not apply to the run's benchmark and division, and note these rules.
+        5. If a closed run is on another data set than the benchmark's, note the rules that this leaves out.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
         division = run.stated_text(schema.SUBMISSION_DIVISION)
         benchmark = self.ruleset.benchmarks.get(name)  # None: the ruleset does not have it
         self._check_benchmark_asked(benchmark_asked)
-        self._check_status(ours=benchmark is not None)
+        self._check_status(benchmark)
         self._check_summary()
         self._check_caches()
         self._check_seeds()
@@ -73,12 +74,14 @@ class Policy:
 
         if run.is_project_log:
             self._check_project_log(benchmark)
-            self._refuse_breaches_of_form()
+            self._refuse_breaches_of_form()  # after all checks that report such breaches
 
         benchmark_with_rules = None if benchmark is None else name  # None: only the rules for any benchmark apply
+        # After all checks: each may have reported a breach of a rule that does not apply.
         self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
 
-        if division == "closed":
+        # After the rules were dropped: one that does not apply to the run is noted for that reason alone.
+        if self._is_refused_for_other_data():
             self._note_rules_for_benchmark_data()
 
     def _add_breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
@@ -93,17 +96,17 @@ class Policy:
             line = self.run.first_event(schema.SUBMISSION_BENCHMARK).line
             self._add_breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
-    def _check_status(self, *, ours: bool) -> None:
+    def _check_status(self, benchmark: Benchmark | None) -> None:
         """Report a run that did not end with success. A log without run_stop is skipped.
 
-        `ours` says whether the benchmark is one of this project's. Logs of other benchmarks have other words for
-        success, so only the status "aborted" is reported for them.
+        `benchmark` is None if the ruleset does not have it. Logs of such benchmarks have other words for success, so
+        only the status "aborted" is reported for them.
         """
         run = self.run
         status = run.status
         if run.stop is None or status == "success":
             return
-        if not ours and status != "aborted":
+        if benchmark is None and status != "aborted":
             return
         abort_reason = run.first_event(schema.ABORT_REASON)
         why = f": {printable(abort_reason.value)}" if abort_reason.line else ""
@@ -168,15 +171,12 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks. Checked are, in this order,
 
-        - any run: its throughputs, its accuracies, its pace and its target
-        - a log of this project on the benchmark's data: the bytes of the data set
-        - a closed ResNet run: its hyperparameters and other values, by the checks of written.yaml
-        - a closed run: its numbers of samples
-        - a closed ResNet run on the benchmark's data: the schedule and the curve of its evaluations
-        - any other ResNet run of this project: its accuracies
+        - of any run: its throughputs, its accuracies, its pace and its target
+        - of a run with a log of this project that states the benchmark's numbers of samples: the bytes of the data set
+        - of a closed run: the values of single keys, such as hyperparameters, and its numbers of samples
+        - of a ResNet run: its evaluations
         """
         run = self.run
-        is_resnet = benchmark.name == "resnet"
         is_closed = division == "closed"
         data = stated_data(run, benchmark)
         self.order.measured.judge_short_throughputs()
@@ -185,13 +185,30 @@ class Policy:
         self._check_target(benchmark, division)
         if run.is_project_log and data is StatedData.BENCHMARK:
             self._check_bytes_of_data_set(benchmark)
-        if is_resnet and is_closed:
-            self.collector.findings += self._breaches_of_written_rules()
         if is_closed:
-            self._check_counts_of_closed_run(data, benchmark)
-        if is_resnet and is_closed and data is not StatedData.OTHER:
+            self._check_closed_run(data, benchmark)
+        if benchmark.name == "resnet":
+            self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
+
+    def _check_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
+        """Report what is wrong with the values of single keys in a closed run, and with its numbers of samples.
+
+        The values of single keys are checked by the rules of written.yaml, which are for ResNet alone.
+        """
+        if benchmark.name == "resnet":
+            self.collector.findings += self._breaches_of_written_rules()
+        self._check_counts_of_closed_run(data, benchmark)
+
+    def _check_evaluations_of_resnet(self, data: StatedData, benchmark: Benchmark, *, is_closed: bool) -> None:
+        """Report what is wrong with the evaluations of a ResNet run, by the `data` that it is on.
+
+        - If the run is closed and on the benchmark's data set, check the schedule, the number of samples and the curve.
+        - If it is any other run with a log of this project, check that the accuracies fit the eval_samples it states.
+        - Otherwise check nothing.
+        """
+        if is_closed and data.is_of_benchmark:
             self._check_evaluations_of_closed_run(benchmark)
-        elif is_resnet and run.is_project_log:
+        elif self.run.is_project_log:
             self._check_accuracies_by_stated_samples()
 
     def _check_accuracies_are_shares(self) -> None:
@@ -255,16 +272,16 @@ class Policy:
         actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
         self.collector.add_breach("eval-samples", evaluation.line, actual, severity="warning")
 
-    def _note_rules_for_benchmark_data(self) -> None:
-        """Note the rules that were not applied because a closed run is not on the benchmark's data set.
+    def _is_refused_for_other_data(self) -> bool:
+        """Return whether the rule closed-data, which is for closed runs alone, refuses the run."""
+        return any(finding.rule == "closed-data" and finding.severity == "error" for finding in self.collector.findings)
 
-        Rules that have findings already are left out.
+    def _note_rules_for_benchmark_data(self) -> None:
+        """Note that the rules for runs on the benchmark's data set were not applied. Rules with findings are left out.
+
+        A rule with findings was either applied, or its note says already why it was not.
         """
-        findings = self.collector.findings
-        is_on_other_data = any(finding.rule == "closed-data" and finding.severity == "error" for finding in findings)
-        if not is_on_other_data:
-            return
-        rules_found = {finding.rule for finding in findings}
+        rules_found = {finding.rule for finding in self.collector.findings}
         for rule in _RULES_FOR_BENCHMARK_DATA:
             if rule not in rules_found:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")

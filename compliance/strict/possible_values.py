@@ -5,6 +5,8 @@ from typing import Any
 from compliance.logged_run import is_number
 from runlog import schema
 
+ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
+
 
 def is_possible_window(window: schema.StepWindow) -> bool:
     """Return whether a window's counts have 63 bits at most, and its loss is not below 0.
@@ -13,6 +15,12 @@ def is_possible_window(window: schema.StepWindow) -> bool:
     """
     is_good_loss = window.loss is None or window.loss >= 0
     return is_good_loss and max(window.steps, window.images) < 2**63
+
+
+def has_impossible_time(window: schema.StepWindow) -> bool:
+    """Return whether a window took no time, or waited for data for a negative time or for longer than it took."""
+    longest_wait_s = window.time_s + ROUNDING_ERROR_S
+    return window.time_s <= 0 or window.data_wait_s < 0 or window.data_wait_s > longest_wait_s
 
 
 def is_positive_throughput(stated: schema.EpochThroughput) -> bool:

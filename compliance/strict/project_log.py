@@ -27,6 +27,23 @@ _LEAST_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators 
 
 
 @dataclass(frozen=True, kw_only=True)
+class _StatedTelemetry:
+    """How many samples of telemetry a log states, and what decides how many there should be."""
+
+    line: int  # of telemetry_summary
+    samples: float
+    interval_s: float  # from one sample of a node to the next, above 0
+    nodes: int
+    run_ms: float  # from run_start to run_stop; 0 without run_stop
+    log_ms: float  # from init_start, or an earlier run_start, to telemetry_summary
+
+    def samples_due(self, duration_ms: float) -> float:
+        """Return how many samples all nodes take in a duration: one each `interval_s` on each node."""
+        samples_per_ms = self.nodes / 1000 / self.interval_s
+        return duration_ms * samples_per_ms
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProjectLog:
     """The whole log of a run that calls itself one of this project's; `faults` shows whether it is.
 
@@ -180,10 +197,13 @@ class ProjectLog:
     def _window_beyond_peak(self) -> Iterator[Fault]:
         """Yield a fault if a ResNet run has a window of more images/s than its machines can do at their peak.
 
-        - The header describes no nodes, or the run is of another benchmark: nothing.
-        - The setting RECIPE.image_size, on which the peak depends, is no number of pixels: a fault for that alone.
-        - The peak of the machines is not known: nothing.
-        - The fastest window is faster than the peak: a fault at this window.
+        The peak is that of all GPUs that the header describes, or if the run is on CPUs, of all CPU cores. It also
+        depends on the size of the images.
+
+        - If the header describes no nodes, or the run is of another benchmark, nothing is yielded.
+        - If the setting RECIPE.image_size is no number of pixels, a fault is yielded for that alone.
+        - If the peak is not known, as of a GPU without a row in peaks.yaml, nothing is yielded.
+        - If the fastest window is faster than the peak, a fault is yielded at this window.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -195,9 +215,11 @@ class ProjectLog:
             return
         cards = self._cards_of(nodes)
         cores = sum(node["cores"] for node in nodes)
-        peak_images_per_s = most_images_per_s(cards, cores, pixels)
+        peak_images_per_s = most_images_per_s(cards, cores, pixels)  # by the cores only if there are no cards
+        if peak_images_per_s is None:
+            return
         fastest = self.order.measured.fastest
-        if peak_images_per_s is not None and fastest.images_per_s > peak_images_per_s:
+        if fastest.images_per_s > peak_images_per_s:
             devices = f"{len(cards)} cards" if cards else f"{cores} cores"
             bound = f"the peak of its {devices} is below {six_digits(peak_images_per_s)} at {pixels} px"
             yield Fault(fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {bound}")
@@ -241,35 +263,49 @@ class ProjectLog:
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a fault if the log states too few or too many samples of telemetry for its times.
 
-        A sample is due on each node every TELEMETRY_S seconds. All are due while the run lasts, from run_start to
-        run_stop: a share of these, _LEAST_SHARE_OF_DUE, is the least. Some may also be taken before and after the run,
-        from init_start to telemetry_summary: _MOST_SHARE_OF_DUE of these, and _MOST_EXTRA_SAMPLES_PER_NODE for each
-        node, are the most. Without run_stop, the least is 0.
+        - Too few are fewer than the share _LEAST_SHARE_OF_DUE of the samples that are due while the run lasts.
+        - Too many are more than the share _MOST_SHARE_OF_DUE of the samples that are due in the time of the whole log,
+          and _MOST_EXTRA_SAMPLES_PER_NODE for each node. Telemetry may also be taken before and after the run.
 
-        Nothing is yielded if the log lacks the number of samples, TELEMETRY_S, run_start or init_start. Other rules
-        report the lack of the last two.
+        Nothing is yielded if the log does not state how many samples there are and how many are due: see
+        `_stated_telemetry`.
+        """
+        telemetry = self._stated_telemetry()
+        if telemetry is None:
+            return
+        due_in_run = telemetry.samples_due(telemetry.run_ms)
+        due_in_log = telemetry.samples_due(telemetry.log_ms)
+        least = _LEAST_SHARE_OF_DUE * due_in_run
+        most = _MOST_SHARE_OF_DUE * due_in_log + _MOST_EXTRA_SAMPLES_PER_NODE * telemetry.nodes
+        if telemetry.samples < least or telemetry.samples > most:
+            due = f"{due_in_run:.0f} were due by TELEMETRY_S and the run's time"
+            what = f"{telemetry.samples} samples of telemetry; {due}, and there was time for {most:.0f}"
+            yield Fault(telemetry.line, what)
+
+    def _stated_telemetry(self) -> _StatedTelemetry | None:
+        """Return the number of samples of telemetry that the log states, and what decides how many are due.
+
+        None if the log lacks the number of samples, a TELEMETRY_S above 0, run_start or init_start. Other rules report
+        the lack of the last two.
         """
         run = self.run
-        summary = run.first_event(schema.TELEMETRY_SUMMARY)
+        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
+        samples: Any = telemetry.value.get("samples") if isinstance(telemetry.value, dict) else None
         interval_s: Any = run.settings.get("TELEMETRY_S")
-        samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
         if not is_number(samples) or not is_number(interval_s) or interval_s <= 0:
-            return
+            return None
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
-            return
-        nodes = max(len(self._described_nodes()), 1)
-        due_per_ms = nodes / 1000 / interval_s
-
-        run_ms = 0.0 if run.stop_ms is None else run.stop_ms - run.start_ms
-        began_ms = min(init_start.time_ms, run.start_ms)  # another clock may have logged init_start later
-        due_in_run = run_ms * due_per_ms
-        due_in_all = (summary.time_ms - began_ms) * due_per_ms
-        least = _LEAST_SHARE_OF_DUE * due_in_run
-        most = _MOST_SHARE_OF_DUE * due_in_all + _MOST_EXTRA_SAMPLES_PER_NODE * nodes
-        if samples < least or samples > most:
-            what = f"{samples} samples of telemetry; {due_in_run:.0f} were due by TELEMETRY_S and the run's time"
-            yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
+            return None
+        log_start_ms = min(init_start.time_ms, run.start_ms)  # another clock may have logged init_start later
+        return _StatedTelemetry(
+            line=telemetry.line,
+            samples=samples,
+            interval_s=interval_s,
+            nodes=max(len(self._described_nodes()), 1),
+            run_ms=0.0 if run.stop_ms is None else run.stop_ms - run.start_ms,
+            log_ms=telemetry.time_ms - log_start_ms,
+        )
 
     def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a fault if the program has fewer convolutions than the benchmark's model needs.

@@ -1,7 +1,7 @@
 """The order of a run, event by event: its clock, and its parts, which are blocks, epochs and evaluations."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
@@ -29,14 +29,17 @@ class RunOrder:
     def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
         self.run = run
         self.measured = Measured(run, collector)
-        self.epochs_counted = 0  # epochs that were started, or announced by blocks, whatever their numbers
         self.last_epoch: int | None = None  # the number of the last epoch that was trained
         self.trained: list[TrainedPart] = []
         self._collector = collector
         self._latest_ms = -math.inf  # the latest time of the events of _KEYS_OF_THE_CLOCK so far
-        self._has_epoch_events = False  # whether the log has any epoch_start; some have blocks alone
+        self._first_run_start: Event | None = None
+        self._first_run_stop: Event | None = None
+        self._epochs_started = 0  # how many epoch_start the log has so far; some logs have blocks alone
+        self._epochs_announced = 0  # how many epochs the blocks so far have, by their block_start
         self._open_parts: dict[str, OpenPart] = {}  # by kind: block, epoch and eval
-        self._waiting_evaluation: OpenPart | None = None  # the last evaluation, while it has no accuracy yet
+        # The last evaluation, from its start until its accuracy comes. It waits while it is open, and may wait longer.
+        self._waiting_evaluation: OpenPart | None = None
         self._evaluated_in_epoch_ms = 0.0  # the time of the evaluations in the open epoch
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.RUN_START.key: self._take_run_start,
@@ -49,6 +52,16 @@ class RunOrder:
             schema.EVAL_STOP.key: self._stop_evaluation,
             schema.EVAL_ACCURACY.key: self._take_accuracy,
         }
+
+    @property
+    def epochs_counted(self) -> int:
+        """How many epochs have started so far; if the log has had blocks alone, how many these announced."""
+        return self._epochs_started if self._has_epoch_events else self._epochs_announced
+
+    @property
+    def _has_epoch_events(self) -> bool:
+        """Whether the log has had any epoch_start; some logs have blocks alone."""
+        return self._epochs_started > 0
 
     def take(self, event: Event) -> None:
         """Check the time of the next event, and pass it on to the method for its key."""
@@ -102,7 +115,7 @@ class RunOrder:
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
         self._latest_ms = max(self._latest_ms, event.time_ms)
-        first_stop = self.run.stop
+        first_stop = self._first_run_stop
         if first_stop is not None and event.key != schema.RUN_STOP.key:
             self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {first_stop.line}")
 
@@ -123,20 +136,24 @@ class RunOrder:
     # --- the start and the end of the run ---
 
     def _take_run_start(self, event: Event) -> None:
-        """Begin the run at its first run_start. Any later one is another node's: its time is compared with the first.
+        """Begin the run at its first run_start. Any later one is another node's: it is only compared with the first."""
+        if self._first_run_start is None:
+            self._first_run_start = event
+            self._begin_run(event)
+        else:
+            self._compare_time_with_first(event, self._first_run_start)
 
-        Report a breach if a block, epoch or evaluation started above the first run_start in the log. It must not have
-        an earlier time, either.
+    def _begin_run(self, start: Event) -> None:
+        """Begin the sums over the windows at `start`, the first run_start. Report a part that the log has above it.
+
+        The part is the first block, epoch or evaluation that started on an earlier line. That line is one breach. If
+        the part's time is before that of `start`, too, this is another breach.
         """
-        first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
-        if event is not first:
-            self._compare_time_with_first(event, first)
-            return
-        self.measured.begin_window_sums(event)
+        self.measured.begin_window_sums(start)
         part_start = self._first_start_of_a_part()
         if part_start is not None:
             self._add_breach(ORDER, part_start, f"{part_start.key} above run_start")
-            self._check_not_before_start(part_start, event.time_ms)
+            self._check_not_before_start(part_start, start.time_ms)
 
     def _first_start_of_a_part(self) -> Event | None:
         """Return the first event so far that starts a block, an epoch or an evaluation; None if there is none."""
@@ -145,11 +162,11 @@ class RunOrder:
 
     def _take_run_stop(self, event: Event) -> None:
         """End the run at its first run_stop. Any later one is another node's: it is only compared with the first."""
-        first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
-        if event is first:
+        if self._first_run_stop is None:
+            self._first_run_stop = event
             self._check_end_of_run(event)
         else:
-            self._compare_stops(event, first)
+            self._compare_stops(event, self._first_run_stop)
 
     def _check_end_of_run(self, stop: Event) -> None:
         """Report what is wrong with the run at `stop`, its first run_stop.
@@ -196,80 +213,83 @@ class RunOrder:
     def _start_block(self, event: Event) -> None:
         """Open the block that starts at `event`. Report a start that is too early, or another epoch than the next one.
 
-        The block has as many epochs as it states, else one. They are counted, unless the log has events of single
-        epochs, which are counted instead.
+        The block has as many epochs as it states, else one. They are announced: see `epochs_counted`.
         """
-        self._check_start(event, must_have_stopped=("block", "epoch"))
+        self._check_time_of_start(event)
+        self._report_if_open(event, "block")
+        self._report_if_open(event, "epoch")
+        next_epochs = self._next_epochs()
         number = self._epoch_number(event, _NUMBER_FIELD["block"])
-        self._warn_if_number_differs(event, f"{event.key} of epoch", number, self._next_epoch())
+        self._warn_if_not_due(event, f"{event.key} of epoch", number, next_epochs)
         epochs = self._epoch_number(event, "epoch_count")
         if epochs is None:
             epochs = 1
-        if not self._has_epoch_events:
-            self.epochs_counted += epochs
-        self._open_parts["block"] = OpenPart(event, number, epochs)
+        self._epochs_announced += epochs
+        self._open_parts["block"] = OpenPart(event, number, epochs, due=next_epochs)
 
     def _start_epoch(self, event: Event) -> None:
-        """Open the epoch that starts at `event`. Report a start that is too early, or another epoch than the next one.
+        """Open and count the epoch that starts at `event`.
 
-        The epoch is counted. From the first event of an epoch on, the epochs that blocks announced no longer count.
+        Report a start that is too early, or another epoch than the next one.
         """
-        self._check_start(event, must_have_stopped=("epoch",))
+        self._check_time_of_start(event)
+        self._report_if_open(event, "epoch")
+        next_epochs = self._next_epochs()
         number = self._epoch_number(event, _NUMBER_FIELD["epoch"])
-        self._warn_if_number_differs(event, f"{event.key} of epoch", number, self._next_epoch())
-        if not self._has_epoch_events:
-            self.epochs_counted = 0
-        self.epochs_counted += 1
-        self._has_epoch_events = True
+        self._warn_if_not_due(event, f"{event.key} of epoch", number, next_epochs)
+        self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
-        self._open_parts["epoch"] = OpenPart(event, number)
+        self._open_parts["epoch"] = OpenPart(event, number, due=next_epochs)
 
     def _start_evaluation(self, event: Event) -> None:
         """Open the evaluation that starts at `event`. From now on it waits for its accuracy. Report
 
-        - a start that is too early,
-        - a previous evaluation that has stopped and still waits for its accuracy, and
+        - a time that is before run_start,
+        - a previous evaluation that is still open,
+        - a previous evaluation that is over, and still waits for its accuracy, and
         - another epoch than the one to evaluate now.
         """
-        self._check_start(event, must_have_stopped=("eval",))
+        self._check_time_of_start(event)
+        is_previous_over = "eval" not in self._open_parts
+        self._report_if_open(event, "eval")
         number = self._epoch_number(event, _NUMBER_FIELD["eval"])
-        is_previous_open = "eval" in self._open_parts  # which `_check_start` has reported: one report is enough
-        if self._waiting_evaluation is not None and not is_previous_open:
+        if is_previous_over and self._waiting_evaluation is not None:
             self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
         epoch_to_evaluate = self._epoch_to_evaluate()
         if number != epoch_to_evaluate:
             self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
-        evaluation = OpenPart(event, number)
+        due = () if epoch_to_evaluate is None else (epoch_to_evaluate,)
+        evaluation = OpenPart(event, number, due=due)
         self._open_parts["eval"] = evaluation
         self._waiting_evaluation = evaluation
 
-    def _check_start(self, event: Event, *, must_have_stopped: Sequence[str]) -> None:
-        """Report the start of a block, epoch or evaluation that comes too early.
+    def _check_time_of_start(self, event: Event) -> None:
+        """Report the start of a part whose time is before run_start. A part above run_start is checked at run_start."""
+        if self._first_run_start is not None:
+            self._check_not_before_start(event, self._first_run_start.time_ms)
 
-        - Its time is before run_start. If run_start comes later in the log, it is checked then.
-        - A part of a kind in `must_have_stopped` is still open.
-        """
-        if self.run.start_ms is not None:
-            self._check_not_before_start(event, self.run.start_ms)
-        for kind in must_have_stopped:
-            if kind in self._open_parts:
-                self._add_breach(ORDER, event, f"{self._open_parts[kind]} is still open")
+    def _report_if_open(self, event: Event, kind: str) -> None:
+        """Report a part of this kind that is still open at `event`, which starts another one."""
+        part = self._open_parts.get(kind)
+        if part is not None:
+            self._add_breach(ORDER, event, f"{part} is still open")
 
     def _stop_block(self, event: Event) -> None:
-        """Close the block that stops at `event`, and keep its time, if a block is open.
+        """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        If the log has events of single epochs, their times are kept instead, and of the block only its last epoch is
-        checked.
+        - If the log has events of single epochs, check that the block's last epoch is the last one trained. The block's
+          time is not kept, because the time of each epoch is kept at its epoch_stop.
+        - If the log has blocks alone, keep the duration of the block, and the mean time of its epochs.
         """
         block = self._close_part("block", event)
         if block is None:
             return
         if self._has_epoch_events:
             self._check_last_epoch_of_block(event, block)
-            return
-        took_ms = self._keep_duration(block, event)
-        self._keep_training_time(block, took_ms, event.line)
+        else:
+            took_ms = self._keep_duration(block, event)
+            self._keep_training_time(block, took_ms, event.line)
 
     def _stop_epoch(self, event: Event) -> None:
         """Close the epoch that stops at `event`, and keep its time, if an epoch is open.
@@ -298,15 +318,15 @@ class RunOrder:
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
         """Return the open part of a kind, which stops at `event` and is open no longer.
 
-        - No part of the kind is open: report a breach, and return None.
-        - The event states another epoch than the start of the part: warn.
+        - If no part of the kind is open, report a breach, and return None.
+        - If the event states an epoch that is not due for this part, warn.
         """
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
         part = self._open_parts.pop(kind, None)
         if part is None:
             self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
             return None
-        self._warn_if_number_differs(event, f"{event.key} of epoch", number, part.number)
+        self._warn_if_not_due(event, f"{event.key} of epoch", number, part.numbers_due)
         return part
 
     def _keep_training_time(self, part: OpenPart, took_ms: float, line: int) -> None:
@@ -336,19 +356,25 @@ class RunOrder:
             self._add_breach("epoch-time", stop, f"{stop.key} {took_ms} ms after its start")
         return took_ms
 
-    def _warn_if_number_differs(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
-        """Warn if an epoch's `number` is not the `wanted` one.
+    def _warn_if_not_due(self, event: Event, what: str, number: int | None, due: tuple[int, ...]) -> None:
+        """Warn if an epoch's `number` is not among the numbers that are `due`.
 
-        A `number` of None was reported before. A `wanted` of None stands for the first epoch of a run, 0 or 1.
+        Nothing is reported if it is not known which are due: `due` is empty. Nor is a `number` of None, which
+        `_epoch_number` has reported.
         """
-        wanted_numbers = (0, 1) if wanted is None else (wanted,)
-        if number is None or number in wanted_numbers:
+        if number is None or not due or number in due:
             return
-        due = "0 or 1" if wanted is None else str(wanted)
-        self._add_breach(ORDER, event, f"{what} {number}; {due} is due")
+        numbers_due = " or ".join(map(str, due))
+        self._add_breach(ORDER, event, f"{what} {number}; {numbers_due} is due")
 
-    def _next_epoch(self) -> int | None:
-        return None if self.last_epoch is None else self.last_epoch + 1
+    def _next_epochs(self) -> tuple[int, ...]:
+        """Return the numbers that the next epoch may have. Empty if the last one that was trained stated no number.
+
+        The first epoch of a run is 0 or 1.
+        """
+        if not self.trained:
+            return (0, 1)
+        return () if self.last_epoch is None else (self.last_epoch + 1,)
 
     def _epoch_to_evaluate(self) -> int | None:
         """Return the number of the epoch that an evaluation must state if it starts now; None if it is not known.
@@ -364,36 +390,41 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy with the number of its epoch, and check the epoch if the event states one.
+        """Keep an accuracy with the number of its epoch, and give it to the evaluation that waits for one, if any.
 
-        Benchmarks that count samples or steps state no epoch. Their accuracies are numbered 1, 2, ... instead.
+        - If the event states an epoch, the accuracy is of this epoch, whose number is checked.
+        - If it states none, and the waiting evaluation has an epoch, the accuracy is of that epoch.
+        - Otherwise it has the number 1, 2, ... of this accuracy: some benchmarks count samples or steps, not epochs.
         """
-        if "epoch_num" not in event.metadata:
+        evaluation = self._waiting_evaluation
+        self._waiting_evaluation = None
+        if "epoch_num" in event.metadata:
+            epoch = self._epoch_of_accuracy(event)
+            self._keep_accuracy(event, epoch)
+            self._check_epoch_evaluated(event, epoch, evaluation)
+            self._check_not_ahead_of_training(event, epoch)
+        elif evaluation is not None and evaluation.number is not None:
+            self._keep_accuracy(event, evaluation.number)
+        else:
             accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
             self._keep_accuracy(event, accuracies_so_far)
-            return
-        epoch = self._epoch_of_accuracy(event)
-        self._keep_accuracy(event, epoch)
-        self._give_accuracy_to_evaluation(event, epoch)
-        self._check_not_ahead_of_training(event, epoch)
 
     def _epoch_of_accuracy(self, event: Event) -> int:
         """Return the epoch that an accuracy states. If that is no whole number, report it; return `epochs_counted`."""
         stated_epoch = self._epoch_number(event, "epoch_num")
         return self.epochs_counted if stated_epoch is None else stated_epoch
 
-    def _give_accuracy_to_evaluation(self, event: Event, epoch: int) -> None:
-        """Give an accuracy of an epoch to the evaluation that waits for one. It waits no longer.
+    def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
+        """Check an accuracy of an `epoch` by the `evaluation` that waited for it; None if none did.
 
-        - An evaluation waits: warn if it is of another epoch.
-        - No evaluation waits, but the log has had an eval_start: report a breach.
-        - The log has had no eval_start: report nothing.
+        - If an evaluation waited, warn if it is of another epoch.
+        - If none waited, but the log has had an eval_start, report a breach.
+        - If the log has had no eval_start, report nothing.
         """
-        if self._waiting_evaluation is not None:
-            self._warn_if_number_differs(event, "an accuracy of epoch", epoch, self._waiting_evaluation.number)
+        if evaluation is not None:
+            self._warn_if_not_due(event, "an accuracy of epoch", epoch, evaluation.numbers_due)
         elif self.run.number_of_events(schema.EVAL_START):
             self._add_breach(ORDER, event, f"an accuracy of epoch {epoch} without an evaluation of its own")
-        self._waiting_evaluation = None
 
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
         """Report an accuracy whose epoch `number` exceeds the epochs started or announced by more than `ahead`.

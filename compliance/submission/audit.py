@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 from compliance.check import Report
 from compliance.forms import check_replaceable
-from compliance.logged_run import NOTHING
+from compliance.logged_run import NOTHING, LoggedRun
 from compliance.official import convergence
+from compliance.official.convergence import Convergence
 from compliance.rules import Finding, Ruleset
 from compliance.submission import audit_forms
 from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.audited_tree import Folder, question_for_submitter, read_tree
 from compliance.submission.description import findings_over_peak
-from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
+from compliance.submission.group import NOT_KNOWN, Comparison, ConvergenceTest, convergence_test, standing_of
 from compliance.submission.repeated_runs import ask_about_repeated_runs, organisation_of_submitter
 from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
@@ -65,7 +66,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 
     `ruleset` is the version of the rules for all logs, such as 4.0.0. None: the rules are those of the round in whose
     folder the logs lie, such as 4.0.0 in `training_results_v4.0`. `envelope` repeats the test of the convergence with
-    other reference points, as `_test_against_envelope` explains it.
+    the reference points that lie on the lower convex envelope.
 
     Raises ValueError as `read_tree` does.
     """
@@ -152,47 +153,55 @@ def _ask_about_unusually_early_runs(
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
-    `questions_by_log` has what to ask beside the findings of the logs, by the name of the log. `envelope` adds the test
-    of `_test_against_envelope`.
+    `questions_by_log` has what to ask beside the findings of the logs, by the name of the log. `envelope` adds a second
+    convergence test, with the reference points that lie on the lower convex envelope.
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
-    readable = [report for report in logs if report.run is not NOTHING]
-    first_run = readable[0].run if readable else NOTHING
     compared = check_between_runs(logs, folder.ruleset)
-    judged = _judged_reports(folder, compared, questions_by_log)
-    unknown_benchmarks = sum(_is_of_unknown_benchmark(report) for report in judged)
-
     official = _score_if_possible(compared, folder.ruleset, "official")
     strict = _score_if_possible(compared, folder.ruleset, "strict")
-    test = None  # not known if the logs cannot be scored, or one of them cannot be read
-    if official.score is not None and len(readable) == len(logs):
-        test = convergence_test(logs, folder.ruleset)
-    second_test = None
-    if envelope and test is not None:
-        second_test = _test_against_envelope(test)
+    test = _test_if_possible(logs, folder.ruleset, official)
+    judged = _judged_reports(folder, compared, questions_by_log)
+    readable = [report for report in logs if report.run is not NOTHING]
+    first_run = readable[0].run if readable else NOTHING
     return Submission(
         round=printable(folder.owner.round),
         submitter=printable(folder.owner.submitter),
         system=printable(folder.owner.system),
         benchmark=printable(folder.owner.benchmark),
-        division=printable(first_run.first_values.get(schema.SUBMISSION_DIVISION.key, "")),
+        division=_division_stated_by(first_run),
         ruleset=folder.ruleset.version,
         logs=len(logs),
-        not_judged=len(logs) - len(judged) + unknown_benchmarks,
+        not_judged=_count_not_judged(compared, judged),
         global_batch=first_run.global_batch,
         official_passes=sum(report.passes_official for report in judged),
         strict_passes=sum(report.passes_strict for report in judged),
         official_minutes=_official_minutes(official.score, folder.scaling),
         strict_minutes=None if strict.score is None else strict.score.minutes,
-        rcp="not known" if test is None else test.status,
+        rcp=NOT_KNOWN if test is None else test.status,
         scaling=None if test is None else test.scaling,
         scaling_file=folder.scaling,
         convergence="" if test is None else test.in_words(),
         standing=standing_of(readable, folder.ruleset) if readable else None,
-        envelope=second_test,
+        envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged, len(logs), official, strict),
         questions=tuple(_questions(_ask_about_other_factor(judged, folder.scaling, test))),
     )
+
+
+def _division_stated_by(run: LoggedRun) -> str:
+    """Return the division that a run states, to be shown; empty if it states none."""
+    return printable(run.first_values.get(schema.SUBMISSION_DIVISION.key, ""))
+
+
+def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -> int:
+    """Return how many logs the rules cannot judge: those of another form, and those of an unknown benchmark.
+
+    `judged` are the reports on the logs that are not of another form.
+    """
+    of_other_form = len(all_reports) - len(judged)
+    of_unknown_benchmark = sum(_is_of_unknown_benchmark(report) for report in judged)
+    return of_other_form + of_unknown_benchmark
 
 
 def _judged_reports(
@@ -232,6 +241,14 @@ def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) ->
     except ValueError as error:
         return _Scored(None, printable(str(error), 300))
     return _Scored(score, score.problem)
+
+
+def _test_if_possible(logs: Sequence[Report], ruleset: Ruleset, official: _Scored) -> ConvergenceTest | None:
+    """Return the convergence test of the runs; None if a log cannot be read, or if there is no official score."""
+    are_all_readable = all(report.run is not NOTHING for report in logs)
+    if official.score is None or not are_all_readable:
+        return None
+    return convergence_test(logs, ruleset)
 
 
 def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
@@ -281,20 +298,20 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     return scored.scaled_minutes
 
 
-def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
-    """Test the convergence again, with other reference points, to show whether a doubt about the tool's points matters.
+def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
+    """Return the outcome of the test if it is repeated with the points of the true lower envelope of the reference.
 
-    rcp_checker means to compare runs with the points on the lower convex envelope of the reference, but sometimes keeps
-    points above it (mlcommons/logging #368). `test` is the test with the tool's points. It is repeated here with those
-    of the true envelope. If both tests hold the runs to the same mean, the doubt does not matter for these runs.
+    rcp_checker means to compare runs with these points, but sometimes keeps others above them (mlcommons/logging #368).
+    The outcome also has the mean to which each of the two tests holds the runs. If both means are equal, the doubt
+    about the tool's points does not matter for these runs.
 
-    None if `test` could not compare the runs, or if one of the two tests has no reference point for their batch.
+    None if the runs were not compared, or if a reference point for their batch is missing in one of the two tests.
     """
-    if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
+    if test is None or test.comparison is None:
         return None
-    points = convergence.lower_envelope(test.reference)
-    repeated = convergence.against_reference(test.epochs_to_target, test.batch, test.reference, points)
-    point_of_tool = test.result.point
+    comparison = test.comparison
+    point_of_tool = comparison.result.point
+    repeated = _compare_with_envelope(comparison)
     point_of_envelope = repeated.point
     if point_of_tool is None or point_of_envelope is None:
         return None
@@ -303,9 +320,16 @@ def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
         scaling=repeated.scaling,
         held_to=point_of_envelope.mean,
         held_to_by_tool=point_of_tool.mean,
-        unit=test.reference.unit,
+        unit=comparison.reference.unit,
         differs=point_of_envelope.mean != point_of_tool.mean,
     )
+
+
+def _compare_with_envelope(comparison: Comparison) -> Convergence:
+    """Return the outcome of the comparison with the points of the lower envelope in place of rcp_checker's."""
+    reference = comparison.reference
+    points = convergence.lower_envelope(reference)
+    return convergence.against_reference(comparison.epochs_to_target, comparison.batch, reference, points)
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:

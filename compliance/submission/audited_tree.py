@@ -75,25 +75,36 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
     return [_complete_folder(name, files, path) for name in sorted(files.logs)]
 
 
-def _read_files(path: Path, ruleset: str | None) -> _Files:
-    """Read the files of a tree in their order, and check each log as soon as it is read: an archive is read only once.
+def _read_files(root: Path, asked_version: str | None) -> _Files:
+    """Read the files of the tree `root`, in its order, and check each log by the rules for its folder.
 
-    The arguments and errors are those of `read_tree`.
+    The files are not sorted first, because an archive can be read only once.
+
+    The rules for a folder with logs are, in this order, those of
+
+    1. `asked_version`, if it is given,
+    2. the round that a name above the folder gives, or
+    3. NEWEST. Only logs of this project can be judged by these, because they belong to no round.
+
+    Raises ValueError for a log of another project in a folder of the third kind, and for an archive that cannot be
+    read.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
-    for file in results_tree.files_of(path):
+    for file in results_tree.files_of(root):
         folder = file.name.parent
         if file.name.match(results_tree.SYSTEM):
             files.descriptions[file.name] = _read(read_description, file.content)
         elif file.name.match(results_tree.SCALING):
             files.scalings[folder] = _read(_read_scaling, file.content)
         else:
-            known_version = ruleset or results_tree.ruleset_named(path, folder)
-            files.rulesets[folder] = load_once(known_version or NEWEST)
-            log = _check_log(file, files.rulesets[folder], path)
-            if known_version is None:
-                _refuse_log_of_other_project(log.report, file, path)
+            version = asked_version or results_tree.ruleset_named(root, folder)
+            is_version_known = version is not None
+            ruleset = load_once(version or NEWEST)
+            log = _check_log(file, ruleset, root)
+            if not is_version_known:
+                _refuse_log_of_other_project(log.report, file, root)
+            files.rulesets[folder] = ruleset
             files.logs[folder].append(log)
     return files
 
@@ -131,18 +142,19 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 
 
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
-    """Check a log of the tree `root`. The path in its report is only the log's name, without its folders.
+    """Check a log of the tree `root`. Return the report, and whether the log's events have the form of v0.5 or v0.6.
 
-    If the log cannot be read, the only finding is a question to the submitter.
+    The report's path is only the log's name, without its folders. If the log cannot be read, the report's only finding
+    is a question to the submitter.
     """
-    path = Path(file.name.name)
-    report = _read(functools.partial(check_file, ruleset=ruleset), file.content)
-    if isinstance(report, Unreadable):
-        question = question_for_submitter("log", report.reason, "ask for the log", severity="error")
-        report = Report(path=path, findings=(question,))
-    has_no_events = report.run is NOTHING
-    has_other_form = has_no_events and results_tree.has_another_form(root, file)
-    return _CheckedLog(replace(report, path=path), has_other_form)
+    check = functools.partial(check_file, ruleset=ruleset)
+    checked = _read(check, file.content)
+    if isinstance(checked, Unreadable):
+        question = question_for_submitter("log", checked.reason, "ask for the log", severity="error")
+        checked = Report(path=Path(file.name.name), findings=(question,), run=NOTHING)
+    report = replace(checked, path=Path(file.name.name))
+    has_other_form = report.run is NOTHING and results_tree.has_another_form(root, file)  # no event was read
+    return _CheckedLog(report, has_other_form)
 
 
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:

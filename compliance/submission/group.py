@@ -47,6 +47,16 @@ class BlamedRun(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The comparison of a submission's runs with the reference convergence points, and its outcome, the `result`."""
+
+    reference: ReferenceSet
+    batch: int
+    epochs_to_target: tuple[float, ...]  # of each run; samples or steps if the reference counts these
+    result: Convergence
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConvergenceTest:
     """The outcome of a submission's test against the reference convergence points.
 
@@ -57,20 +67,19 @@ class ConvergenceTest:
     status: str
     reason: str
     scaling: float | None = None
-    result: Convergence | None = None
-    reference: ReferenceSet | None = None
-    batch: int | None = None
-    epochs_to_target: tuple[float, ...] = ()  # of each run; samples or steps if the reference counts these
+    reference: ReferenceSet | None = None  # None: there are no points, or the test was not applied
+    comparison: Comparison | None = None  # None: the runs could not be compared with the points
 
     def in_words(self) -> str:
         """Return the outcome in words, with the submission's mean next to the reference's if there are both."""
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
         words = f"{self.status}ed: {self.reason}"
-        if self.result is not None and self.reference is not None:
-            point = self.result.point
-            if point is not None and self.result.mean is not None:
-                means = f"{self.result.mean:.4f} {self.reference.unit}, reference {point.mean:.4f}"
+        if self.comparison is not None:
+            mean = self.comparison.result.mean
+            point = self.comparison.result.point
+            if mean is not None and point is not None:
+                means = f"{mean:.4f} {self.comparison.reference.unit}, reference {point.mean:.4f}"
                 words = f"{words}; {means} (least {point.least:.4f})"
         return words
 
@@ -187,10 +196,8 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         status=PASSED if result.passed else FAILED,
         reason=result.reason,
         scaling=result.scaling,  # 1 if the test failed
-        result=result,
         reference=reference,
-        batch=batch,
-        epochs_to_target=tuple(epochs_of_runs),
+        comparison=Comparison(reference=reference, batch=batch, epochs_to_target=tuple(epochs_of_runs), result=result),
     )
 
 

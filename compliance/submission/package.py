@@ -6,22 +6,30 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from compliance.check import Report
 from compliance.logged_run import LoggedRun
-from compliance.rules import Finding, Ruleset, load, verdict
+from compliance.rules import Ruleset, load, verdict
 from compliance.submission.committed_code import REPOSITORY, code_of
-from compliance.submission.description import compare_description, read_description
+from compliance.submission.description import read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
 from compliance.submission.official_answers import official_answers
-from compliance.submission.package_logs import FRAMEWORK_LOG, CopiedLogs, copy_and_check, place_logs
-from compliance.submission.runs import check_between_runs, logs_named_by, sha256
-from compliance.submission.score import RULES_ON_THE_TARGET, Score, choose_median_runs, score_runs
-from compliance.submission.system import FIELDS, NOT_STATED
+from compliance.submission.package_logs import FRAMEWORK_LOG, CopiedLogs, PlacedLogs, copy_and_check, place_logs
+from compliance.submission.refusals import (
+    PackagedRun,
+    Refusal,
+    refusals_by_description,
+    refusals_by_findings,
+    refusals_by_missed_target,
+    refusals_by_origin,
+)
+from compliance.submission.runs import findings_between_runs, logs_named_by, sha256
+from compliance.submission.score import Score, choose_median_runs, score_runs
+from compliance.submission.system import FIELDS
 from compliance.submission.templates import rendered
 from runlog import schema
 from runlog.json_types import JsonObject
@@ -146,29 +154,55 @@ def _description_path(system: str) -> Path:
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     """Write the files of a package into the empty folder `stage`. Return its manifest and its report.
 
+    1. The logs of the scored runs and the system description are copied to their places.
+    2. From these copies, the manifest, the report and the reasons to refuse the package are computed.
+    3. The code, the manifest, the report and the hashes are written.
+
     Raises RefusedError if the logs may not be published, or changed since they were checked. Raises ValueError if there
     are too few logs.
     """
-    incoming = stage / "incoming"  # the copies of all logs, of which only those of the scored runs are kept
-    copies = copy_and_check(incoming, logs, ruleset)
-    benchmark = _benchmark_of_submission(copies, ruleset)
-    scored_runs, chosen = choose_median_runs(copies.reports, ruleset)
-
     system = description_path.stem
-    placed = place_logs(scored_runs, copies, stage / "results" / system / benchmark.name)
-    shutil.rmtree(incoming)
+    submitted = _place_scored_logs(stage, logs, system, ruleset)
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
-    # The manifest, the report and the refusals are computed from the logs and the description as they lie in `stage`.
-    content, refusals = contents_of(stage, placed.reports, system, benchmark, ruleset)
-    if refusals or copies.changes_since_check:
-        raise RefusedError(*copies.changes_since_check, *_refusals_in_words(refusals, placed.original_by_name))
-    _write_code(stage / code_folder(benchmark.name), str(content.manifest["commit"]))
+    content, refusals = contents_of(stage, submitted.placed.reports, system, ruleset)
+    refusals_in_words = _refusals_in_words(refusals, submitted.placed.original_by_name)
+    reasons = [*submitted.changes_since_check, *refusals_in_words]
+    if reasons:
+        raise RefusedError(*reasons)
+
+    _write_code(stage / code_folder(submitted.benchmark.name), str(content.manifest["commit"]))
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report_text, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")  # the last file, as it has the hashes of all others
-    return replace(content, chosen=chosen)
+    return replace(content, chosen=submitted.how_chosen)
+
+
+class _SubmittedLogs(NamedTuple):
+    """The logs of the scored runs in their places in a package, and what is known from all logs that were given.
+
+    `how_chosen` says how the scored runs were chosen. `changes_since_check` are reasons to refuse the package.
+    """
+
+    benchmark: SubmittedBenchmark
+    placed: PlacedLogs
+    how_chosen: str
+    changes_since_check: list[str]
+
+
+def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: Ruleset) -> _SubmittedLogs:
+    """Copy and check all logs, choose the runs that are scored, and keep the copies of their logs in the package.
+
+    Raises RefusedError if the logs are not of one submission. Raises ValueError if there are too few.
+    """
+    incoming = stage / "incoming"  # the copies of all logs
+    copies = copy_and_check(incoming, logs, ruleset)
+    benchmark = _benchmark_of_submission(copies, ruleset)
+    scored_runs, how_chosen = choose_median_runs(copies.reports, ruleset)
+    placed = place_logs(scored_runs, copies, stage / "results" / system / benchmark.name)
+    shutil.rmtree(incoming)  # with the copies that were not placed
+    return _SubmittedLogs(benchmark, placed, how_chosen, copies.changes_since_check)
 
 
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
@@ -205,13 +239,6 @@ def code_folder(benchmark: str) -> str:
     return f"benchmarks/{benchmark}/implementations/paddle"
 
 
-class Refusal(NamedTuple):
-    """A reason why a package may not be published, and the name of the file, or of the part, that gives it."""
-
-    file: str
-    text: str
-
-
 def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[str, Path]) -> list[str]:
     """Return the refusals as text. Each names the user's log instead of its copy in the package."""
     reasons = []
@@ -222,39 +249,48 @@ def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[st
 
 
 def contents_of(
-    folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
+    folder: Path, checked: Sequence[Report], system: str, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
     All come from the package's logs and its system description alone, so `verify` can compute them again. `checked` has
-    the reports on the logs.
+    the reports on the logs, each checked by itself.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    compared = check_between_runs(checked, ruleset)
-    score = score_runs(compared, ruleset)
+    runs = []
+    for report, new_findings in zip(checked, findings_between_runs(checked, ruleset), strict=True):
+        runs.append(PackagedRun(report, new_findings))
+    score = score_runs([run.compared_report for run in runs], ruleset)
+    manifest = _manifest(folder, checked, system, score, ruleset)
     first_run = checked[0].run
-    manifest = {
+    content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
+
+    refusals = [
+        *refusals_by_description(description_file.name, description),
+        *refusals_by_findings(runs, description, ruleset),
+        *refusals_by_missed_target(checked),
+    ]
+    if score.minutes is None and not refusals:  # refusals so far already explain why there is no score
+        refusals.append(Refusal("score", score.problem))
+    organisation_of_package = folder.name
+    refusals += refusals_by_origin(first_run, organisation_of_package)
+    return content, refusals
+
+
+def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:
+    """Return the manifest of the package at `folder`: of what it is, its score, and its runs."""
+    first_run = checked[0].run
+    return {
         "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,  # blanks are `_` in the folder's name
         "system": system,
-        "benchmark": benchmark.name,
+        "benchmark": score.benchmark,  # as the logs state it; a manifest that was altered may name another
         "division": score.division,
         "ruleset": ruleset.version,
         "commit": first_run.header_section(schema.SOURCE).get("commit"),
         **_score_in_manifest(score),
         "runs": [_run_in_manifest(report, folder) for report in checked],
     }
-    content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
-
-    refusals = [
-        *_refusals_by_description(description_file.name, description),
-        *_refusals_by_runs(checked, compared, description, ruleset),
-    ]
-    if score.minutes is None and not refusals:  # refusals so far already explain why there is no score
-        refusals.append(Refusal("score", score.problem))
-    organisation = folder.name  # a package's folder is named after its organisation
-    refusals += _refusals_by_origin(first_run, organisation)
-    return content, refusals
 
 
 def _score_in_manifest(score: Score) -> JsonObject:
@@ -267,59 +303,6 @@ def _score_in_manifest(score: Score) -> JsonObject:
         "result": score.standing.as_dict(),
         "footnotes": score.standing.footnotes(),
     }
-
-
-def _refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
-    """Yield a refusal for each field that the system description lacks or that is not a text, as the tools ask."""
-    for name in FIELDS:
-        if not isinstance(description.get(name), str):
-            problem = "no text" if name in description else "missing"
-            yield Refusal(file, f"{name} is {problem}")
-
-
-def _refusals_by_runs(
-    checked: Sequence[Report], compared: Sequence[Report], description: JsonObject, ruleset: Ruleset
-) -> Iterator[Refusal]:
-    """Yield the refusals of a package by its runs.
-
-    For each run, there is a refusal for each finding that forbids a package in
-
-    - its own check, unless the run only missed the target,
-    - the comparison with the other runs, and
-    - the comparison with the system `description`.
-
-    The last refusal names the runs that missed the target, if there are several. A single one is allowed.
-
-    `compared` has the reports of `check_between_runs`: after the findings of `checked`, they have the new ones.
-    """
-    logs_of_missed_target: list[str] = []
-    for report, compared_report in zip(checked, compared, strict=True):
-        own_findings = report.findings
-        findings_between_runs = compared_report.findings[len(own_findings) :]
-        contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
-        refusing = [*findings_between_runs, *contradictions]
-        if _has_only_missed_target(report):
-            logs_of_missed_target.append(report.path.name)
-        else:
-            refusing = [*own_findings, *refusing]
-        for finding in refusing:
-            if _forbids_package(finding):
-                where = f" line {finding.line}" if finding.line else ""
-                yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
-    if len(logs_of_missed_target) > 1:
-        names = ", ".join(logs_of_missed_target)
-        yield Refusal(names, "did not reach the target; one run of a submission may fail to")
-
-
-def _forbids_package(finding: Finding) -> bool:
-    """Return whether a finding is an error, or another configuration, which is only a warning in the check of a log."""
-    return finding.severity == "error" or finding.rule == "same-configuration"
-
-
-def _has_only_missed_target(report: Report) -> bool:
-    """Return whether the check of a log has errors, and all of them say that the run missed the target."""
-    errors = [finding for finding in report.findings if finding.severity == "error"]
-    return bool(errors) and all(finding.rule in RULES_ON_THE_TARGET for finding in errors)
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
@@ -349,34 +332,6 @@ def _sha256_of_framework_log(log: Path) -> str | None:
     """Return the hash of the framework's log in the package; None if the run has no such log."""
     path = log.with_suffix(FRAMEWORK_LOG)
     return sha256(path) if path.is_file() else None
-
-
-def _refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
-    """Yield why logs cannot be published as those of the organisation `org`.
-
-    `run` is the run of the first log. These are required:
-
-    - The logs are of this project, because a package holds this project's code.
-    - They name the organisation. A blank in its name stands for `_` in `org`.
-    - They name the commit of the code, and the code had no local changes: a package holds the code of that commit.
-    """
-    if not run.is_project_log:
-        yield Refusal("logs", "they are not logs of this project, whose code a package holds")
-        return
-    org_of_log = run.first_event(schema.SUBMISSION_ORG).value
-    if org_of_log == NOT_STATED:
-        yield Refusal("logs", "they state no organisation: run with SUBMISSION_ORG set")
-    elif str(org_of_log).replace(" ", "_") != org:
-        yield Refusal("logs", f"they are of {printable(org_of_log)}, not of {printable(org)}")
-
-    source = run.header_section(schema.SOURCE)
-    commit = source.get("commit")
-    is_commit = isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)
-    if not is_commit:
-        problem = "they do not say of which commit they are (header `source`), so there is no code to hand in"
-        yield Refusal("logs", problem)
-    elif source.get("dirty") is not False:
-        yield Refusal("logs", "the code differed from its commit when they were written: commit, and run again")
 
 
 def _report_text(manifest: JsonObject, score: Score, run: LoggedRun, description: JsonObject) -> str:

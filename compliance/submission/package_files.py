@@ -81,11 +81,11 @@ def hash_by_name(text: bytes) -> dict[str, str]:
 
 
 def judge_differences(
-    check: str, wanted: Mapping[str, object], present: Mapping[str, object], problems: Problems
+    check: str, wanted: Mapping[str, str], present: Mapping[str, str], problems: Problems
 ) -> list[Verdict]:
     """Return a failed verdict for each file that is not wanted, is missing, or has other content than wanted.
 
-    `wanted` and `present` have each file's content, or its hash, by its name. `check` is the name of the verdicts, and
+    `wanted` and `present` have the hash of each file, by its name. `check` is the name of the verdicts, and
     `problems` has the words for the three cases. Empty if all files are as wanted.
     """
     answers = []

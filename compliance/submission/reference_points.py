@@ -12,28 +12,29 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield the findings on the runs of one closed submission that come from the reference convergence points.
+    """Yield the findings on the runs of one submission that come from the reference convergence points.
 
     A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took.
 
-    - Each run's hyperparameters are compared with those of the point at its batch, if this round has points.
-    - One test over all runs finds out whether they converged too fast. Its finding is yielded for each run.
-
-    Nothing is yielded for an open submission, or for a benchmark without reference points: the check of each log has
-    already noted that these rules were not applied.
+    - The submission is open, or its benchmark has points in no round: none. The check of each log has already noted
+      that these rules were not applied.
+    - The benchmark has no points in the round of `ruleset`: for each run, a note that the test was not applied.
+    - Otherwise: for each run, the hyperparameters that differ from those of the point at its batch. If the runs
+      converged too fast, or could not be tested, there is also a finding for each run.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
-    benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
-    if benchmark is None or not benchmark.reference_points or not is_closed:
+    benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
+    if not is_closed:
+        return
+    if benchmark is None or not benchmark.reference_points:
         return
     test = convergence_test(members, ruleset)
-    if test.reference is not None:  # None: mlperf-logging has no points for this round
+    reference_of_round = test.reference
+    if reference_of_round is not None:
         for report in members:
-            for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
+            for finding in _other_hyperparameters(report.run, reference_of_round.points, ruleset):
                 yield BlamedRun(report, finding)
-
-    # Without points, too, the test has a finding: that it was not applied.
     finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
     if finding_of_test is not None:
         for report in members:

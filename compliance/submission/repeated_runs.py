@@ -64,14 +64,14 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is in the submission of `folder` and in an earlier submission.
 
-    - `folder` is the earlier submission with power logs: only a note (severity `info`).
-    - The submissions are of different rounds: a warning. It says which conditions of a resubmission are met.
-    - Otherwise: a warning.
+    - If `folder` has the earlier submission once more, with power logs, it is only a note (severity `info`).
+    - If the submissions are of different rounds, it is a warning that says which conditions of a resubmission are met.
+    - In any other case, it is a warning.
     """
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     fix = "ask which system ran it"
-    if _has_power_logs_of(folder.owner.submitter, other.owner.submitter):
+    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
     if _are_of_different_rounds(folder, other):
@@ -90,10 +90,10 @@ def _are_of_different_rounds(folder: Folder, other: Folder) -> bool:
     return folder.top_name != other.top_name
 
 
-def _has_power_logs_of(submitter: str, other_submitter: str) -> bool:
-    """Return whether `submitter` has the runs of the other one with power logs, as `Dell-power` has those of `Dell`."""
-    is_same_organisation = organisation_of_submitter(submitter) == organisation_of_submitter(other_submitter)
-    return is_same_organisation and submitter != other_submitter and "power" in submitter
+def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:
+    """Return whether the first submitter hands in the runs of the other with power logs: `Dell-power` for `Dell`."""
+    is_same_organisation = organisation_of_submitter(power_submitter) == organisation_of_submitter(submitter)
+    return is_same_organisation and power_submitter != submitter and "power" in power_submitter
 
 
 def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:

@@ -174,55 +174,51 @@ def _first_bytes(log: Path) -> bytes:
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
-    MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
-    folders, so the names of `root` and `folder` are read together: _round_of and _submitter_of say how.
+    MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The root may be any of these
+    folders, so the names of `root` and `folder` are read together:
 
-    `organisation` is what the logs state. In another layout it is the submitter, the benchmark is the last name, and
-    round and system are empty.
+    - The layout is another: the submitter is `organisation`, which the logs state, and the benchmark is the last name.
+      Round and system are empty.
+    - The submitter's folder, which has `results`, lies in the tree: its name is that of the submitter.
+    - The root is the submitter's folder: its name is that of the submitter.
+    - There is no such folder, or it lies above the root, where a folder may have any name: the submitter is
+      `organisation`.
+
+    In the last three cases, the system and the benchmark are the last two names, and `_round_of` finds the round.
     """
-    names_of_root = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
-    names = (*names_of_root, *folder.parts)  # the tree may begin at any folder of the layout
+    root_names = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
+    names = (*root_names, *folder.parts)
     layout = _layout_of(names)
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    names_above_results = layout.names_above_results
+    names_in_tree = layout.names_above_results[len(root_names) :]  # the names of the round, then the submitter's
+    is_submitter_the_root = root_names != () and layout.names_above_results == root_names
+    if names_in_tree:
+        submitter = names_in_tree[-1]
+    elif is_submitter_the_root:
+        submitter = root_names[-1]
+    else:
+        submitter = organisation
+    names_above_submitter = names_in_tree[:-1]
     return Owner(
-        round=_round_of(names_above_results[len(names_of_root) :], root, folder),
-        submitter=_submitter_of(names_above_results, len(names_of_root), organisation),
+        round=_round_of(names_above_submitter, root, folder),
+        submitter=submitter,
         system=layout.system,
         benchmark=layout.benchmark,
     )
 
 
-def _round_of(names_in_tree: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
-    """Return the round of MLPerf of the logs in `folder`; empty if it is not known.
+def _round_of(names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
+    """Return the round of MLPerf of the logs in `folder`, a path in the tree `root`; empty if it is not known.
 
-    `names_in_tree` are those of the folders of the tree above `results`: the last is the submitter's.
-
-    - There are folders above the submitter's: their names, such as `v1.1`.
-    - There are none: the version in a name above `results`, such as `v1.1` of `training_results_v1.1`.
+    - If the tree has folders above the submitter's, the round is their names, such as `v1.1`.
+    - If it has none, the round is the version in a name above `results`, such as `v1.1` of `training_results_v1.1`.
     """
-    names_above_submitter = names_in_tree[:-1]
     if names_above_submitter:
         return "/".join(names_above_submitter)
     number = _round_named(root, folder)
     return f"v{number}" if number else ""
-
-
-def _submitter_of(names_above_results: tuple[str, ...], root_depth: int, organisation: str) -> str:
-    """Return the submitter: the name of the folder that has `results`, if it is in the tree or the root of the tree.
-
-    A folder above the root may have any name. If `results` lies in such a folder, or begins an archive, the submitter
-    is `organisation`.
-
-    `names_above_results` are the names on the path from / to that folder, and `root_depth` is the number of names on
-    the path from / to the root. In an archive, paths begin at its root, so the number is 0.
-    """
-    is_at_root_or_below = len(names_above_results) >= root_depth
-    if names_above_results and is_at_root_or_below:
-        return names_above_results[-1]
-    return organisation
 
 
 class _Layout(NamedTuple):

@@ -4,19 +4,25 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from compliance.check import Report, check_file
 from compliance.logged_run import LoggedRun
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, verdict
-from compliance.strict.copies import describe_equal_marks, describe_resemblance, seed_key, shared_last_accuracy
+from compliance.strict.copies import (
+    describe_equal_mark,
+    describe_resemblance,
+    describe_same_run,
+    seed_key,
+    shared_last_accuracy,
+)
 from compliance.submission.description import compare_description, hardware_nodes, read_description
 from compliance.submission.group import BlamedRun, names_of_submission
 from compliance.submission.reference_points import findings_by_reference_points
 from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import open_log
+from runlog.reader import Event, open_log
 from runlog.text import printable
 
 # mlperf-logging's checker on a log, by its path, ruleset and benchmark: whether it passes, and the tool's messages
@@ -114,7 +120,15 @@ def _write_receipt(report: Report, ruleset: Ruleset) -> None:
 
 
 def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
-    """Compare the runs of each submission. Return the reports, with the new findings after each report's own.
+    """Compare the runs of each submission. Return the reports, with the new findings after each report's own."""
+    compared = []
+    for report, new_findings in zip(checked, findings_between_runs(checked, ruleset), strict=True):
+        compared.append(report.with_findings(new_findings))
+    return compared
+
+
+def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Finding]]:
+    """Compare the runs of each submission. Return the new findings on each run, in the order of `checked`.
 
     The runs are compared by their seeds, their course (no run may be a copy of another), their configuration and their
     convergence.
@@ -125,7 +139,7 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
         for compare in (_shared_seeds, _equal_runs, _differing_configurations, findings_by_reference_points):
             for blamed in compare(members, ruleset):
                 new_findings_by_id[id(blamed.report)].append(blamed.finding)
-    return [report.with_findings(new_findings_by_id[id(report)]) for report in checked]
+    return [new_findings_by_id[id(report)] for report in checked]
 
 
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
@@ -161,36 +175,45 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a breach for each seed of a run that an earlier run of the submission also has.
+    """Yield a breach for each seed of a run that an earlier run of the submission also has; at most ten for each run.
 
-    - Only the first ten such seeds of a run are yielded.
-    - A run may repeat its own seeds.
-    - Open runs of other projects' benchmarks are skipped, because the rules expect no seed of them.
-    - Seeds that the rules of the round do not ask to differ are skipped.
+    A run may repeat its own seeds. Only the seeds count that the rules ask to differ between runs.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
     for report in members:
-        benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
-        is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
-        is_benchmark_of_ours = benchmark in ruleset.benchmarks
-        is_seed_expected = is_closed or is_benchmark_of_ours
-        if not is_seed_expected:
-            continue
-        shared_seeds = 0
-        for seed in report.run.all_events[schema.SEED.key]:
-            key = seed_key(seed, ruleset, benchmark)
-            if key is None:  # this seed need not differ
-                continue
-            if key not in first_run_by_seed:
-                first_run_by_seed[key] = report
-            first_run = first_run_by_seed[key]
-            is_shared = first_run is not report
-            if is_shared:
-                shared_seeds += 1
-            if is_shared and shared_seeds <= FINDINGS_PER_RULE:
-                actual = f"seed {printable(seed.value, 60)} is that of {printable(first_run.path.name)} too"
-                yield BlamedRun(report, breach(rule, actual, line=seed.line))
+        findings: list[Finding] = []
+        for seed in _seeds_that_must_differ(report.run, ruleset):
+            first_run = first_run_by_seed.setdefault(seed.key, report)
+            if first_run is not report and len(findings) < FINDINGS_PER_RULE:
+                actual = f"seed {printable(seed.event.value, 60)} is that of {printable(first_run.path.name)} too"
+                findings.append(breach(rule, actual, line=seed.event.line))
+        for finding in findings:
+            yield BlamedRun(report, finding)
+
+
+class _Seed(NamedTuple):
+    """An event that logs a seed, and the key by which the seed is compared with those of other runs."""
+
+    event: Event
+    key: tuple[str, ...]
+
+
+def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]:
+    """Yield the seeds of a run that the rules ask to differ from those of other runs.
+
+    - The run is open, and of another project's benchmark: none, because the rules expect no seed of it.
+    - Otherwise: the seeds that the rules of the round ask to differ.
+    """
+    benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
+    is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
+    is_benchmark_of_ours = benchmark in ruleset.benchmarks
+    if not is_closed and not is_benchmark_of_ours:
+        return
+    for event in run.all_events[schema.SEED.key]:
+        key = seed_key(event, ruleset, benchmark)
+        if key is not None:  # None: this seed need not differ
+            yield _Seed(event, key)
 
 
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
@@ -214,23 +237,28 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
 def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Ruleset) -> str:
     """Return what a run shares with the first earlier run that it looks like a copy of; empty if there is none."""
     for earlier in earlier_runs:
-        what_is_shared = _what_is_shared(run, earlier.run, ruleset)  # such as "its times are"
+        what_is_shared = _what_is_shared(run, earlier.run, printable(earlier.path.name), ruleset)
         if what_is_shared:
-            return f"{what_is_shared} those of {printable(earlier.path.name)}"
+            return what_is_shared
     return ""
 
 
-def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
-    """Return what shows that two runs are the same run, such as `its times are`; empty if nothing does.
+def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
+    """Return a sentence on what shows that two runs are the same run; empty if nothing does.
 
-    For this project's benchmarks, more is compared than for others: resemblance in figures, and hosts used at one time.
+    It is such as `its times are those of result_0.txt`. For this project's benchmarks, more is compared than for
+    others: single marks, resemblance in figures, and hosts used at one time.
     """
+    same_run = describe_same_run(run, other, name_of_other)
     is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    shared = describe_equal_marks(run, other, ours=is_ours)
-    if shared or not is_ours:
-        return shared
-    least_power = ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    return describe_resemblance(run, other, least_power) or _hosts_at_once(run, other)
+    if same_run or not is_ours:
+        return same_run
+    most_chance = 10 ** -ruleset.strict["runs-differ"].bounds["equal_intervals"]
+    return (
+        describe_equal_mark(run, other, name_of_other)
+        or describe_resemblance(run, other, name_of_other, most_chance=most_chance)
+        or _hosts_at_once(run, other, name_of_other)
+    )
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
@@ -243,15 +271,15 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
                 yield BlamedRun(report, breach(rule, actual, line=last.line))
 
 
-def _hosts_at_once(run: LoggedRun, other: LoggedRun) -> str:
-    """Return the words for a host on which both runs trained at the same time; empty if there is none.
+def _hosts_at_once(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
+    """Return a sentence on a host on which both runs trained at the same time; empty if there is none.
 
     The hosts are those in the headers of the logs. Logs of other projects name none.
     """
     hosts = {str(node.get("host")) for node in hardware_nodes(run)}
     hosts &= {str(node.get("host")) for node in hardware_nodes(other)}
     if hosts and _start_before_end(run, other) and _start_before_end(other, run):
-        return f"its host {printable(min(hosts))} and hours are"
+        return f"its host {printable(min(hosts))} and hours are those of {name_of_other}"
     return ""
 
 
@@ -346,32 +374,39 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
-    """Run mlperf-logging's checker on a report's log. Return the report with that tool's verdict and messages.
+    """Ask mlperf-logging's checker about a report's log. Return the report with the checker's verdict and messages.
 
-    This project predicts the tool's verdict. A finding has `official` set if the tool is expected to reject the log for
-    it, and `report.passes_official` is true if no finding has. If the prediction is wrong, a breach of the rule
-    `official-disagrees` is added:
-
-    - The tool passes a log that was predicted to fail: a breach without `official`. The log still fails, by the earlier
-      findings.
-    - The tool rejects a log that was predicted to pass: a breach with `official`, so that the log fails.
+    If the verdict is not the one that the report predicts, the report also has a finding that says so.
     """
-    passes_tool, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
-    tool_answer = {"verdict": verdict(passes_tool), "messages": messages}
-    answered = replace(report, mlperf_logging=tool_answer)
-
-    is_predicted_to_pass = report.passes_official
-    if passes_tool == is_predicted_to_pass:
-        return answered
+    benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
+    passes_tool, messages = official(report.path, ruleset.version, benchmark)
+    answered = replace(report, mlperf_logging={"verdict": verdict(passes_tool), "messages": messages})
     rule = ruleset.strict["official-disagrees"]
-    if passes_tool:
-        refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
-        # "it" is the tool, and "this one" is the checker of this project.
-        disagreement = breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}")
-    else:
-        first_messages = "; ".join(messages[:2]) or "no message"
-        disagreement = replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)
-    return answered.with_findings([disagreement])
+    is_predicted_to_pass = report.passes_official
+    if is_predicted_to_pass and not passes_tool:
+        return answered.with_findings([_finding_on_unpredicted_rejection(messages, rule)])
+    if passes_tool and not is_predicted_to_pass:
+        return answered.with_findings([_finding_on_unpredicted_pass(report, rule)])
+    return answered
+
+
+def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule) -> Finding:
+    """Return the finding that mlperf-logging's checker rejects a log which was predicted to pass.
+
+    It has `official` set, so that the log fails the official verdict, too.
+    """
+    first_messages = "; ".join(messages[:2]) or "no message"
+    return replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)
+
+
+def _finding_on_unpredicted_pass(report: Report, rule: StrictRule) -> Finding:
+    """Return the finding that mlperf-logging's checker passes a log which was predicted to fail.
+
+    It does not change the official verdict: the log still fails by the findings that the report has already.
+    """
+    refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
+    # "it" is mlperf-logging's checker, and "this one" is the checker of this project.
+    return breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}")
 
 
 def receipt_path(log: Path) -> Path:

@@ -150,12 +150,17 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 
 
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
-    """Return the score of a submission: the mean minutes of the runs that count, scaled by the test of convergence.
+    """Return the score of a submission by one verdict: the mean minutes of its runs, scaled by the convergence test.
 
-    `compared` has the reports of `check_between_runs` on the runs. `by` is the verdict that drops runs, "strict" or
-    "official", as `_judge_runs` explains it. None: strict for logs of this project, official for others.
+    Runs that fail by the verdict are dropped first. The score has no `minutes`, and its `problem` says why, if
 
-    If runs are dropped that a submission may not drop, or the test fails, there are no minutes, and `problem` says why.
+    - more runs are dropped than a submission may drop, or no run is left,
+    - the verdict is strict, and a run breaks a rule other than those on the target, or
+    - the test fails: the runs converged faster than the reference could by chance.
+
+    `compared` has the reports of `check_between_runs` on the runs. `by` is the verdict. By "strict", a run fails by any
+    error, and by "official" only by an error that the official checker also reports. None: strict for logs of this
+    project, official for others.
 
     Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
     mix batches.
@@ -269,26 +274,36 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 
 
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
-    """Return the olympic mean, which leaves out the fastest and the slowest runs; the plain mean of too few runs.
+    """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    `minutes` are those of the runs that count. The `failed_runs`, which do not count, are taken for the slowest. If the
-    olympic mean leaves out one run at each end, `minutes` 10, 11, 12, 13 and one failed run -> mean of 11, 12, 13.
+    `minutes` are those of the runs that count. `failed_runs` is the number of the others.
 
-    The plain mean is that of `minutes`, without the failed runs.
-
-    Either mean is None if more runs failed than may be left out at the slow end, or if no run counts.
+    - More runs failed than an olympic mean leaves out at its slow end, or no run counts: there is no mean.
+    - There are enough runs, with the failed ones, for an olympic mean: the result is this mean.
+    - There are too few: the result is the plain mean of `minutes`.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
-    olympic = len(minutes) + failed_runs >= least_runs
-    reduction = "olympic mean" if olympic else f"mean (an olympic mean takes {least_runs} runs)"
+    is_olympic = len(minutes) + failed_runs >= least_runs
+    kind = "olympic mean" if is_olympic else f"mean (an olympic mean takes {least_runs} runs)"
     if failed_runs > left_out_at_each_end or not minutes:
-        return _Mean(minutes=None, reduction=reduction, olympic=olympic)
-    averaged = sorted(minutes)
-    if olympic:
-        all_runs = averaged + [math.inf] * failed_runs  # the failed ones are the slowest: each of them is left out
-        averaged = all_runs[left_out_at_each_end : len(all_runs) - left_out_at_each_end]
-    return _Mean(minutes=sum(averaged) / len(averaged), reduction=reduction, olympic=olympic)
+        return _Mean(minutes=None, reduction=kind, olympic=is_olympic)
+    averaged: Sequence[float] = sorted(minutes)
+    if is_olympic:
+        averaged = _without_fastest_and_slowest(averaged, failed_runs, left_out_at_each_end)
+    return _Mean(minutes=sum(averaged) / len(averaged), reduction=kind, olympic=is_olympic)
+
+
+def _without_fastest_and_slowest(
+    sorted_minutes: Sequence[float], failed_runs: int, left_out_at_each_end: int
+) -> Sequence[float]:
+    """Return the minutes that an olympic mean averages. Failed runs, which have no minutes, count as the slowest.
+
+    10, 11, 12, 13 and one failed run, if one is left out at each end -> 11, 12, 13
+    """
+    left_out_as_fastest = left_out_at_each_end
+    left_out_as_slowest = left_out_at_each_end - failed_runs  # the failed runs are left out already
+    return sorted_minutes[left_out_as_fastest : len(sorted_minutes) - left_out_as_slowest]
 
 
 def _problem_of_score(
@@ -342,7 +357,7 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
     """Return why a failed test of convergence forbids a score by the verdict `by`; empty if it does not."""
-    were_compared = test.result is not None  # not if the runs have different batches
+    were_compared = test.comparison is not None  # not if the runs have different batches
     if not were_compared:
         return f"failed: {test.reason}" if by == "strict" else ""
     return "fails the test against the reference convergence points" if has_all_runs else ""

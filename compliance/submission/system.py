@@ -73,21 +73,22 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
-    """Return the fields of a system description that can be found out. If several sources have one, the first counts:
+    """Return the fields of a system description that can be found out, from these sources:
 
-    1. the log
+    1. this machine, if the log was written on it
     2. `system_name`, and an empty text for each of NOTES
-    3. this machine, if the log was written on it
+    3. the log
+
+    If several sources have a field, the last of them counts.
     """
     any_ruleset = load("4.0.0")  # only the facts of the run are read, and they are the same by each
     run = check_file(log, any_ruleset).run
-    fields: dict[str, str] = {}
-    hosts = [machine.get("host") for machine in hardware_nodes(run)]
-    if socket.gethostname() in hosts:
-        fields.update(from_machine(Path("/")))
-    fields.update(system_name=system_name, **dict.fromkeys(NOTES, ""))
-    fields.update(from_log(run))
-    return fields
+    fields_of_machine: dict[str, str] = {}
+    hosts_of_run = [node.get("host") for node in hardware_nodes(run)]
+    if socket.gethostname() in hosts_of_run:
+        fields_of_machine = from_machine(Path("/"))
+    name_and_notes = {"system_name": system_name, **dict.fromkeys(NOTES, "")}
+    return fields_of_machine | name_and_notes | from_log(run)
 
 
 def _refuse_invalid(fields: Mapping[str, str]) -> None:

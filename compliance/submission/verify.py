@@ -4,6 +4,7 @@ Of a published folder, every package is checked, and its table and page are made
 """
 
 import argparse
+import hashlib
 import json
 import subprocess
 from collections.abc import Mapping
@@ -124,8 +125,8 @@ def _wanted_files(stated: _Stated) -> set[str]:
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
     """Return a failed verdict for each file that the package lacks, and for each that it must not have.
 
-    Files in the folder `code` are not looked at here. Each run may have a log of the framework (`result_0.stderr`)
-    beside its own log.
+    Only the names of the files are looked at. Files in the folder `code` are left to `_check_code`. Each run may have a
+    log of the framework (`result_0.stderr`) beside its own log.
     """
     wanted = _wanted_files(stated)
     optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
@@ -134,9 +135,13 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
         is_code = name.startswith(f"{code}/")
         if not is_code and name not in optional:
             present.add(name)
-    # Only the names are compared here, so each file has the same content.
-    problems = Problems(unwanted="is nothing that a package holds", missing="is missing", altered="")
-    return judge_differences("contents", dict.fromkeys(wanted), dict.fromkeys(present), problems)
+    answers = []
+    for name in sorted(wanted | present):
+        if name not in present:
+            answers.append(judged("contents", False, f"{printable(name)} is missing"))
+        elif name not in wanted:
+            answers.append(judged("contents", False, f"{printable(name)} is nothing that a package holds"))
+    return answers
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
@@ -152,7 +157,7 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
-        computed, refusals = package.contents_of(folder, reports, stated.system, stated.benchmark, stated.ruleset)
+        computed, refusals = package.contents_of(folder, reports, stated.system, stated.ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", False, printable(str(error)))]
     answers = [judged(printable(refusal.file), False, refusal.text) for refusal in refusals]
@@ -190,30 +195,26 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Compare the package's code, in `folder`, with the files of the commit that its manifest names.
 
-    - The files of the commit cannot be had: the only verdict says why the code was not compared.
-    - Files of the package differ from those of the commit, or are not in it, or the package lacks files of the commit:
-      each has a failed verdict.
-    - All files are as in the commit: the only verdict is good.
+    - If the files of the commit cannot be had, the only verdict says why the code was not compared.
+    - If the package lacks a file of the commit, has another one, or has a file with other content, each such file has a
+      failed verdict.
+    - If all files are as in the commit, the only verdict is good.
     """
     try:
         code_of_commit = committed_code.code_of(commit)
     except ValueError as error:
         return [_code_not_compared(folder, error)]
-    wanted = {name: file.content for name, file in code_of_commit.items()}
-    present = {}
-    for name, path in package.files_below(folder).items():
-        # A file that is not wanted fails whatever it holds, so it is not read.
-        present[name] = path.read_bytes() if name in wanted else b""
-
+    wanted_hashes = {name: hashlib.sha256(file.content).hexdigest() for name, file in code_of_commit.items()}
+    present_hashes = {name: sha256(path) for name, path in package.files_below(folder).items()}
     problems = Problems(
         unwanted=f"is none of commit {commit}",
-        missing=f"is missing from commit {commit}",  # the commit has the file, and the package lacks it
+        missing=f"is missing from commit {commit}",  # a file of the commit, which the package lacks
         altered=f"differs from commit {commit}",
     )
-    differences = judge_differences("code", wanted, present, problems)
+    differences = judge_differences("code", wanted_hashes, present_hashes, problems)
     if differences:
         return differences
-    return [judged("code", True, f"{len(present)} files, those of commit {commit}")]
+    return [judged("code", True, f"{len(present_hashes)} files, those of commit {commit}")]
 
 
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:

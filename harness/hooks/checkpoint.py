@@ -57,7 +57,7 @@ class Keeper(Hook):
         If the run writes checkpoints, rank 0 removes from their folder what a killed run left half written. It raises
         ValueError if the folder has checkpoints and the run does not go on from them.
         """
-        # What is asked for, and of which run.
+        # Fixed for the run: what is asked for, and of which run.
         self._settings = job.checkpoints
         self._global_batch = job.global_batch
         self._ranks = ranks
@@ -70,17 +70,18 @@ class Keeper(Hook):
         if self._active and ranks.is_first:
             _prepare_folder(self._folder, start)
 
-        # What has been written, and when the next is due.
-        self._on_disk = [Path(start.path)] if start.is_from_checkpoint else []  # of this run, the oldest first
-        self._last_checkpoint_s = time.monotonic()
+        # What makes a checkpoint due.
+        self._last_checkpoint_s = time.monotonic()  # when the last one began, or this run did
         self._signal = NO_SIGNAL  # the last one that asked the run to end
         self._earlier_handlers: dict[int, Any] = {}  # by signal; empty until this class catches the signals
 
-        # The checkpoint that is being written.
-        # Written over by each checkpoint, as memory taken and given back each time would scatter the heap.
+        # Only rank 0 writes, by one thread at a time.
+        self._writer: threading.Thread | None = None  # of the last checkpoint; None before the first
+        self._outcome: schema.Checkpoint | OSError | None = None  # what the thread leaves here for `_report` to log
+        self._on_disk = [Path(start.path)] if start.is_from_checkpoint else []  # of this run, the oldest first
+        # The thread writes from these copies of the state. Each checkpoint uses the same memory, because to take it
+        # and give it back each time would scatter the heap.
         self._copies: dict[str, Array] = {}
-        self._writer: threading.Thread | None = None
-        self._outcome: schema.Checkpoint | OSError | None = None  # of the last checkpoint, until it is logged
 
     def close(self) -> None:
         """Wait for the last checkpoint, and leave the signals to whoever caught them before."""
@@ -104,31 +105,41 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        - If the run writes no checkpoints: nothing is done.
-        - If a signal asked any rank to end the run: a checkpoint is written, and RunError is raised.
-        - If CHECKPOINT_MINUTES have passed on rank 0: a thread writes a checkpoint while the training goes on.
+        This overrides the hook's method, which the loop calls when a window of steps has ended.
 
-        Every rank must call this after the same step. The first call also begins to catch the signals. `window` is not
+        - If the run writes no checkpoints, nothing is done.
+        - If a signal asked any rank to end the run, a checkpoint is written, and RunError is raised.
+        - If CHECKPOINT_MINUTES have passed on rank 0, a thread begins to write a checkpoint, and the training goes on.
+        - Otherwise no checkpoint is written.
+
+        Every rank must call this after the same step. The signals are caught from the first call on. `window` is not
         used; other hooks want it.
         """
         if not self._active:
             return 0.0
         self._report()
-        if not self._earlier_handlers:
-            self._catch_signals()
-        # Exchanged, so that every rank takes the same branch below: all must save, or none.
-        signal_of_each_rank = self._ranks.comm.allgather(self._signal)
-        is_due = self._ranks.comm.bcast(self._is_due())  # by rank 0's clock
+        self._catch_signals()
+        # The ranks agree on both, so that every rank takes the same branch below: all must save, or none.
+        stopped_by = self._signal_on_any_rank()
+        is_due_on_first_rank = self._ranks.comm.bcast(self._is_due())
 
-        position = self._position(step=step, epoch=epoch, epoch_step=step - (epoch - 1) * self._steps_per_epoch)
-        stopped_by = max(signal_of_each_rank)  # if ranks got different ones, any will do
+        steps_before_epoch = (epoch - 1) * self._steps_per_epoch
+        position = self._position(step=step, epoch=epoch, epoch_step=step - steps_before_epoch)
         if stopped_by != NO_SIGNAL:
             self._save_and_stop(main, position, signal.Signals(stopped_by))
-        if not is_due:
-            return 0.0
-        started_s = time.perf_counter()
-        self._save(main, position)
-        return time.perf_counter() - started_s
+        if is_due_on_first_rank:
+            started_s = time.perf_counter()
+            self._save(main, position)
+            return time.perf_counter() - started_s
+        return 0.0
+
+    def _signal_on_any_rank(self) -> int:
+        """Return a signal that asked any rank to end the run, or NO_SIGNAL; the same on all ranks, which all call it.
+
+        If ranks got different signals, it is the one with the largest number.
+        """
+        signal_of_each_rank: list[int] = self._ranks.comm.allgather(self._signal)
+        return max(signal_of_each_rank)
 
     def _save_and_stop(self, main: Any, position: Position, stopped_by: signal.Signals) -> NoReturn:
         """Write a checkpoint, wait for it, and raise RunError, which names the signal; every rank must call this."""
@@ -139,11 +150,12 @@ class Keeper(Hook):
         raise RunError(f"stopped by {STOPPED_BY[stopped_by]} after step {position.step}; {self.last_good}")
 
     def _catch_signals(self) -> None:
-        """Have the signals of STOPPED_BY noted in `_signal` from now on.
+        """Have the signals of STOPPED_BY noted in `_signal` from now on; a second call does nothing.
 
-        Not earlier than at the end of a window: before there is anything to save, a signal should end the run at once.
+        The first call must come when there is something to save. Before, a signal should end the run at once.
         """
-        self._earlier_handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
+        if not self._earlier_handlers:
+            self._earlier_handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
 
     def _is_due(self) -> bool:
         """Say whether CHECKPOINT_MINUTES are set and have passed since the last checkpoint, by this rank's clock."""
@@ -170,25 +182,31 @@ class Keeper(Hook):
     def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
-        The other ranks only send rank 0 their statistics of batch normalization (BN), which differ from rank to rank.
-        Rank 0 returns when the copy is made. If it is still writing the checkpoint before, this one is left out, and
-        the log says so.
+        - Every rank sends rank 0 its statistics of batch normalization (BN), which differ from rank to rank. A rank
+          other than 0 does nothing else.
+        - If rank 0 is still writing the checkpoint before, this one is left out, and the log says so.
+        - Otherwise rank 0 copies the state, begins to write it in a thread, and returns.
         """
         started_s = time.monotonic()
-        self._last_checkpoint_s = started_s  # of one that is left out, too: a slow disk is not asked again at once
-        statistics = {name: np.array(value) for name, value in state.statistics(main)}
-        statistics_by_rank = self._ranks.comm.gather(statistics)
-        if statistics_by_rank is None:  # on all ranks but 0
+        # A checkpoint that is left out counts, too: a disk that is too slow should not be asked again at once.
+        self._last_checkpoint_s = started_s
+        own_statistics = {name: np.array(value) for name, value in state.statistics(main)}
+        statistics_by_rank = self._ranks.comm.gather(own_statistics)
+        if statistics_by_rank is None:  # MPI gives the gathered values to rank 0 alone
             return
-        if self._writer and self._writer.is_alive():
+        if self._is_writing():
             self._log.text(f"checkpoint of step {position.step} left out: the one before is still being written")
             return
-        self._report()  # the outcome of the checkpoint before, which that of this one will replace
 
+        self._report()  # before the new thread replaces the outcome of the checkpoint before
         arrays = self._copy_shared(main) | _by_rank_and_name(statistics_by_rank)
         blocked_s = time.monotonic() - started_s
         self._writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
         self._writer.start()
+
+    def _is_writing(self) -> bool:
+        """Say whether this rank's thread still writes a checkpoint."""
+        return self._writer is not None and self._writer.is_alive()
 
     def _copy_shared(self, main: static.Program) -> dict[str, Array]:
         """Return copies, by name, of the state that all ranks share; they are good until the next call."""

@@ -103,20 +103,31 @@ def read(path: Path) -> Contents:
     header_end = LENGTH_BYTES + length
     if len(data) < LENGTH_BYTES or length < len("{}") or header_end > len(data):
         raise ValueError("its header is cut short")
-    body = memoryview(data)[header_end:]
     try:
-        header = json.loads(data[LENGTH_BYTES:header_end])  # its error is a ValueError, as is that of `_array`
-        # `write` took the SHA-256 of the header before it added it there. So it is removed before it is compared.
-        written_sha256 = header["__metadata__"].pop("sha256")
-        digest = hashlib.sha256(_canonical(header))
-        digest.update(body)
-        if digest.hexdigest() != written_sha256:
-            raise ValueError("its checksum is wrong")
-        metadata = header.pop("__metadata__")  # all other entries are of arrays
-        arrays = {name: _array(name, entry, body) for name, entry in header.items()}
-        return Contents(arrays=arrays, metadata={name: json.loads(text) for name, text in metadata.items()})
+        return _contents(json.loads(data[LENGTH_BYTES:header_end]), memoryview(data)[header_end:])
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its header makes no sense ({type(error).__name__}: {error})") from error
+
+
+def _contents(header: dict[str, Any], body: memoryview) -> Contents:
+    """Return what a checkpoint file holds, by its header and its body, the bytes of the arrays.
+
+    Raises ValueError if the checksum is wrong, or an array lies outside the body. For a header of another form than
+    that of `write` Python raises the error of whatever operation it does not allow, as KeyError or TypeError.
+    """
+    written_sha256 = header["__metadata__"]["sha256"]
+    metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}
+    entries_of_arrays = {name: entry for name, entry in header.items() if name != "__metadata__"}
+
+    # `write` took the digest of the header without the digest, and of the body.
+    digest = hashlib.sha256(_canonical(entries_of_arrays | {"__metadata__": metadata}))
+    digest.update(body)
+    if digest.hexdigest() != written_sha256:
+        raise ValueError("its checksum is wrong")
+    return Contents(
+        arrays={name: _array(name, entry, body) for name, entry in entries_of_arrays.items()},
+        metadata={name: json.loads(text) for name, text in metadata.items()},
+    )
 
 
 def _array(name: str, entry: dict[str, Any], body: memoryview) -> Array:

@@ -1,6 +1,7 @@
 """Goes on from a checkpoint: finds the newest good one, and gives its state to the program of every rank."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
         return
     main = training.main
     statistics = state.statistics_names(main)
-    arrays = _as_stored(start.arrays, main)  # empty on all ranks but 0
+    arrays = _in_layout_of_program(start.arrays, main)  # empty on all ranks but 0
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
     # The broadcast overwrites every rank's BN statistics by those of rank 0, so a rank's own must be set after it.
@@ -125,47 +126,57 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     training.schedule.step(start.position.step)
 
 
-def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
-    """Return a checkpoint's arrays, which are laid out as in the network, as the passes have the program store them."""
-    forms = stored.forms(main)  # of the variables that the program stores otherwise, by name
-    as_stored = {}
+def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
+    """Return a checkpoint's arrays, by name, in the memory layout that the program's tensors have.
+
+    A checkpoint has each array in the layout of the network. A pass over the program may have given the tensor another
+    layout: then the array is brought into it.
+    """
+    forms = stored.forms(main)  # of the variables that a pass stores in another layout, by name
+    in_layout = {}
     for name, saved in arrays.items():
-        _, _, variable = name.rpartition("/")  # a statistic's name is as rank0/VARIABLE
+        _, _, variable = name.rpartition("/")  # a BN statistic's name is rank0/VARIABLE
         form = forms.get(variable)
-        as_stored[name] = saved if form is None else form.from_plain(saved)
-    return as_stored
+        in_layout[name] = saved if form is None else form.from_plain(saved)
+    return in_layout
 
 
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
     """Set every tensor of rank 0's program to the value that a checkpoint's arrays have for it.
 
-    `statistics` are the names of the BN statistics. The arrays have these for each rank, as `rank0/NAME`. If the loss
-    scale was fixed in the checkpoint's run and is dynamic in this one, or the reverse, the program's loss scale stays
-    as the start-up program set it, and a warning is printed.
+    `statistics` are the names of the BN statistics. The arrays have these for each rank, as `rank0/NAME`. The loss
+    scale is left out if `_why_loss_scale_begins_anew` has a reason: it stays as the start-up program set it, and a
+    warning is printed.
 
     Raises ValueError for a tensor that the checkpoint does not have in the program's shape.
     """
     tensors = dict(state.tensors(main))
-    was_dynamic = state.has_dynamic_loss_scale(arrays)
-    is_dynamic = state.has_dynamic_loss_scale(tensors)
-    left_as_it_is: set[str] = set()
-    if was_dynamic != is_dynamic:
-        left_as_it_is = {name for name in tensors if state.is_loss_scale(name)}
-
+    why_anew = _why_loss_scale_begins_anew(arrays, tensors)
     for name, tensor in tensors.items():
-        if name in left_as_it_is:
+        if why_anew and state.is_loss_scale(name):
             continue
         name_in_checkpoint = f"rank0/{name}" if name in statistics else name
         value = arrays.get(name_in_checkpoint)
         if value is None or list(value.shape) != tensor.shape():
             raise ValueError(f"{path}: has no {name} of this program's shape: set RESUME=no")
         state.assign(tensor, value)
-    if left_as_it_is:
-        if was_dynamic:
-            scales = "a dynamic loss scale, this one has a fixed one"
-        else:
-            scales = "a fixed loss scale, this one has a dynamic one"
-        print(f"warning: {path}: its run had {scales}, which begins anew", file=sys.stderr, flush=True)
+    if why_anew:
+        print(f"warning: {path}: {why_anew}, which begins anew", file=sys.stderr, flush=True)
+
+
+def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> str:
+    """Return why a run cannot go on from the loss scale of a checkpoint; empty if it can.
+
+    It cannot if the loss scale was fixed there and is dynamic here, or the reverse. `saved` are the names of the
+    checkpoint's arrays, and `here` are those of the program's tensors.
+    """
+    was_dynamic = state.has_dynamic_loss_scale(saved)
+    is_dynamic = state.has_dynamic_loss_scale(here)
+    if was_dynamic and not is_dynamic:
+        return "its run had a dynamic loss scale, this one has a fixed one"
+    if is_dynamic and not was_dynamic:
+        return "its run had a fixed loss scale, this one has a dynamic one"
+    return ""
 
 
 def _restore_statistics(

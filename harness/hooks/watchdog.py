@@ -45,15 +45,17 @@ class Watchdog:
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
         """Look every TICK_S whether the process makes progress; end it, with its stacks on stderr, if it does not.
 
-        It does not if the last `beat` was `limit_s` ago, and its extra time is over. This never returns.
+        A process makes no progress if its last `beat` was `limit_s` ago, and the extra time of that beat is over. This
+        never returns.
 
-        A stuck interpreter does not run this thread. So each look also starts the timer of faulthandler anew, which
-        runs in C. If the looks stop, it runs out, writes the stacks and ends the process.
+        If the interpreter itself is stuck, this thread does not run. So each look also starts a timer of faulthandler
+        anew, which runs in C. If the looks stop, the timer runs out, writes the stacks and ends the process.
         """
         while True:
-            # At least the whole limit: the timer must not run out while this thread ends the process by itself.
-            timer_s = max(limit_s, self._seconds_left(limit_s)) + TICK_S + GRACE_S
-            faulthandler.dump_traceback_later(timer_s, exit=True)
+            # When this thread ends the process by itself, the timer still runs, and must not run out first. That takes
+            # up to a tick until the thread looks, and GRACE_S for the end.
+            longest_s = max(limit_s, self._seconds_left(limit_s))
+            faulthandler.dump_traceback_later(longest_s + TICK_S + GRACE_S, exit=True)
             time.sleep(TICK_S)
             if self._seconds_left(limit_s) < 0:
                 self._end_process(limit_s, rank, node)

@@ -86,7 +86,9 @@ class _Bucket(NamedTuple):
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Replace the all-reduce of each gradient, which fleet made, by one for each bucket of gradients, as (a, b):
+    """Have gradients summed over the ranks in buckets, by one all-reduce for each bucket.
+
+    They take the place of fleet's all-reduces, one for each gradient. For a bucket of two gradients a and b:
 
         before: compute a, all-reduce a, compute b, all-reduce b
         after:  coalesce_tensor (a, b), compute a, compute b, all-reduce (a, b), depend a, depend b
@@ -105,10 +107,13 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     start_of_backward = block.ops[ops.loss_gradient_index(block)]
     coalesce_steps = [_coalesce(bucket, parameters_by_gradient) for bucket in buckets]
     insert_before(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
-    # One operator may complete several buckets. The first of them is inserted last, directly after the operator.
-    for bucket in reversed(buckets):
+
+    all_reduces: dict[Operator, list[Step]] = {}  # by the operator after which they follow; it may complete several
+    for bucket in buckets:
         block.create_var(name=bucket.buffer, dtype=bucket.dtype, persistable=False, stop_gradient=True)
-        insert_after(block, bucket.completed_by, _all_reduce(bucket, one_stream), op_role=ops.BACKWARD)
+        all_reduces.setdefault(bucket.completed_by, []).extend(_all_reduce(bucket, one_stream))
+    for op, steps in all_reduces.items():
+        insert_after(block, op, steps, op_role=ops.BACKWARD)
     block._sync_with_cpp()
 
 
@@ -152,16 +157,20 @@ def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
 
 
 def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
-    """Group gradients into buckets of one type each (`_pack`), in the order in which the buckets are completed."""
-    completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
-    by_type: dict[Any, list[str]] = {}
-    # One operator may compute several gradients. These are sorted by name.
-    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
-        by_type.setdefault(block.var(name).dtype, []).append(name)
+    """Return the buckets in which these gradients are summed over the ranks, in the order in which they are completed.
 
+    All gradients of a bucket have one type, and at most `limit_mib` MiB together (`_pack` has exceptions). A bucket is
+    completed when its last gradient is computed.
+
+    1. The gradients are sorted by the operator that computes them. Those of one operator are sorted by name.
+    2. The gradients of each type are cut into groups, in this order. Each group becomes a bucket.
+    3. The buckets of all types are sorted by the operator that completes them, and numbered from 0.
+    """
+    completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
+    in_order = sorted(gradients, key=lambda name: (completed_at[name], name))
     groups: list[list[str]] = []
-    for gradients_of_type in by_type.values():
+    for gradients_of_type in _by_type(block, in_order):
         groups += _pack(gradients_of_type, sizes, limit_mib)
 
     buckets = []
@@ -179,26 +188,37 @@ def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[
     return buckets
 
 
+def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
+    """Return the gradients of each data type in a list of its own, in the order in which they are given."""
+    by_type: dict[Any, list[str]] = {}
+    for name in gradients:
+        by_type.setdefault(block.var(name).dtype, []).append(name)
+    return list(by_type.values())
+
+
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
 
-    A `depend` on a gradient makes all later readers of the gradient wait for the all-reduce of its bucket. It is
-    redundant if each of these readers also waits for the same bucket by a later `depend`, or if there are none.
+    A `depend` on a gradient makes all operators that read the gradient later wait for the all-reduce of its bucket. It
+    is redundant if each of them also waits for that bucket by a `depend` further down. So it is if no operator reads
+    the gradient later.
 
     For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
     """
     block = main.global_block()
     readers = ops.readers(block)
     redundant: set[Operator] = set()
-    waiting: dict[str, set[int]] = {}  # bucket: the operators that wait for it by a later `depend`, by their indices
-    for index, op in reversed(list(enumerate(block.ops))):  # from the last to the first, so that later ones are known
+    waiting_by_bucket: dict[
+        str, set[int]
+    ] = {}  # the operators, by their indices, that a `depend` further down has wait
+    for index, op in reversed(list(enumerate(block.ops))):  # from the last to the first
         if op.type != "depend":
             continue
         (gradient,) = op.input("X")
         (bucket,) = op.input("Dep")
-        waiting_for_bucket = waiting.setdefault(bucket, set())
         later_readers = {reader for reader in readers[gradient] if reader > index}
-        if later_readers <= waiting_for_bucket:
+        waiting_anyway = waiting_by_bucket.get(bucket, set())
+        if later_readers <= waiting_anyway:
             redundant.add(op)
-        waiting_for_bucket |= later_readers
+        waiting_by_bucket[bucket] = waiting_anyway | later_readers
     remove(main, lambda op: op in redundant)

@@ -16,16 +16,19 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 
 
 def simplify_sums(main: static.Program) -> None:
-    """Let the equal gradients of both addends of an addition share one variable.
+    """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
+
+    The gradients of both addends are equal, so they become one variable:
 
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
+    `relu_grad` does not read the sum before the relu. So the fused forward operators no longer write it.
+
     Run this after Paddle has put the gradient operators into the program, and before another pass renames gradients.
     """
     block = main.global_block()
-    # `relu_grad` does not read the sum before the relu, so the forward operators need not write it.
     _stop_writing_sums(block)
     sharing = _find_shared_gradients(block)
     _replace_addition_gradients(main, sharing.gradient_by_operator)
@@ -43,35 +46,19 @@ class _Sharing(NamedTuple):
 def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable; the block is not changed.
 
-    A variable that takes the place of others may itself be replaced by a later addition of the block. The names in the
-    result are the final ones.
+    Additions can form a chain: the variable that one of them shares may be one of the equal gradients of the next. All
+    variables that become one in the end form a group, and the whole group gets the variable on which the last of its
+    additions decided.
     """
-    uses = _Uses(block)
-    gradient_by_operator: dict[Operator, str] = {}
-    kept_by_dropped: dict[str, str] = {}
+    groups = _Groups(block)
+    sharing_operators = []
     for index, op in enumerate(block.ops):
-        equal_gradients = [_final_name(name, kept_by_dropped) for name in _equal_gradients(op)]
-        if not equal_gradients:
-            continue
-        kept = uses.one_for_all(equal_gradients, index)
-        if kept is None:
-            continue
-        gradient_by_operator[op] = kept
-        for name in equal_gradients:
-            if name != kept:
-                kept_by_dropped[name] = kept
-                uses.add_to(kept, name)  # from now on the uses of `name` are uses of `kept`
-
-    final_by_operator = {op: _final_name(name, kept_by_dropped) for op, name in gradient_by_operator.items()}
-    final_by_dropped = {name: _final_name(name, kept_by_dropped) for name in kept_by_dropped}
-    return _Sharing(final_by_operator, final_by_dropped)
-
-
-def _final_name(name: str, kept_by_dropped: dict[str, str]) -> str:
-    """Return the variable that takes the place of `name`, directly or by several replacements; else `name` itself."""
-    while name in kept_by_dropped:
-        name = kept_by_dropped[name]
-    return name
+        equal_gradients = _equal_gradients(op)
+        if equal_gradients and groups.merge(equal_gradients, index):
+            sharing_operators.append(op)
+    # Only now all groups are complete.
+    gradient_by_operator = {op: groups.kept(_equal_gradients(op)[0]) for op in sharing_operators}
+    return _Sharing(gradient_by_operator, groups.kept_by_dropped())
 
 
 def _equal_gradients(op: Operator) -> list[str]:
@@ -92,49 +79,79 @@ def _equal_gradients(op: Operator) -> list[str]:
     return []
 
 
-class _Uses:
-    """Where the variables of a block are written and read, by the indices of the operators."""
+class _Group(NamedTuple):
+    """Variables that are to become one, and where these variables are used."""
+
+    kept: str  # the variable that takes the place of all
+    members: list[str]  # all of them, the kept one included
+    written_at: list[int]  # indices of the operators that write one of them
+    read_at: list[int]  # indices of the operators that read one of them
+
+
+class _Groups:
+    """The variables of a block, in groups that are to become one variable; at first each is alone in its group."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
-        self._writers = writers(block)
-        self._readers = readers(block)
+        written_at = writers(block)
+        read_at = readers(block)
+        self._group_of: dict[str, _Group] = {}
+        for name in {*written_at, *read_at}:
+            self._group_of[name] = _Group(name, [name], written_at.get(name, []), read_at.get(name, []))
 
-    def one_for_all(self, names: list[str], index: int) -> str | None:
-        """Return which of several variables can take the place of all of them; None if none can.
+    def kept(self, name: str) -> str:
+        """Return the variable that takes the place of the variable `name`; `name` itself if nothing does."""
+        return self._group_of[name].kept
 
-        The variables hold equal values once the operator at `index` has run.
+    def kept_by_dropped(self) -> dict[str, str]:
+        """Map each variable that is given up to the one that takes its place."""
+        return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
-        - Their shapes or types differ: None.
-        - None is written again later: the first one.
-        - Several are written again later: None, because one write would overwrite the other.
-        - One is written again later, and another is read then or afterwards: None, because its reader would get the new
-          value.
-        - One is written again later, and the others are read only before that: this one.
+    def merge(self, names: list[str], index: int) -> bool:
+        """Merge the groups of variables that hold equal values once the operator at `index` has run, if that is safe.
+
+        Returns whether the groups were merged (`_kept_of`).
         """
-        shapes_and_types = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
-        if len(shapes_and_types) > 1:
-            return None
-        written_again = [name for name in names if max(self._writers[name]) > index]
-        if not written_again:
-            return names[0]
-        if len(written_again) > 1:
-            return None
-        (kept,) = written_again
-        next_write = min(writer for writer in self._writers[kept] if writer > index)
-        others = [name for name in names if name != kept]
-        if any(self._is_read_from(next_write, name) for name in others):
-            return None
-        return kept
+        groups = [self._group_of[name] for name in names]
+        kept = self._kept_of(groups, index)
+        if kept is None:
+            return False
+        members = []
+        written_at = []
+        read_at = []
+        for group in groups:
+            members += group.members
+            written_at += group.written_at
+            read_at += group.read_at
+        merged = _Group(kept, members, written_at, read_at)
+        self._group_of |= dict.fromkeys(members, merged)
+        return True
 
-    def _is_read_from(self, index: int, name: str) -> bool:
-        """Tell whether the operator at `index` or a later one reads a variable."""
-        return any(reader >= index for reader in self._readers.get(name, []))
+    def _kept_of(self, groups: list[_Group], index: int) -> str | None:
+        """Return the variable that can take the place of these groups' variables after the operator at `index`.
 
-    def add_to(self, kept: str, name: str) -> None:
-        """Count the writers and readers of the variable `name` as writers and readers of `kept` too."""
-        self._writers[kept] = self._writers[kept] + self._writers[name]
-        self._readers[kept] = self._readers.get(kept, []) + self._readers.get(name, [])
+        The groups hold equal values then. A group that is written later holds another value from that operator on.
+
+        - Shapes or types of the groups differ: None.
+        - No group is written later: the variable of the first group.
+        - Several groups are written later: None. They would overwrite each other's values.
+        - One group is written later, and no operator from this writing on reads another group: its variable.
+        - One group is written later, and such an operator reads another group: None. It would get the new value.
+        """
+        variables = [self._block.var(group.kept) for group in groups]
+        if len({(variable.shape, variable.dtype) for variable in variables}) > 1:
+            return None
+        written_later = [group for group in groups if max(group.written_at) > index]
+        if not written_later:
+            return groups[0].kept
+        if len(written_later) > 1:
+            return None
+        (changing,) = written_later
+        next_writing = min(at for at in changing.written_at if at > index)
+        last_readings = [max(group.read_at, default=index) for group in groups if group is not changing]
+        if max(last_readings) >= next_writing:
+            return None
+        return changing.kept
 
 
 def _stop_writing_sums(block: Block) -> None:
@@ -177,8 +194,9 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    The gradient of each pixel is the mean's gradient / (height x width). Run this after the gradients are added.
-    Returns how many operators were replaced.
+    The gradient of each pixel is the mean's gradient / (height x width), so no pixel need be read for it. Paddle's
+    `pool2d_grad` reads the whole image all the same. Run this after the gradients are added. Returns how many operators
+    were replaced.
     """
     block = main.global_block()
 
@@ -197,14 +215,14 @@ def spread_mean_gradients(main: static.Program) -> int:
 
 
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
-    """Return a forward average pooling that computes the same as `op`, the gradient of a global average pooling.
+    """Return a forward average pooling that takes the place of `op`, the gradient of a global average pooling.
 
-    `op` turns d, the gradient of the mean, into an image of height x width pixels (`image_sides`). Each pixel is
-    d / (height x width).
+    `op` turns d, the gradient of the mean, into an image whose every pixel is d / (height x width). The forward pooling
+    computes this image from d alone, where `op` also reads the image that was averaged.
 
-    The forward pooling takes d as an image of one pixel and pads it with zeros. Its windows are as large as the image
-    that is wanted, and move by one pixel. Each window covers d once, so each average is d / (height x width). For 2 x 2
-    pixels:
+    It takes d as an image of one pixel, and pads it with zeros: height - 1 rows above and below, and width - 1 columns
+    on the left and the right. Its windows have height x width pixels (`image_sides`) and move by one pixel. Each window
+    covers d once, so each average is d / (height x width). For 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0

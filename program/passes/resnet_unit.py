@@ -53,8 +53,8 @@ _SLOTS_OF_SECOND = _SideSlots(
     },
 )
 _ADDED_IMAGE = "Z"  # the slot of an image that the unit adds without a convolution of its own
-# Slots of the unit whose variables lie otherwise in memory than in the plain network: filters and values of channels.
-_SLOTS_OF_OTHER_LAYOUT = [
+# Slots of the unit for weights and for values of channels. They lie otherwise in memory than in the plain network.
+_WEIGHT_AND_CHANNEL_SLOTS = [
     *("FilterX", "ScaleX", "BiasX", "MeanX", "VarX"),
     *("FilterZ", "ScaleZ", "BiasZ", "MeanZ", "VarZ"),
 ]
@@ -134,26 +134,29 @@ def fuse(main: static.Program) -> list[UnitVariables]:
 
     `main` is a forward program without gradients. Paddle can add the gradient of a `resnet_unit` later.
 
-    The operator needs weights and statistics in its own memory layout, so the shapes of these variables change. Returns
-    them, one entry for each convolution. In a training `initialize` must do the same in the start-up program.
+    The operator takes weights and values of channels in shapes of its own, so these variables get other shapes. Returns
+    them, one entry for each convolution. For a training, the caller must hand them to `initialize`: the start-up
+    program fills them in their old shapes otherwise.
     """
     block = main.global_block()
-    patterns = _Matcher(block).patterns()
     variables: list[UnitVariables] = []
-    for pattern in patterns:
+    for pattern in _Matcher(block).patterns():
         variables += [_variables_of(side) for side in pattern.sides]
         _insert_unit(block, pattern)
-    for pattern in patterns:
         for op in pattern.operators:
             block._remove_op(block.ops.index(op), sync=False)
     for variables_of_side in variables:
         _declare_shapes(block, variables_of_side)
     block._sync_with_cpp()
+    _infer_output_shapes(block)  # from the shapes of the inputs, which are all declared now
+    return variables
 
+
+def _infer_output_shapes(block: Block) -> None:
+    """Have Paddle compute the shapes of what the `resnet_unit` operators of a block write."""
     for op in block.ops:
         if op.type == UNIT:
-            op.desc.infer_shape(block.desc)  # of the outputs; needs the inputs' shapes, which are all declared now
-    return variables
+            op.desc.infer_shape(block.desc)
 
 
 def _variables_of(side: _Side) -> UnitVariables:
@@ -203,16 +206,23 @@ class _Matcher:
     def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
         """Return the pattern of relu(X + Y), where X and Y are the inputs of `add`; None if there is none.
 
-        - X is no bn(conv) that `resnet_unit` can compute: None. X and Y are never exchanged.
-        - Y is no such bn(conv), or its padding differs from X's: `resnet_unit` computes X and adds the image Y.
-        - any other Y: `resnet_unit` computes both. Its kernel pads both images by the same number.
+        A `resnet_unit` computes X itself, which must be a bn(conv) that it can compute. It also computes Y if it can,
+        and else adds Y as an image that other operators have computed.
+
+        - If X is no bn(conv) that it can compute, there is no pattern. X and Y are never exchanged.
+        - If Y is no bn(conv) that it can compute, the pattern has Y as an image: `second` is None.
+        - If both are, but with different paddings, the pattern has Y as an image too. The kernel has one padding.
+        - If both are, with equal paddings, the pattern has both.
         """
         first = self._side(add.input("X")[0])
-        second = self._side(add.input("Y")[0])
         if first is None:
             return None
-        if second is None or _padding(second) != _padding(first):
-            return _Pattern(first=first, second=None, add=add, relu=relu)
+        with_image = _Pattern(first=first, second=None, add=add, relu=relu)
+        second = self._side(add.input("Y")[0])
+        if second is None:
+            return with_image
+        if _padding(second) != _padding(first):
+            return with_image
         return _Pattern(first=first, second=second, add=add, relu=relu)
 
     def _sole_writer(self, name: str, kind: str) -> Operator | None:
@@ -261,16 +271,21 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
 def _unit_inputs(pattern: _Pattern) -> Slots:
     """Return the variables that the `resnet_unit` of a pattern reads, by its slots.
 
-    The slots of a second convolution are there even without one. They are empty then, except for an image that is
-    added. The operator's gradient looks up each slot by its name.
+    The slots of the second convolution are always there, because the operator's gradient looks up each slot by its
+    name. What they hold depends on the pattern:
+
+    - If it has a second convolution, they hold its variables.
+    - If it has no addition, they are all empty.
+    - If it adds another image, this image is in the slot Z, and the other slots are empty.
     """
     inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     if pattern.second is not None:
         return inputs_of_first | _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
-    inputs_of_second: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
-    if pattern.add is not None:
-        inputs_of_second[_ADDED_IMAGE] = pattern.add.input("Y")  # the addition's X is the convolution's image
-    return inputs_of_first | inputs_of_second
+    empty: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
+    if pattern.add is None:
+        return inputs_of_first | empty
+    added_image = pattern.add.input("Y")  # of X + Y, where X is what the first convolution and its batch norm compute
+    return inputs_of_first | empty | {_ADDED_IMAGE: added_image}
 
 
 def _outputs_of_sides(pattern: _Pattern) -> Slots:
@@ -338,7 +353,8 @@ def _transpose_weights(startup: Block, weights: str) -> None:
     """Have a start-up program draw weights into a new variable, and write them to `weights` by a transpose.
 
     They are still drawn as [O, I, H, W], so the random numbers mean the same weights. The transpose makes them
-    [O, H, W, I].
+    [O, H, W, I]. `weights` must be declared as [O, I, H, W] when this is called. The caller then declares it as
+    [O, H, W, I] (`_declare_shapes`).
     """
     (drawing_index,) = writers(startup)[weights]  # one operator draws them
     oihw_shape = startup.var(weights).shape
@@ -379,15 +395,16 @@ def names_in_unit_layout(main: static.Program) -> set[str]:
 def _parameters_and_statistics_of_units(main: static.Program) -> set[str]:
     """Return the names of the weights, scales, biases and running statistics that `resnet_unit` operators read.
 
-    At Paddle's level O1 of mixed precision an operator reads a cast copy of the weights. The name returned is that of
-    the weights themselves.
+    - A variable that an operator reads as it is has its own name in the result.
+    - A variable that was written by a cast is the copy of another one, whose name is in the result. At Paddle's level
+      O1 of mixed precision, operators read such copies of the weights.
     """
     block_ops = main.global_block().ops
     source_by_cast_copy = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
     names: set[str] = set()
     for op in block_ops:
         if op.type == UNIT:
-            for name in operands(op, *_SLOTS_OF_OTHER_LAYOUT):
+            for name in operands(op, *_WEIGHT_AND_CHANNEL_SLOTS):
                 names.add(source_by_cast_copy.get(name, name))
     return names
 

@@ -66,11 +66,11 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    `ranks` is the number of ranks over which the statistics are computed. The program starts by filling the variables
-    with the weights that `lerp`, one of the new operators, reads.
+    `ranks` is the number of ranks over which the statistics are computed. One of the new operators, `lerp`, reads how
+    far to move the running statistics from a variable. The program starts by filling these variables.
     """
     block = main.global_block()
-    weight_by_variable = _lerp_weights(block)
+    momentums = {op.attr("momentum") for op in block.ops if op.type == SYNC_NORM}
 
     def substitute(op: Operator) -> list[Step] | None:
         if op.type == SYNC_NORM:
@@ -80,26 +80,27 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
         return None  # any other operator stays
 
     rewrite(main, substitute)
-    for name, weight in weight_by_variable.items():
-        block.create_var(name=name, shape=[1], dtype="float32")
-        fill = {"shape": [1], "value": weight, "dtype": paddle.float32, "op_role": FORWARD}
-        insert(block, 0, "fill_constant", {}, {"Out": [name]}, **fill)
+    for momentum in sorted(momentums):
+        _fill_lerp_weight(block, momentum)
     block._sync_with_cpp()
 
 
-def _lerp_weights(block: Block) -> dict[str, float]:
-    """Return the weight with which each `sync_batch_norm` moves its running statistics, by the variable to hold it."""
-    return {_lerp_variable(op): _lerp_weight(op) for op in block.ops if op.type == SYNC_NORM}
+def _fill_lerp_weight(block: Block, momentum: float) -> None:
+    """Create the variable of `_lerp_variable`, and insert at the block's start the operator that fills it."""
+    name = _lerp_variable(momentum)
+    block.create_var(name=name, shape=[1], dtype="float32")
+    fill = {"shape": [1], "value": _lerp_weight(momentum), "dtype": paddle.float32, "op_role": FORWARD}
+    insert(block, 0, "fill_constant", {}, {"Out": [name]}, **fill)
 
 
-def _lerp_weight(op: Operator) -> float:
-    """Return by what part of the way a `sync_batch_norm` moves its running statistics to the batch's."""
-    return float(1.0 - op.attr("momentum"))
+def _lerp_weight(momentum: float) -> float:
+    """Return by what part of the way a normalization moves its running statistics to the batch's."""
+    return float(1.0 - momentum)
 
 
-def _lerp_variable(op: Operator) -> str:
-    """Return the name of the variable that holds the weight of a `sync_batch_norm`; equal weights share one."""
-    return f"sync_bn.share_{six_digits(_lerp_weight(op))}"
+def _lerp_variable(momentum: float) -> str:
+    """Return the name of the variable that holds the weight of `lerp` for all normalizations of this momentum."""
+    return f"sync_bn.share_{six_digits(_lerp_weight(momentum))}"
 
 
 class _Saved(NamedTuple):
@@ -125,69 +126,78 @@ class _CpuEquivalent:
         self.channels = shape[1] if op.attr("data_layout") == "NCHW" else shape[-1]
         self.count = ranks * math.prod(shape) // self.channels  # number of values of a channel over all ranks
         assert self.count > 0, "the batch must be static"
-        # In the slot SavedVariance Paddle stores 1 / sqrt(variance). Here it is the variance, which `backward` reads.
+        # Of all ranks' images; `forward` writes them and `backward` reads them. In the slot SavedVariance Paddle's own
+        # kernel stores 1 / sqrt(variance). Here it is the variance.
         self.batch = _Statistics(*operands(op, "SavedMean", "SavedVariance"))
 
     def forward(self) -> list[Step]:
         """Return the operators of a forward batch normalization over all ranks.
 
-        1. Each rank computes the mean and the variance of its own images, in the variables `self.batch`.
-        2. They are replaced by the mean and the variance of all ranks' images.
-        3. The image is normalized by them.
+        1. Each rank computes the mean and the variance of its own images.
+        2. The mean and the variance of all ranks' images are computed from them, in the variables `self.batch`.
+        3. The image is normalized by these two.
         4. The running statistics move towards them: running += weight * (batch - running). This is Paddle's `lerp`.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
-        weight = _lerp_variable(self.op)
+        of_rank = _Statistics(self._var("rank_mean", self.channels), self._var("rank_variance", self.channels))
+        weight = _lerp_variable(self.op.attr("momentum"))
         return [
-            *self._statistics_of_rank(),
-            *self._joined_statistics(),
+            *self._compute_of_rank(of_rank),
+            *self._compute_of_all_ranks(of_rank),
             self._normalize(scale, bias, to=out),
             _lerp(running.mean, self.batch.mean, weight),
             _lerp(running.variance, self.batch.variance, weight),
         ]
 
-    def _statistics_of_rank(self) -> list[Step]:
-        """Return the operators that compute the mean and the variance of this rank's images, in `self.batch`.
+    def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
+        """Return the operators that write the mean and the variance of this rank's images to `of_rank`.
 
-        They are a by-product of Paddle's `batch_norm`, which is the fastest way to them. With an epsilon of 0 it saves
-        1 / sqrt(variance), and the power of -2 makes this the variance. What it normalizes is not used: `forward`
-        overwrites it.
+        Paddle's `batch_norm` is the fastest way to them, because it saves what it normalizes by: the mean, and
+        1 / sqrt(variance + epsilon). With an epsilon of 0, the variance is the second one to the power of -2.
+
+        The image that `batch_norm` normalizes is not used. It goes to the output Y, which `forward` overwrites.
         """
-        scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
-        running = _Statistics(*operands(self.op, "Mean", "Variance"))
-        saved = _Saved(mean=self.batch.mean, inverse_deviation=self.batch.variance, workspace=workspace)
-        attrs = {"is_test": False, "use_global_stats": False, "epsilon": 0.0}
+        scale, bias, unused_out, unused_workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
+        running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
+        saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), unused_workspace)
         return [
-            self._batch_norm(scale, bias, running, to=out, saved=saved, **attrs),
-            _step("pow", saved.inverse_deviation, to=self.batch.variance, factor=-2.0),
+            self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=unused_out, saved=saved),
+            _step("pow", saved.inverse_deviation, to=of_rank.variance, factor=-2.0),
         ]
 
-    def _joined_statistics(self) -> list[Step]:
-        """Return the operators that turn mean and variance of each rank's images into those of all ranks' images.
+    def _compute_of_all_ranks(self, of_rank: _Statistics) -> list[Step]:
+        """Return the operators that write the mean and the variance of all ranks' images to `self.batch`.
 
-        The ranks' variances cannot be averaged, but mean and E[x^2] = variance + mean^2 can. The variance of all images
-        is then E[x^2] - mean^2. The variables of `self.batch` are overwritten. In between, that of the variance holds
-        E[x^2].
+            rank_square = rank_variance + rank_mean^2           this is E[x^2] of the rank's images
+            mean, square = averages over the ranks of rank_mean and rank_square
+            variance = square - mean^2
+
+        The ranks' variances themselves cannot be averaged, because the ranks' means differ.
         """
-        mean, variance = self.batch
-        mean_of_squares = variance
-        squared_mean = self._var("square", self.channels)
-        both = self._var("both", 2, self.channels)
+        channels = self.channels
+        rank_mean_squared = self._var("rank_mean_squared", channels)
+        rank_square = self._var("rank_square", channels)
+        sums = self._var("sums", 2, channels)  # over the ranks, of rank_mean and rank_square
+        averages = self._var("averages", 2, channels)
+        square = self._var("square", channels)
+        mean_squared = self._var("mean_squared", channels)
         return [
-            _step("square", mean, to=squared_mean),  # of this rank
-            _step("elementwise_add", variance, squared_mean, to=mean_of_squares, axis=-1),
-            *_sum_over_ranks(mean, mean_of_squares, to=both),
-            _step("scale", both, to=both, scale=1 / self.ranks),
-            _unstack(both, to=(mean, mean_of_squares)),
-            _step("square", mean, to=squared_mean),  # of all ranks
-            _step("elementwise_sub", mean_of_squares, squared_mean, to=variance, axis=-1),
+            _step("square", of_rank.mean, to=rank_mean_squared),
+            _step("elementwise_add", of_rank.variance, rank_mean_squared, to=rank_square, axis=-1),
+            *_sum_over_ranks(of_rank.mean, rank_square, to=sums),
+            _step("scale", sums, to=averages, scale=1 / self.ranks),
+            _unstack(averages, to=(self.batch.mean, square)),
+            _step("square", self.batch.mean, to=mean_squared),
+            _step("elementwise_sub", square, mean_squared, to=self.batch.variance, axis=-1),
         ]
 
     def backward(self) -> list[Step]:
         """Return the operators of the gradient of a batch normalization over all ranks.
 
-            d_x = f d_y - (x_hat a + b)
+            d_x = first_term - second_term
+            first_term = f d_y
+            second_term = x_hat a + b
             f = gamma / sqrt(variance + epsilon)
             a = f / m * sum_ranks(d_gamma)
             b = f / m * sum_ranks(d_bias)
@@ -198,34 +208,33 @@ class _CpuEquivalent:
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
-        first_term = self._var("straight", *shape)
-        second_term = self._var("correction", *shape)
-        factor = self._var("factor", self.channels)  # f / m
-        sums = self._var("both", 2, self.channels)  # over the ranks, of d_gamma and d_bias
-        a = self._var("sum_scale", self.channels)
-        b = self._var("sum_bias", self.channels)
-        a_and_b = sums  # the variable of the sums is overwritten
+        first_term = self._var("first_term", *shape)
+        second_term = self._var("second_term", *shape)
+        f_over_m = self._var("f_over_m", self.channels)
+        gradient_sums = self._var("gradient_sums", 2, self.channels)  # over the ranks, of d_gamma and d_bias
+        a_and_b = self._var("a_and_b", 2, self.channels)
+        a = self._var("a", self.channels)
+        b = self._var("b", self.channels)
         return [
             self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
-            *_sum_over_ranks(d_gamma, d_bias, to=sums),
-            *self._factor_over_count(gamma, to=factor),
-            _step("elementwise_mul", sums, factor, to=a_and_b, axis=-1),
+            *_sum_over_ranks(d_gamma, d_bias, to=gradient_sums),
+            *self._compute_f_over_m(gamma, to=f_over_m),
+            _step("elementwise_mul", gradient_sums, f_over_m, to=a_and_b, axis=-1),
             _unstack(a_and_b, to=(a, b)),
             self._normalize(a, b, to=second_term),
             _step("elementwise_sub", first_term, second_term, to=d_x, axis=-1),
         ]
 
-    def _factor_over_count(self, gamma: str, *, to: str) -> list[Step]:
-        """Return the operators of f / m = gamma / sqrt(m^2 variance + m^2 epsilon), with m = `self.count`.
-
-        The variable `to` holds one part of the formula after the other, and f / m at the end.
-        """
+    def _compute_f_over_m(self, gamma: str, *, to: str) -> list[Step]:
+        """Return the operators of f / m = gamma / sqrt(m^2 variance + m^2 epsilon), with m = `self.count`."""
         m_squared = self.count**2
         offset = m_squared * self.op.attr("epsilon")
+        radicand = self._var("radicand", self.channels)  # m^2 variance + m^2 epsilon
+        inverse_root = self._var("inverse_root", self.channels)
         return [
-            _step("scale", self.batch.variance, to=to, scale=m_squared, bias=offset),  # m^2 variance + m^2 epsilon
-            _step("rsqrt", to, to=to),  # 1 / sqrt(m^2 variance + m^2 epsilon)
-            _step("elementwise_mul", to, gamma, to=to, axis=-1),
+            _step("scale", self.batch.variance, to=radicand, scale=m_squared, bias=offset),
+            _step("rsqrt", radicand, to=inverse_root),
+            _step("elementwise_mul", inverse_root, gamma, to=to, axis=-1),
         ]
 
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
@@ -234,33 +243,46 @@ class _CpuEquivalent:
         It writes the gradients by the image, the scale and the bias.
         """
         op = self.op
-        inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias", "SavedMean", "SavedVariance")}
+        inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
+        # With `use_global_stats` Paddle reads Mean and Variance as the constants. It demands the other two, and does
+        # not look at their values.
         inputs |= {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
+        inputs |= {"SavedMean": [self.batch.mean], "SavedVariance": [self.batch.variance]}
         outputs = {"X@GRAD": [d_x], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]}
         attrs = {name: op.attr(name) for name in ("epsilon", "momentum", "data_layout")}
-        attrs |= {"is_test": False, "use_global_stats": True, "trainable_statistics": False}
+        # Paddle demands the other two flags, and also the momentum. They have no effect here.
+        attrs |= {"use_global_stats": True, "is_test": False, "trainable_statistics": False}
         return Step("batch_norm_grad", inputs, outputs, attrs)
 
     def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
         """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias, by statistics of all ranks."""
-        saved = _Saved(
+        unused = _Saved(
             mean=self._var("unused_mean", self.channels),
             inverse_deviation=self._var("unused_variance", self.channels),
             workspace=self._var("unused_reserve", 1),
         )
-        attrs = {"is_test": True, "use_global_stats": True, "epsilon": self.op.attr("epsilon")}
-        return self._batch_norm(scale, bias, self.batch, to=to, saved=saved, **attrs)
+        epsilon = self.op.attr("epsilon")
+        return self._batch_norm(scale, bias, self.batch, by_given_statistics=True, epsilon=epsilon, to=to, saved=unused)
 
     def _batch_norm(
-        self, scale: str, bias: str, statistics: _Statistics, *, to: str, saved: _Saved, **attrs: Any
+        self,
+        scale: str,
+        bias: str,
+        statistics: _Statistics,
+        *,
+        by_given_statistics: bool,
+        epsilon: float,
+        to: str,
+        saved: _Saved,
     ) -> Step:
         """Return Paddle's own `batch_norm` of the image `self.x`.
 
-        `attrs` are its `epsilon`, and whether it normalizes by `statistics` or by the batch's own statistics, which it
-        then saves in `saved`. Paddle would move `statistics` towards the batch's. Here they stay as they are, because
-        the momentum is 1: statistics = momentum * statistics + (1 - momentum) * batch.
+        - `by_given_statistics`: it normalizes by the mean and the variance in `statistics`, and saves nothing.
+        - else: it normalizes by the mean and the variance of the image, and saves them in `saved`.
+
+        Paddle would also move `statistics` towards those of the image. A momentum of 1 leaves them as they are:
+        statistics = momentum * statistics + (1 - momentum) * those of the image.
         """
-        attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
         inputs = {
             "X": [self.x],
             "Scale": [scale],
@@ -275,6 +297,13 @@ class _CpuEquivalent:
             "SavedMean": [saved.mean],
             "SavedVariance": [saved.inverse_deviation],
             "ReserveSpace": [saved.workspace],
+        }
+        attrs = {
+            "is_test": by_given_statistics,
+            "use_global_stats": by_given_statistics,
+            "epsilon": epsilon,
+            "momentum": 1.0,
+            "data_layout": self.op.attr("data_layout"),
         }
         return Step("batch_norm", inputs, outputs, attrs)
 

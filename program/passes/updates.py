@@ -102,10 +102,15 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     """
     block = main.global_block()
     _divide_loss_gradient(block, steps)
-    _add_and_clear_accumulators(block)
     _create_accumulators(block, startup.global_block())
     block._sync_with_cpp()
-    return _accumulating_copy(main)  # made last: it repeats what `main` computes, and leaves out what only `main` does
+
+    # Both programs have the same gradients and accumulators. From here on they differ.
+    accumulating = main.clone()
+    remove(accumulating, _updates_or_communicates)
+    _add_gradients_to_accumulators(accumulating.global_block())
+    _add_accumulators_to_gradients(block)
+    return accumulating
 
 
 def _divide_loss_gradient(block: Block, steps: int) -> None:
@@ -121,20 +126,36 @@ def _accumulator_of(gradient: str) -> str:
     return f"{gradient}{ops.MERGED}"
 
 
-def _add_and_clear_accumulators(block: Block) -> None:
-    """Have a training program add to each gradient its accumulator, and set the accumulator to zero.
+def _add_gradients_to_accumulators(block: Block) -> None:
+    """Have a program add each gradient to its accumulator, as soon as the gradient is complete."""
+    for gradient, last_writer in _last_writers_of_gradients(block).items():
+        accumulator = _accumulator_of(gradient)
+        insert_after(block, last_writer, [_add(gradient, accumulator, to=accumulator)], op_role=ops.BACKWARD)
+    block._sync_with_cpp()
+
+
+def _add_accumulators_to_gradients(block: Block) -> None:
+    """Have a program add to each gradient its accumulator, and then set the accumulator to zero.
 
     Both operators follow the one that completes the gradient, so that the all-reduce and the update read the sum.
     """
-    parameters = ops.parameters_by_gradient(block)
-    last_writers = {name: block.ops[index] for name, index in ops.completed_at(block, parameters).items()}
-    for gradient, last_writer in last_writers.items():
+    for gradient, last_writer in _last_writers_of_gradients(block).items():
         accumulator = _accumulator_of(gradient)
-        shape = block.var(parameters[gradient]).shape
-        zeros = _zeros(shape, block.var(gradient).dtype)
-        add = Step("elementwise_add", {"X": [gradient], "Y": [accumulator]}, {"Out": [gradient]}, {"axis": -1})
-        clear = Step("fill_constant", {}, {"Out": [accumulator]}, zeros)
-        insert_after(block, last_writer, [add, clear], op_role=ops.BACKWARD)
+        variable = block.var(accumulator)
+        clear = Step("fill_constant", {}, {"Out": [accumulator]}, _zeros(variable.shape, variable.dtype))
+        insert_after(block, last_writer, [_add(gradient, accumulator, to=gradient), clear], op_role=ops.BACKWARD)
+    block._sync_with_cpp()
+
+
+def _last_writers_of_gradients(block: Block) -> dict[str, Operator]:
+    """Map the gradient of each parameter to the operator that completes it."""
+    completed_at = ops.completed_at(block, ops.parameters_by_gradient(block))
+    return {gradient: block.ops[index] for gradient, index in completed_at.items()}
+
+
+def _add(gradient: str, accumulator: str, *, to: str) -> Step:
+    """Return the operator that writes gradient + accumulator to one of the two."""
+    return Step("elementwise_add", {"X": [gradient], "Y": [accumulator]}, {"Out": [to]}, {"axis": -1})
 
 
 def _create_accumulators(block: Block, startup: Block) -> None:
@@ -154,23 +175,6 @@ def _zeros(shape: Sequence[int], dtype: Any) -> dict[str, Any]:
     return {"shape": list(shape), "dtype": dtype, "value": 0.0}
 
 
-def _accumulating_copy(main: static.Program) -> static.Program:
-    """Return the program of all micro-steps but the last, made from a copy of the last micro-step's program `main`.
-
-    For each gradient `main` computes gradient += accumulator and accumulator = 0, and then all-reduces and updates. The
-    copy only computes accumulator += gradient.
-    """
-    micro_step = main.clone()
-    remove(micro_step, _is_only_in_last_micro_step)
-    block = micro_step.global_block()
-    for op in block.ops:
-        if ops.is_merge(op):  # Out = X + Y, where X is the gradient and Y the accumulator
-            accumulator = op.input("Y")
-            op.desc.set_output("Out", accumulator)  # in `main`, Out is the gradient
-    block._sync_with_cpp()
-    return micro_step
-
-
-def _is_only_in_last_micro_step(op: Operator) -> bool:
-    """Tell whether an operator updates parameters, clears an accumulator, or carries gradients between ranks."""
-    return ops.is_optimizer(op) or ops.is_clear(op) or op.type in ops.TRANSPORT
+def _updates_or_communicates(op: Operator) -> bool:
+    """Tell whether an operator belongs to the update of the parameters, or carries gradients between ranks."""
+    return ops.is_optimizer(op) or op.type in ops.TRANSPORT

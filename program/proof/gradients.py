@@ -5,6 +5,7 @@ ranks, factor on it): both must be (once, 1 / ranks) when the optimizer reads it
 Every operator of the backward pass is linear in the gradient that it receives, so it hands the value on.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -28,7 +29,9 @@ class GradientHistory:
 
 
 _TO_OR_FROM_ONE_RANK = ("c_reduce_sum", "c_broadcast")  # operators that leave the sum on one rank, or send it from one
-Histories = dict[str, GradientHistory]  # by the name of the variable that holds the gradient
+# By the name of the variable that holds the gradient. A variable without a history holds none: its gradient is not
+# computed yet, or it is an accumulator of zeros.
+Histories = dict[str, GradientHistory]
 
 
 def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> Histories:
@@ -72,27 +75,27 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 
 
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
-    """Return, by parameter, the history of the gradient that the optimizer reads.
+    """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
 
-    `update` lists the programs of one update. A program that runs N times is in the list N times, but is followed once.
-    Each of its gradients then counts as the sum of N micro-steps.
+    `update` lists the program of each micro-step, in order. The last one has the optimizer. The others are runs of one
+    program. It is followed once, and each of its gradients then counts as the sum of the micro-steps of all its runs.
 
     Raises Refused if an operator cannot be part of data-parallel training, if a parameter is updated twice, or if an
     accumulator (gradient accumulation) still holds a gradient after the update.
     """
     read: list[_Read] = []
-    accumulated: Histories = {}
-    for program in dict.fromkeys(update):  # each program once
+    accumulated: Histories = {}  # at the start of an update all accumulators hold zeros
+    for program, runs in Counter(update).items():  # in the order in which they first run
         block = program.global_block()
         follower = _Follower(
             ranks=ranks,
             scale=scale,
-            runs=list(update).count(program),
+            runs=runs,
             dynamic_scales=_dynamic_scales(update[-1]),
             gradients_by_buffer=ops.gradients_by_buffer(block),
         )
-        followed = follower.through(block, accumulated)
-        accumulated = followed.accumulated
+        followed = follower.follow(block, accumulated)
+        accumulated = followed.accumulated  # the next program finds them in the accumulators
         read += followed.read_by_optimizer
     if accumulated:
         raise Refused(f"{min(accumulated)} is not cleared after the update")
@@ -158,11 +161,14 @@ class _Follower:
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
     gradients_by_buffer: dict[str, list[str]]  # buffer: the gradients that lie in it
 
-    def through(self, block: Block, accumulated: Histories) -> _Followed:
-        """Follow the gradients from the start of a program to its end.
+    def follow(self, block: Block, accumulated: Histories) -> _Followed:
+        """Follow each gradient through the operators of a program, and return its history at the end.
 
-        `accumulated` has the gradients that earlier programs of the update left in accumulators. Raises Refused if an
-        operator cannot be part of data-parallel training.
+        A history says how a gradient was summed and scaled so far. Two kinds are returned: those of the gradients that
+        the optimizer reads, and those of the gradients that the program leaves in accumulators. `accumulated` has the
+        histories of what the accumulators hold at the start.
+
+        Raises Refused if an operator cannot be part of data-parallel training.
         """
         histories = accumulated
         read: list[_Read] = []
@@ -171,14 +177,15 @@ class _Follower:
                 read += _read_by_update(op, histories)
             else:
                 histories = self.after(op, histories)
-        still_accumulated = {name: history for name, history in histories.items() if name.endswith(ops.MERGED)}
+        still_accumulated = {name: history for name, history in histories.items() if ops.is_accumulator(name)}
         return _Followed(read_by_optimizer=read, accumulated=still_accumulated)
 
     def after(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of all gradients after one operator; `histories` are those before it.
 
         Each kind of operator that starts, merges, sums or unscales gradients has a method of its own. Any other
-        operator of the backward pass or the optimizer hands histories on. Operators of the forward pass change nothing.
+        operator of the backward pass or the optimizer computes something from gradients. Operators of the forward pass
+        change nothing.
 
         Raises Refused if the operator cannot be part of data-parallel training.
         """
@@ -199,7 +206,7 @@ class _Follower:
         if op.type == "update_loss_scaling":
             return histories | _kept_by_scale_update(op, histories)
         if is_in_backward or ops.is_optimizer(op):
-            return histories | self._handed_on(op, histories)
+            return histories | self._computed_from_gradients(op, histories)
         return histories
 
     def _started(self, op: Operator) -> Histories:
@@ -215,28 +222,35 @@ class _Follower:
         return {op.output_arg_names[0]: GradientHistory(factor=value, micro_steps=self.runs)}
 
     def _summed(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients in a variable that an operator sums over the ranks, one sum more each.
-
-        - buffer: it holds several gradients. Raises Refused if one of them is not computed yet.
-        - variable of a single gradient: it holds this one.
-        - any other variable: it holds none.
-        """
+        """Return the histories of the gradients that an all-reduce sums, with one more sum in each."""
         (name,) = op.input("X")
+        gradients = self._gradients_in(name, histories)
+        return {gradient: _with_one_more_sum(histories[gradient]) for gradient in gradients}
+
+    def _gradients_in(self, name: str, histories: Histories) -> list[str]:
+        """Return the gradients in a variable that is about to be summed over the ranks.
+
+        - A buffer holds several gradients. Raises Refused if one of them is not computed yet.
+        - A variable with a history holds one gradient, and has the same name.
+        - Any other variable holds none.
+        """
         if name in self.gradients_by_buffer:
             gradients = self.gradients_by_buffer[name]
             for gradient in gradients:
                 prove(gradient in histories, f"{gradient} is summed over the ranks before it is computed")
-        elif name in histories:
-            gradients = [name]
-        else:
-            gradients = []
-        return {gradient: _with_one_more_sum(histories[gradient]) for gradient in gradients}
+            return gradients
+        if name in histories:
+            return [name]
+        return []
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients from which AMP's `check_finite_and_unscale` takes the loss scale.
+        """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes.
 
-        Raises Refused if one of its inputs is no gradient, or is not summed over the ranks yet: one rank could then
-        find an infinity that the others do not find.
+        The operator divides each gradient that it reads by the loss scale. So the history of what it writes has one
+        power of the loss scale less.
+
+        Raises Refused if the operator reads a variable that is no gradient, or a gradient that is not summed over the
+        ranks yet. The operator also looks for infinities: one rank could then find one that the others do not find.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -249,14 +263,17 @@ class _Follower:
             unscaled[name] = replace(history, scale_power=history.scale_power - 1)
         return unscaled
 
-    def _handed_on(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of what an operator writes that is linear in the gradient that it reads.
+    def _computed_from_gradients(self, op: Operator, histories: Histories) -> Histories:
+        """Return the histories of what an operator computes from the gradients that it reads.
 
-        All its outputs have the history of this gradient, except for a factor or a loss scale (`_scaled`). An operator
-        that reads no gradient writes none.
+        An operator of the backward pass is linear in these gradients. So a sum over the ranks or a factor on them is
+        also on everything that it writes.
 
-        Raises Refused if the operator joins gradients of different histories, or overwrites a gradient after its
-        all-reduce. Only `depend`, `scale` and operators of the optimizer may do so.
+        - It reads no gradient: there are no histories.
+        - All gradients that it reads have one history: everything that it writes has this history too, except for a
+          factor or a loss scale that the operator adds (`_scaled`).
+
+        Raises Refused if it reads gradients of different histories, or overwrites a sum over the ranks.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
@@ -266,13 +283,10 @@ class _Follower:
         prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
         (history_read,) = histories_read
 
-        # These operators wait for the summed gradient, scale it or apply it. Any other would change the sum.
-        may_write_after_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         written = [name for name in op.output_arg_names if name != ops.EMPTY]
-        for name in written:
-            is_summed = name in histories and histories[name].sums > 0
-            prove(may_write_after_sum or not is_summed, f"{name} is written by {op.type} after its sum over the ranks")
-        return dict.fromkeys(written, self._scaled(op, history_read, gradient=gradients_read[0]))
+        _refuse_overwritten_sum(op, written, histories)
+        history_written = self._scaled(op, history_read, gradient=gradients_read[0])
+        return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
         """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
@@ -295,6 +309,18 @@ class _Follower:
         if op.type == "elementwise_mul_grad" and reads_loss_scale:
             return replace(history, scale_power=history.scale_power + 1)
         return history
+
+
+def _refuse_overwritten_sum(op: Operator, written: list[str], histories: Histories) -> None:
+    """Raise Refused if an operator overwrites a gradient that is summed over the ranks.
+
+    Three kinds of operators may do so: `depend`, which only waits for the sum, `scale`, and those of the optimizer.
+    """
+    if op.type in ("depend", "scale") or ops.is_optimizer(op):
+        return
+    for name in written:
+        is_summed = name in histories and histories[name].sums > 0
+        prove(not is_summed, f"{name} is written by {op.type} after its sum over the ranks")
 
 
 def _linear_inputs(op: Operator) -> list[str]:
@@ -323,19 +349,19 @@ def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
 
 
 def _merged(op: Operator, histories: Histories) -> Histories:
-    """Return the history of the sum of a gradient and its accumulator (gradient accumulation).
+    """Return the history of out = gradient + accumulator, which an operator of gradient accumulation computes.
 
-    - The accumulator holds zeros: the gradient's history.
-    - The accumulator holds gradients: the gradient's history, but with the micro-steps of both.
-
-    Raises Refused if the gradient is not computed yet or was already summed over the ranks, or if gradient and
-    accumulator were summed or scaled differently.
+    - The gradient is not computed yet, or was already summed over the ranks: Refused is raised.
+    - The accumulator has no history, because it holds zeros: the history of the gradient.
+    - Gradient and accumulator were summed or scaled differently: Refused is raised.
+    - They were summed and scaled alike: the history of the gradient, with the micro-steps of both.
     """
     gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
     if gradient not in histories or histories[gradient].sums > 0:
         raise Refused(f"{gradient} is merged after its sum over the ranks, or before it is computed")
     history = histories[gradient]
-    if accumulator not in histories:  # zeros
+    accumulator_holds_zeros = accumulator not in histories
+    if accumulator_holds_zeros:
         return {out: history}
     accumulated = histories[accumulator]
     is_alike = (

@@ -123,19 +123,19 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
 
-    It is that of one tensor:
+    The type is that of one tensor:
 
-    - operators of _TYPED_BY_OUTPUT: the first tensor that the operator writes.
-    - other operators: the first tensor in those of the slots _SELECTORS that are inputs of the operator.
-    - other operators without a tensor in these slots: the first tensor in any slot.
+    - If the operator is of _TYPED_BY_OUTPUT, it is the first tensor that the operator writes.
+    - Else, if the operator reads a tensor in one of the slots _SELECTORS, it is the first of these, in their order.
+    - Else it is the first tensor that the operator reads or, if it reads none, writes.
     """
     if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)
-    selecting_slots = [slot for slot in _SELECTORS if slot in op.input_names]
-    selecting_type = _first_type(declared_types, selecting_slots)
-    if selecting_type is not None:
-        return selecting_type
-    return _first_type(declared_types, declared_types.keys())
+    input_slots = [slot for slot in _SELECTORS if slot in op.input_names]
+    type_of_selector = _first_type(declared_types, input_slots)
+    if type_of_selector is not None:
+        return type_of_selector
+    return _first_type(declared_types, (*op.input_names, *op.output_names))
 
 
 def _first_type(declared_types: SlotTypes, slots: Iterable[str]) -> str | None:

@@ -1,6 +1,7 @@
 """Proof, read off a built training program, that each knob of the strategy did what it says."""
 
 from collections import Counter
+from itertools import pairwise
 from typing import NamedTuple
 
 import paddle
@@ -38,20 +39,23 @@ _FUSIONS = (
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """Prove that the knobs of STRATEGY changed a built program as they should.
 
-    `asked` has the knobs as the user set them. None means that the user left a knob to the program. `decided` has the
-    same knobs, with on or off in place of None. Only cuDNN's knobs may still be None in it.
+    `asked` has the knobs as the user set them, with None for a knob that the user left to us. `decided` has the knobs
+    as the program was built by them: on, off or a number. It has None only for knobs of cuDNN, which stay as Paddle has
+    them. A knob whose pass found nothing to change is refused only if the user asked for it.
 
-    - fusions and merged updates: see `_check_fusions`.
-    - cuDNN's flags: see `_check_cudnn_flags`.
-    - `perturb_input`: if it is on, an input is moved.
-    - `fuse_grad_size_in_MB` with several ranks: see `_check_buckets`.
-    - `fuse_grad_size_in_MB` with one rank: it must have its default, because there are no buckets.
+    1. Fusions and merged updates that are on did all their work, and those that are off did none (`_check_fusions`).
+    2. Flags of cuDNN have the values that the user set (`_check_cudnn_flags`).
+    3. If `perturb_input` is on, an input is moved.
+    4. With several ranks, buckets are cut by `fuse_grad_size_in_MB` (`_check_buckets`). With one rank there are no
+       buckets, so the user must not have set this knob.
 
     Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
     rule that does not hold.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
+    if decided.enable_addto:
+        proved += _sums_left_in_words(block)
     _check_cudnn_flags(block, asked)
     if decided.perturb_input:
         moved = _moved_inputs(block)
@@ -85,46 +89,63 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove for each knob of `_FUSIONS` that its pass did all its work if the knob is on, and nothing if it is off.
 
-    `decided` says which knobs are on, and `asked` which of them the user turned on. Returns a text for each knob that
-    is on: what its pass did. A further text says how many sums of gradients `enable_addto` left, if there are any.
-    Raises Refused for the first knob that fails.
+    What a pass made in the program, and what it left that it could have changed, are counted.
+
+    - A knob that is on in `decided`: nothing is left and, if it is on in `asked` too, something is made. Otherwise the
+      user did not set the knob, and a program without anything to change is accepted.
+    - A knob that is off in `decided`: nothing is made.
+
+    Returns for each knob that is on, in words, what its pass made. Raises Refused for the first knob that fails.
     """
     made_by_knob = _count_made(block)
     left_by_knob = _count_left(block)
     proved = []
     for fusion in _FUSIONS:
-        knob = fusion.knob
-        made_count = made_by_knob[knob]
-        left_count = left_by_knob[knob]
-        is_on = bool(getattr(decided, knob))
+        made_count = made_by_knob[fusion.knob]
+        left_count = left_by_knob[fusion.knob]
+        is_on = bool(getattr(decided, fusion.knob))
+        is_asked = bool(getattr(asked, fusion.knob))
         if is_on:
-            is_asked = bool(getattr(asked, knob))
-            proved.append(_check_fusion_that_is_on(fusion, made_count, left_count=left_count, is_asked=is_asked))
+            _check_nothing_is_left(fusion, left_count)
+            if is_asked:
+                _check_something_is_made(fusion, made_count)
+            proved.append(_made_in_words(fusion, made_count))
         else:
-            prove(made_count == 0, f"STRATEGY: {knob} is off and the program has {made_count} {fusion.made_noun}")
-
-    if decided.enable_addto:
-        sums = sum(1 for op in block.ops if op.type in _SUMS)
-        if sums > 0:  # no failure: the pass takes only gradients that a convolution makes
-            proved.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
+            _check_nothing_is_made(fusion, made_count)
     return proved
 
 
-def _check_fusion_that_is_on(fusion: _Fusion, made_count: int, *, left_count: int, is_asked: bool) -> str:
-    """Prove that a pass changed everything that it could: `left_count` is 0.
+def _check_nothing_is_left(fusion: _Fusion, left_count: int) -> None:
+    prove(
+        left_count == 0,
+        f"STRATEGY: {fusion.knob} is on and the program has {left_count} {fusion.left_noun}: set {fusion.knob}=0",
+    )
 
-    If `is_asked`, the user set the knob, and the pass must also have made something: `made_count` is above 0. Otherwise
-    the knob is on by default, and a program without anything to change is accepted.
 
-    Returns in words what the pass made. Raises Refused if a proof fails.
-    """
-    knob, made_noun, left_noun = fusion
-    prove(left_count == 0, f"STRATEGY: {knob} is on and the program has {left_count} {left_noun}: set {knob}=0")
-    if is_asked:
-        prove(made_count > 0, f"STRATEGY: {knob} is on and the program has no {made_noun}: leave it out")
+def _check_something_is_made(fusion: _Fusion, made_count: int) -> None:
+    prove(made_count > 0, f"STRATEGY: {fusion.knob} is on and the program has no {fusion.made_noun}: leave it out")
+
+
+def _check_nothing_is_made(fusion: _Fusion, made_count: int) -> None:
+    prove(made_count == 0, f"STRATEGY: {fusion.knob} is off and the program has {made_count} {fusion.made_noun}")
+
+
+def _made_in_words(fusion: _Fusion, made_count: int) -> str:
+    """Say how much the pass of a knob that is on made."""
     if made_count > 0:
-        return f"{knob} made {made_count} {made_noun}"
-    return f"{knob} found nothing to change"
+        return f"{fusion.knob} made {made_count} {fusion.made_noun}"
+    return f"{fusion.knob} found nothing to change"
+
+
+def _sums_left_in_words(block: Block) -> list[str]:
+    """Say how many sums of gradients `enable_addto` left, in a list of one text; an empty list if it left none.
+
+    They are no failure: the pass takes only gradients that a convolution makes.
+    """
+    sums = sum(1 for op in block.ops if op.type in _SUMS)
+    if sums == 0:
+        return []
+    return [f"enable_addto left {sums} sums of gradients that no convolution makes"]
 
 
 def _count_made(block: Block) -> dict[str, int]:
@@ -169,16 +190,25 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
 
 
 def _count_left(block: Block) -> dict[str, int]:
-    """Count the places of a program that the pass of each knob would still change.
+    """Count, for each knob, the places of a program that its pass would still change.
 
-    A place is a group of operators that the pass replaces. One operator may be in places of several passes. Left
-    buffers are not counted, because not every output can take an input's buffer.
+    A place is an operator or a group of operators. It may count for several knobs.
+
+    - `fuse_bn_act_ops`: batch norms that cuDNN could fuse, whose only reader is a relu.
+    - `fuse_bn_add_act_ops`: such batch norms, whose only reader is an addition before a relu.
+    - `fuse_elewise_add_act_ops`: additions whose only reader is a relu.
+    - `enable_addto`: sums of gradients that a convolution's gradient operator could have added.
+    - `enable_inplace`: none are counted, because not every output can take an input's buffer.
+    - `merged_optimizer`: `momentum` operators, which update one parameter each.
+    - `resnet_unit`: convolutions that the operator `resnet_unit` could compute.
+    - `merged_lars`: LARS updates of one parameter that have a partner.
     """
     reads = _Reads(block)
-    after_norms = [reads.sole_reader(op, "Y") for op in block.ops if _is_half_nhwc_norm(op, block)]
+    fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
+    sole_readers_of_norms = [reads.sole_reader(op, "Y") for op in fusible_norms]
     return {
-        "fuse_bn_act_ops": sum(1 for reader in after_norms if _is_relu(reader)),
-        "fuse_bn_add_act_ops": sum(1 for reader in after_norms if reads.is_add_before_relu(reader)),
+        "fuse_bn_act_ops": sum(1 for reader in sole_readers_of_norms if _is_relu(reader)),
+        "fuse_bn_add_act_ops": sum(1 for reader in sole_readers_of_norms if reads.is_add_before_relu(reader)),
         "fuse_elewise_add_act_ops": sum(1 for op in block.ops if reads.is_unfused_add_before_relu(op)),
         "enable_addto": _count_sums_for_convolutions(block),
         "enable_inplace": 0,
@@ -338,18 +368,18 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one data type, in order. Three are not checked:
+    `buckets` are those of one data type, in order. Three of them may have room for the next gradient:
 
     - the first one: `passes/buckets.py` closes it early, so that the network has work soon.
     - the last one: no gradient follows it.
-    - the one before: it may have room, because the last one is made of the gradients that come last, however few.
+    - the one before the last: the last one is made of the gradients that come last, however few.
 
     Raises Refused for the first other bucket that is not full.
     """
-    must_be_full = range(1, len(buckets) - 2)
-    for index in must_be_full:
-        mib = sum(buckets[index].sizes_mib)
-        next_mib = buckets[index + 1].sizes_mib[0]
+    without_first_and_last = buckets[1:-1]
+    for bucket, next_bucket in pairwise(without_first_and_last):  # the one before the last is never `bucket`
+        mib = sum(bucket.sizes_mib)
+        next_mib = next_bucket.sizes_mib[0]
         prove(
             mib + next_mib > limit_mib,
             f"STRATEGY: a bucket is closed at {mib:.2f} MiB, the next gradient has {next_mib:.2f}, "

@@ -25,7 +25,8 @@ from scoring.importers.lines import Lines, Span
 from scoring.importers.show import record_lines
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern
-from scoring.record import Check, InputError, Record, Window
+from scoring.importers.windows import complete_windows
+from scoring.record import Check, InputError, Record
 
 MOST = 10**9  # no number of devices, images or runs is this large
 MOST_RUNS_SHOWN = 6  # in an error about the runs of a log
@@ -149,38 +150,54 @@ def read_record(
 ) -> Record:
     """Return the record of the run that the log at `path` tells of.
 
-    `format` is a name in FORMATS; None recognises it. `devices` and `batch_per_device` replace what the log says.
-    `segment` picks one of several runs, counted from 1. Raises InputError if the log holds no run of images, or several
-    and `segment` is None.
+    `format` is a name in FORMATS; None recognises it. `segment` picks one of several runs, counted from 1. The record
+    is made in these steps:
+
+    1. The lines of the run are read.
+    2. `devices` and `batch_per_device` replace what the log says of them, unless they are None.
+    3. What the log leaves out is worked out from what it says, such as the images of each window.
+    4. The record is checked against itself.
+
+    Raises InputError if the log holds no run of images, or several and `segment` is None.
     """
     name = format or recognise(path)
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
 
-    whole_log = _read(path, name, _WHOLE_LOG)
     fingerprint = _fingerprint(path)
-    runs = whole_log.lines.runs(whole_log.restarts)
-    span = _span_of_run(path, runs, fingerprint.lines, segment)
-    reader = whole_log if span == _WHOLE_LOG else _read(path, name, span)
+    reader = _read_run(path, name, segment, lines_of_log=fingerprint.lines)
+    from_options = _override_by_options(reader, {"devices": devices, "batch_per_device": batch_per_device})
+    _derive_devices_or_batch(reader)  # by the options' values, where they replace the log's
+    record = _record_of_reader(reader, os.fspath(path), name, fingerprint, from_options=from_options)
+    complete_windows(record)  # by the devices and the batch of the record
 
-    changed_fields = _override_by_options(reader, {"devices": devices, "batch_per_device": batch_per_device})
-    _derive_devices_or_batch(reader)  # after the options: it derives the one from the other
-    record = _record_of_reader(reader, os.fspath(path), name, fingerprint, from_options=changed_fields)
-    _complete_windows(record)
     has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
     if not record.windows and not has_begun:
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return dataclasses.replace(
         record,
-        checks=(*reader.checks, *checks.checks_of_record(record)),
-        problems=(*reader.problems, *checks.problems_of_time_stamps(record)),
+        checks=(*record.checks, *checks.checks_of_record(record)),
+        problems=(*record.problems, *checks.problems_of_time_stamps(record)),
     )
+
+
+def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, lines_of_log: int) -> FormatReader:
+    """Read one run in a log of the format `name`, and return the reader that holds what its lines say.
+
+    The whole log is read first, because only its rows show which runs it holds. If the run is a part of the log, this
+    part is read again, so that nothing of the other runs is in the result. Raises InputError if there is no run
+    `segment`, or if `segment` is None and the log holds several runs.
+    """
+    whole_log = _read(path, name, _WHOLE_LOG)
+    runs = whole_log.lines.runs(whole_log.restarts)
+    span = _span_of_run(path, runs, lines_of_log, segment)
+    return whole_log if span == _WHOLE_LOG else _read(path, name, span)
 
 
 def _record_of_reader(
     reader: FormatReader, file: str, format: str, fingerprint: Fingerprint, *, from_options: tuple[str, ...]
 ) -> Record:
-    """Return a record of what `reader` has read. Its checks are those that the reader itself made.
+    """Return a record of what `reader` has read. Its checks and problems are those that the reader itself noted.
 
     The facts of the reader that are fields of a record, such as `devices` and `run_start_s`, are set by their names.
     """
@@ -200,6 +217,7 @@ def _record_of_reader(
         software=reader.software,
         field_lines={name: fact.line for name, fact in facts.items() if fact.line > 0},  # 0: no line states it
         from_options=from_options,
+        problems=tuple(reader.problems),
         checks=tuple(reader.checks),
         header=reader.header,
         **values_by_field,
@@ -309,56 +327,6 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
         reader.set_if_unset("batch_per_device", batch_of_all // devices, line)
     elif batch and batch_of_all % batch == 0:
         reader.set_if_unset("devices", batch_of_all // batch, line)
-
-
-def _complete_windows(record: Record) -> None:
-    """Fill in what the rows themselves do not say, in the record's windows.
-
-    - The steps of the first row, and its seconds, if the second row shows them (see `_steps_of_first_row`).
-    - The images of every row: its steps x the batch of all devices, if both are known.
-    """
-    if len(record.windows) > 1:
-        first, second = record.windows[:2]
-        if first.steps is None:
-            first.steps = _steps_of_first_row(first, second, record.first_step)
-            if first.steps is not None:
-                first.seconds = _seconds_of_first_row(first, second, first.steps)
-
-    batch = record.global_batch
-    if batch is None:
-        return
-    for window in record.windows:
-        if window.images is None and window.steps is not None:
-            window.images = window.steps * batch
-
-
-def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
-    """Return how many steps the first row of a log covers, in a format that counts a row's steps from the row before.
-
-    `first_step` is the number of a run's first step. The steps of the run up to the first row are compared with the
-    steps from the first row to the second:
-
-    - They are equally many: so many. Rows at steps 10 and 20, counted from 1: 10.
-    - They are not: None, because rows before the first one may be missing. Rows at steps 510 and 520: 510 is not 10.
-
-    Also None if a row does not print what is needed for this.
-    """
-    if first.step is None or second.steps is None:
-        return None
-    steps_up_to_first = first.step - first_step + 1
-    return steps_up_to_first if steps_up_to_first == second.steps else None
-
-
-def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
-    """Return the seconds of a log's first row, which covers so many steps: printed step time x steps.
-
-    None if no step time is printed, or if it is that of a row's last step only. The second row then has no seconds
-    either: a format sets the seconds of a row only if the printed time stands for all steps of the row.
-    """
-    stands_for_all_steps = second.seconds is not None
-    if first.printed_step_time_s is None or not stands_for_all_steps:
-        return None
-    return first.printed_step_time_s * steps
 
 
 def count(text: str) -> int:

@@ -95,34 +95,35 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 
 
 def _check_time_stamps(record: Record) -> Check | None:
-    """Compare two sums over the gaps from each row to the next one, those that are pauses left out:
+    """Compare the rows' time stamps with the rows' own figures, over all gaps between rows that are not pauses.
 
-    - of the times between the two rows' time stamps;
-    - of the times that the later rows state themselves, or that follow from their printed rates.
+    A gap is the time from one row to the next. Two sums over the gaps are compared:
 
-    The ratio of the two may be off by the rounding of the stamps. Returns None if there are fewer than two gaps, or if
-    all gaps are pauses.
+    - by the time stamps: the later row's stamp less the earlier row's;
+    - by the later row's own figures: the time that it states, or that follows from the rate that it prints.
+
+    Returns None if there are fewer than two gaps, or if all gaps are pauses.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
-
     last_digit_s = _last_digit_s(gaps)
     kept = without_pauses(gaps, last_digit_s)
     if not kept:
         return None
 
-    name, own_figures = _names_of_own_figures(record)  # name of the check; in words, what the rows' own time is from
     stamps_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
-    pauses = len(gaps) - len(kept)
+    pauses = len(gaps) - len(kept)  # they cut the rows into stretches, and the sum of each has an error of its own
+    stamps_error_s = _rounding_of_stamps_s(pauses, last_digit_s)
     lines = lines_in_words([gap.row for gap in kept])
+    check_name, own_figures_in_words = _names_of_own_figures(record)
     return _check_of_ratio(
-        name,
+        check_name,
         f"{lines}: time stamps, {six_digits(stamps_s)} s",
-        f"{lines}: {own_figures}, {six_digits(rows_s)} s",
+        f"{lines}: {own_figures_in_words}, {six_digits(rows_s)} s",
         ratio=stamps_s / rows_s,
-        rounding=_rounding_of_stamps_s(pauses, last_digit_s) / rows_s,
+        rounding=stamps_error_s / rows_s,
     )
 
 
@@ -215,13 +216,14 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 
     Only epochs are compared that have both a summary and rows that print a rate. Returns None if there are none.
     """
+    rows_with_rates = _rows_with_rates(record)
     summaries_by_epoch = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
-    rows = [row for row in _rows_with_rates(record) if row.epoch in summaries_by_epoch]
-    if not rows:
+    compared_epochs = summaries_by_epoch.keys() & {row.epoch for row in rows_with_rates}
+    if not compared_epochs:
         return None
 
-    epochs_with_rows = {row.epoch for row in rows}
-    summaries = [summary for epoch, summary in summaries_by_epoch.items() if epoch in epochs_with_rows]
+    rows = [row for row in rows_with_rates if row.epoch in compared_epochs]
+    summaries = [summary for epoch, summary in summaries_by_epoch.items() if epoch in compared_epochs]
     summaries_s = total(summaries, "seconds")
     summaries_rate = _mean_rate_of_summaries(summaries)
     rows_rate = _mean_rate_of_rows(rows)
@@ -330,7 +332,7 @@ def _check_batch(record: Record) -> Check | None:
 
     - The rates are not those of one device, or the batch is unknown.
     - No row prints both a rate and a step time.
-    - The batch is the log's own, and the rows agree with it. (A batch from the command line is always reported.)
+    - The rows agree with the batch, and the batch is the log's own. A batch from the command line is always reported.
     """
     batch = record.batch_per_device
     if record.rate_scope != "device" or not batch:
@@ -346,12 +348,12 @@ def _check_batch(record: Record) -> Check | None:
 
     batch_by_rows = statistics.median(batches)
     ratio = batch_by_rows / batch
-    source = "the options"
-    if "batch_per_device" not in record.from_options:
-        rows_agree = abs(ratio - 1) <= AGREES_WITHIN
-        if rows_agree:
-            return None
-        source = f"line {record.field_lines['batch_per_device']}"
+    is_from_options = "batch_per_device" in record.from_options
+    rows_agree = abs(ratio - 1) <= AGREES_WITHIN
+    if rows_agree and not is_from_options:
+        return None
+
+    source = "the options" if is_from_options else f"line {record.field_lines['batch_per_device']}"
     return _check_of_ratio(
         "batch",
         f"{source}: {batch} a device",

@@ -59,8 +59,8 @@ class _PossibleStart:
     """A line on which a run may begin, and what came since."""
 
     line: int
-    words: set[str] = field(default_factory=set)  # the START_WORDS on it and since
-    has_row: bool = False  # whether a row came since, which makes it the start of a run
+    words: set[str] = field(default_factory=set)  # the START_WORDS on it and since; `note_if_start` adds them
+    has_row: bool = False  # a row came since, which makes it the start of a run; `confirm_run` sets it
 
 
 class Lines:
@@ -80,18 +80,21 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
 
-        A tool prints several such texts as it starts, and a run begins at the first of them. So the line counts as a
-        new start in two cases only:
+        A tool prints several such texts as it starts, and a run begins at the first of them. So the line is a new start
+        in two cases only:
 
-        - A row came since the last noted start: that run is over.
-        - The text is one that a tool prints exactly once per start, and it also came since the last noted start: the
-          tool was started again, because its earlier start failed.
+        - If a row came since the last noted start, that run is over.
+        - If a tool prints the text exactly once per start, and it came since the last noted start already, the tool was
+          started again, because its earlier start failed.
+
+        In any other case the line belongs to the last noted start.
         """
         word = _start_word(text)
         if word is None:
             return
-        has_failed = word in _ONCE_PER_START and word in self._start.words
-        if self._start.has_row or has_failed:
+        last_run_is_over = self._start.has_row
+        last_start_failed = word in _ONCE_PER_START and word in self._start.words
+        if last_run_is_over or last_start_failed:
             self._start = _PossibleStart(number)
         self._start.words.add(word)
 
@@ -114,11 +117,13 @@ class Lines:
 
         A run begins in two kinds of places:
 
-        - at each start that `confirm_run` noted while the lines were read;
+        - at each start behind which a row was read, as `confirm_run` noted while the lines were read;
         - at the later row of each of `restarts`, where the step counter goes back. If a start was noted between the two
           rows, the run begins there instead.
 
-        A last line of None is the end of the log. A log without rows is returned as one run.
+        A run ends before the next one begins. The last line of the last run is that of the span, where None is the end
+        of the log. Lines before the first run, such as those of a start that failed, are in no run. A log without rows
+        is returned as one run.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -161,24 +166,24 @@ class Lines:
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
 
-        mpirun can put before each line the rank that wrote it. If all ranks print the same rows, only those of the
-        lowest rank that prints any are yielded:
+        A row is a line that holds the text `marker`, such as `loss`. mpirun can put before each line the rank that
+        wrote it. Of the rows, only those of the lowest rank that prints any are yielded. Other ranks' lines are yielded
+        unless they are rows or a tool's start texts:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
 
-        A row is a line that holds the text `marker`, such as `loss`. Which ranks print rows is not known before the
-        first row, so no line is left out before the block of _BLOCK_LINES lines that holds it. Ranks print a row at
-        about the same time, so this block shows all ranks that print rows.
+        Which rank this is shows in the first block of _BLOCK_LINES lines that holds a rank's row. Ranks print a row at
+        about the same time, so this block holds rows of all ranks that print any. Blocks before it are yielded whole.
         """
-        rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
+        rank_of_rows: int | None = None  # the lowest rank that prints rows; None: no rank has printed one yet
         for block in self._blocks_of_lines():
             if rank_of_rows is None:
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
-                is_repeated = rank_of_rows is not None and _is_repeated(line, rank_of_rows, marker)
-                if not is_repeated:
+                is_left_out = rank_of_rows is not None and _is_repeated(line, rank_of_rows, marker)
+                if not is_left_out:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:

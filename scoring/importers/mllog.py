@@ -11,7 +11,7 @@ import bisect
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from runlog import run, schema
@@ -21,7 +21,7 @@ from runlog.run import Mark, Run, real
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import FormatReader
-from scoring.importers.text import RowPattern, lines_in_words, wait_within
+from scoring.importers.text import RowPattern, lines_in_words, plausible_wait_s
 from scoring.importers.values import (
     epoch_number,
     positive_amount,
@@ -48,7 +48,6 @@ class MLLog(FormatReader):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.events = Run()
-        self._without_images: list[Window] = []  # step windows whose images cannot be read
 
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
@@ -56,22 +55,17 @@ class MLLog(FormatReader):
         A window is a stretch of training. The windows are the first of these that the log has:
 
         - the `step_window` events of our own logs;
-        - the epochs with a time or a rate;
+        - the epochs that have a time or a rate;
         - the blocks of epochs.
         """
-        self._take_entries()
-        has_step_windows = len(self.windows) > 0  # `_take_entries` has added a window for each `step_window` event
-
-        self._read_header()
-        self._read_run_summary()
-        self._read_start_and_stop()
-        self._read_single_events()
-        self._report_unreadable_images()
-        self._read_epochs()  # after the facts: they show whether the log is ours, which decides how epochs are read
-        if not has_step_windows:
-            self._add_epochs_as_windows()
-        if not self.windows:  # no epoch with a time or a rate either
-            self._add_blocks_as_windows()
+        self._take_entries()  # adds a window for each `step_window` event
+        self._report_unreadable_images()  # while all windows are those of `step_window` events
+        self._read_facts()
+        self.epochs = self._windows_of_epochs()  # after the facts: they show whether the samples are images
+        if not self.windows:
+            self._add_windows(_with_speed(self.epochs))
+        if not self.windows:
+            self._add_windows(self._windows_of_blocks())
         self._read_evaluations()
 
     def _take_entries(self) -> None:
@@ -82,24 +76,25 @@ class MLLog(FormatReader):
             if is_of_run:
                 self._take_entry(entry)
 
-    def _read_epochs(self) -> None:
-        """Set `epochs`. If the samples are not images, the epochs get neither images nor a rate."""
-        self.epochs = read_epochs(self.events, samples=self._images_of_epoch(), batch=self.value("batch_of_all"))
+    def _read_facts(self) -> None:
+        """Read the header's sections and all events that state facts."""
+        self._read_header()
+        self._read_run_summary()
+        self._read_start_and_stop()
+        self._read_single_events()  # after the run's summary, whose model counts rather than the benchmark
+
+    def _windows_of_epochs(self) -> list[Window]:
+        """Return a window for each epoch. If the samples are not images, it has neither images nor a rate."""
+        epochs = read_epochs(self.events, samples=self._images_of_epoch(), batch=self.value("batch_of_all"))
         if not self._samples_are_images():
-            for epoch in self.epochs:
+            for epoch in epochs:
                 epoch.printed_rate = None
+        return epochs
 
-    def _add_epochs_as_windows(self) -> None:
-        """Add each epoch that has a time or a rate to `windows`. Call this after `_read_epochs`."""
-        for epoch in self.epochs:
-            has_speed = epoch.seconds is not None or epoch.printed_rate is not None
-            if has_speed:
-                self.add_window(epoch)
-
-    def _add_blocks_as_windows(self) -> None:
-        """Add a window for each block of epochs, unless its time or its epochs are not known."""
-        for block in self._windows_of_blocks():
-            self.add_window(block)
+    def _add_windows(self, windows: Iterable[Window]) -> None:
+        """Add windows to those of this run."""
+        for window in windows:
+            self.add_window(window)
 
     def _take_entry(self, entry: Entry) -> None:
         """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
@@ -121,7 +116,7 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a run may begin here, if this event or section is one of those that open a log.
 
-        The event of the run's start makes it a run, even if nothing follows. Otherwise the run's first window does.
+        The event of the run's start makes it a run, even if nothing follows.
         """
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
@@ -190,14 +185,16 @@ class MLLog(FormatReader):
         """Set the facts that a log states in one event each. A value that cannot be read becomes a problem.
 
         - The numbers of samples: if an event is logged more than once, the last counts.
-        - Any other fact: the first counts. The model is the one that `run_summary` has set, or else the benchmark.
+        - Any other fact: the first counts.
+
+        The model is the one that `run_summary` has set, or else the benchmark.
         """
         first = self.events.first
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
         self._set_from_event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), positive_whole)
         self._set_from_event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_or_none)
         self._set_from_event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
-        self._set_from_event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
+        self.set_if_unset_from("model", "benchmark")
         last = self.events.last
         self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
@@ -253,8 +250,6 @@ class MLLog(FormatReader):
         window = self._step_window(event, values, steps, seconds)
         window.rank_times = rank_times
         self.add_window(window)
-        if window.images is None:
-            self._without_images.append(window)  # for `_report_unreadable_images`
 
     def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
         """Return the window of a `step_window` event with this table of values.
@@ -269,7 +264,9 @@ class MLLog(FormatReader):
             steps=steps,
             images=images,
             seconds=seconds,
-            data_wait_s=wait_within(self._readable(event, "data_wait_s", values.get("data_wait_s"), real), seconds),
+            data_wait_s=plausible_wait_s(
+                self._readable(event, "data_wait_s", values.get("data_wait_s"), real), seconds
+            ),
             printed_step_time_s=seconds / steps,  # so that the speed is known even without images
             end_s=event.time_ms / 1000,
             phase=text_or_none(event.metadata.get("phase")),
@@ -279,16 +276,17 @@ class MLLog(FormatReader):
         )
 
     def _report_unreadable_images(self) -> None:
-        """Add a check `images` that nothing was compared, if the images of some step windows cannot be read.
+        """Add a check if some step windows do not have a number of images that can be read.
 
-        The two ways that a check `images` compares are the images that the windows count, and their steps x batch. The
-        check says how many windows count none, and on which lines the first and the last of these are.
+        The check `images` compares the images that all step windows count with their steps x batch. It cannot do so if
+        a window lacks its images. So the check that is added says that nothing was compared, how many windows lack
+        their images, and on which lines the first and the last of these are.
         """
-        windows = self._without_images
-        if not windows:
+        without_images = [window for window in self.windows if window.images is None]
+        if not without_images:
             return
-        count = f"{len(windows)} of {len(self.windows)} windows"
-        counted = f"{lines_in_words(windows)}: {count} count no images that can be read"
+        count = f"{len(without_images)} of {len(self.windows)} windows"
+        counted = f"{lines_in_words(without_images)}: {count} count no images that can be read"
         self.checks.append(Check.not_compared("images", (counted, "their steps x batch")))
 
     def _samples_are_images(self) -> bool:
@@ -365,6 +363,11 @@ class MLLog(FormatReader):
             is_of_this_block = next_start is None or end.line <= next_start.line
             if is_of_this_block:
                 yield start, end
+
+
+def _with_speed(epochs: Sequence[Window]) -> list[Window]:
+    """Return the epochs that have a time or a rate."""
+    return [epoch for epoch in epochs if epoch.seconds is not None or epoch.printed_rate is not None]
 
 
 def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:

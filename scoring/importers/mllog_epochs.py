@@ -1,7 +1,8 @@
 """The epochs of an MLLOG log, put together from three kinds of events.
 
-They are the starts and stops of epochs, the rates of our own program (`epoch_throughput`), and foreign rates: those
-that other submitters print (`throughput`, `tracked_stats`).
+- Intervals: the starts and stops of epochs.
+- Own rates: the events `epoch_throughput`, which our own program logs.
+- Foreign rates: the events `throughput` and `tracked_stats`, which the programs of other submitters log.
 """
 
 import bisect
@@ -20,17 +21,17 @@ class Epoch:
     """All that the log holds of one epoch. At least one of the three is there."""
 
     interval: Interval | None = None  # its stop, and its start if that is logged
-    own_throughput: Rate | None = None  # our epoch_throughput, which also has the images and the time
-    foreign_rate: Rate | None = None  # the first rate that another submitter prints of it
+    own_rate: Rate | None = None  # the last one, which also has the images and the time
+    foreign_rate: Rate | None = None  # the first one that is positive
 
     @property
     def line(self) -> int:
-        """The later line of its stop and its own throughput. If it has neither, the line of its foreign rate."""
+        """The later line of its stop and its own rate. If it has neither, the line of its foreign rate."""
         lines = []
         if self.interval and self.interval.stop:
             lines.append(self.interval.stop.line)
-        if self.own_throughput:
-            lines.append(self.own_throughput.line)
+        if self.own_rate:
+            lines.append(self.own_rate.line)
         if not lines and self.foreign_rate:
             lines.append(self.foreign_rate.line)
         return max(lines)
@@ -68,18 +69,18 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the window of an epoch.
 
-    - Time and images are those of the epoch's own throughput event.
-    - Without that event, the time is that from the epoch's start to its stop.
+    - Time and images are those of the epoch's own rate.
+    - Without an own rate, the time is that from the epoch's start to its stop.
     - If there is a time but no number of images, the images are `samples`.
     - Steps = images // `batch`; None if one of the two is unknown.
     """
     seconds = epoch.marked_seconds  # from its start to its stop
     images: float | None = None
     wait_s: float | None = None
-    if epoch.own_throughput:
-        seconds = positive_amount(epoch.own_throughput.time_s)
-        images = positive_amount(epoch.own_throughput.images)
-        wait_s = real(epoch.own_throughput.data_wait_s)
+    if epoch.own_rate:
+        seconds = positive_amount(epoch.own_rate.time_s)
+        images = positive_amount(epoch.own_rate.images)
+        wait_s = real(epoch.own_rate.data_wait_s)
     if images is None and seconds:
         images = samples
 
@@ -96,48 +97,52 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged."""
-    intervals = _intervals_by_number(events)
-    stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
-    own_throughputs = _own_throughputs_by_number(events, stops)
-    foreign_rates = _foreign_rates_by_number(events, stops)
+    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged.
 
+    If several epochs with one number stopped, the last one counts.
+    """
+    intervals = {interval.stop.number: interval for interval in events.epochs if interval.stop}
+    rates = _rates_by_number(events)
     epochs = {}
-    for number in (*intervals, *own_throughputs, *foreign_rates):  # a number that comes again changes nothing
+    for number in (*intervals, *rates):  # a number that comes again changes nothing
+        rates_of_epoch = rates.get(number, [])
         epochs[number] = Epoch(
             interval=intervals.get(number),
-            own_throughput=own_throughputs.get(number),
-            foreign_rate=foreign_rates.get(number),
+            own_rate=_own_rate(rates_of_epoch),
+            foreign_rate=_foreign_rate(rates_of_epoch),
         )
     return epochs
 
 
-def _intervals_by_number(events: Run) -> dict[Any, Interval]:
-    """Return the interval of each epoch that stopped, by its number. Of several with one number the last one counts."""
-    return {interval.stop.number: interval for interval in events.epochs if interval.stop}
+def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
+    """Return the rates of each epoch, in the order of their lines, by the epoch's number.
 
-
-def _own_throughputs_by_number(events: Run, stops: Sequence[Mark]) -> dict[Any, Rate]:
-    """Return the `epoch_throughput` of each epoch, an event of our own logs, by the epoch's number.
-
-    If an epoch has several, the last one counts. `stops` are the stops of all epochs, in the order of their lines.
+    Foreign rates that are not positive numbers are left out. A rate that is logged without the number of its epoch is
+    of the epoch that stopped last before it.
     """
-    rates = [rate for rate in events.rates if rate.key == schema.EPOCH_THROUGHPUT.key]
-    return {_number_of_epoch(rate, stops): rate for rate in rates}
-
-
-def _foreign_rates_by_number(events: Run, stops: Sequence[Mark]) -> dict[Any, Rate]:
-    """Return the rate that another submitter prints of each epoch, by the epoch's number.
-
-    If an epoch has several, the first positive one counts. `stops` are the stops of all epochs, in the order of their
-    lines.
-    """
-    rates_by_number: dict[Any, Rate] = {}
+    stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
+    rates_by_number: dict[Any, list[Rate]] = {}
     for rate in events.rates:
-        is_foreign = rate.key != schema.EPOCH_THROUGHPUT.key
-        if is_foreign and positive_amount(rate.images_per_s) is not None:
-            rates_by_number.setdefault(_number_of_epoch(rate, stops), rate)
+        if _is_own(rate) or positive_amount(rate.images_per_s) is not None:
+            rates_by_number.setdefault(_number_of_epoch(rate, stops), []).append(rate)
     return rates_by_number
+
+
+def _own_rate(rates_of_epoch: Sequence[Rate]) -> Rate | None:
+    """Return the last rate of an epoch that our own program logged, or None without one."""
+    own_rates = [rate for rate in rates_of_epoch if _is_own(rate)]
+    return own_rates[-1] if own_rates else None
+
+
+def _foreign_rate(rates_of_epoch: Sequence[Rate]) -> Rate | None:
+    """Return the first rate of an epoch that another submitter's program logged, or None without one."""
+    foreign_rates = [rate for rate in rates_of_epoch if not _is_own(rate)]
+    return foreign_rates[0] if foreign_rates else None
+
+
+def _is_own(rate: Rate) -> bool:
+    """Return whether a rate is of the event that only our own program logs, not of another submitter's program."""
+    return rate.key == schema.EPOCH_THROUGHPUT.key
 
 
 def _number_of_epoch(rate: Rate, stops: Sequence[Mark]) -> Any:

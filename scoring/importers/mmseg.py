@@ -90,7 +90,7 @@ class MMSeg(FormatReader):
         if not lists:
             return
         count, line = min(lists, key=lambda fact: fact.line)
-        has_launcher = self.value("distributed") is not None
+        has_launcher = self.value("distributed") is not None  # set only by `Distributed training: True`, not by False
         may_be_own_device = count == 1 and has_launcher
         if count > 0 and not may_be_own_device:
             self.set_if_unset("devices", count, line)

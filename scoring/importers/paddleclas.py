@@ -22,7 +22,7 @@ from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
 from scoring.importers.table import Columns, RowPosition, RowTime
-from scoring.importers.text import RowPattern, field, integer, number, plausible, positive, wait_within
+from scoring.importers.text import RowPattern, field, integer, number, plausible, plausible_wait_s, positive
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
 _COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
@@ -76,18 +76,20 @@ class Totals(NamedTuple):
     wait_s: float | None  # the part of the time that waited for input; None: not printed
 
     def since(self, before: "Totals") -> RowTime:
-        """Return the steps, their seconds and their wait for input that these totals have more than those `before`.
+        """Return what these totals have more than the totals `before`: steps, seconds, and seconds of wait for input.
 
-        The seconds are None if the total time did not grow. The wait is None if it is not printed or garbled.
+        - If the total time did not grow, the seconds are None.
+        - If the wait is not printed, it is None. If the total wait went down, the wait is 0.
+        - If the wait is longer than the seconds, beyond 1 % for rounding, it is garbled, and None is returned for it.
         """
-        seconds = None
-        if self.time_s > before.time_s:
-            seconds = self.time_s - before.time_s
-        wait_s = None
-        if self.wait_s is not None:
-            wait_before_s = 0.0 if before.wait_s is None else before.wait_s
-            wait_s = max(0.0, self.wait_s - wait_before_s)
-        return RowTime(self.steps - before.steps, seconds, wait_within(wait_s, seconds))
+        steps = self.steps - before.steps
+        seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
+        if self.wait_s is None:
+            return RowTime(steps, seconds, wait_s=None)
+
+        wait_before_s = 0.0 if before.wait_s is None else before.wait_s
+        wait_s = max(0.0, self.wait_s - wait_before_s)
+        return RowTime(steps, seconds, plausible_wait_s(wait_s, seconds))
 
 
 NO_TOTALS = Totals(steps=0, time_s=0.0, wait_s=0.0)  # right after the averages were reset
@@ -207,21 +209,24 @@ class Dygraph(Launch):
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does: True, False, or None if its lines do not show that.
 
-        - The last row is of an epoch before the last one that the configuration asks for: True.
-        - No line says that an epoch ended, as in some public logs: None.
-        - Such lines are there, but not for the epoch of the last row: True.
-        - That epoch ended, but the configuration does not say how many epochs are wanted: None. More may be missing.
-        - That epoch ended, and it is the last one wanted: False.
-        """
-        epochs_wanted = integer(self.value("epochs_wanted"))
-        last_epoch = self.last_position.epoch if self.last_position else None  # None: the log has no row
-        lacks_epochs = False
-        if last_epoch is not None and epochs_wanted is not None:
-            last_epoch_wanted = self.first_epoch + epochs_wanted - 1
-            lacks_epochs = last_epoch < last_epoch_wanted
+        The cases are tested in this order:
 
-        if lacks_epochs:
-            return True
+        - If the log has no row, or the epoch of the last row cannot be read, the result is None.
+        - If the last row is of an epoch before the last one that the configuration asks for, it is True.
+        - If no line says that an epoch ended, as in some public logs, it is None.
+        - If no line says that the epoch of the last row ended, it is True.
+        - If the configuration does not say how many epochs are wanted, it is None. More epochs may be missing.
+        - In every other case it is False: the last epoch that is wanted has ended.
+        """
+        last_epoch = self.last_position.epoch if self.last_position else None
+        if last_epoch is None:
+            return None
+        epochs_wanted = integer(self.value("epochs_wanted"))
+        if epochs_wanted is not None:
+            last_epoch_wanted = self.first_epoch + epochs_wanted - 1
+            if last_epoch < last_epoch_wanted:
+                return True
+
         if not self._ended_epochs:
             return None
         if last_epoch not in self._ended_epochs:

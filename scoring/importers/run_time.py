@@ -70,12 +70,15 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    The time runs from the first epoch to the last one, by their time stamps. But if the stamps are wrong, it runs from
-    run_start to run_stop. The stamps are taken to be wrong if the rate by durations is more than MAX_RATIO_BY_STARTUP
-    times the rate over the run: the start and the end of a run, which the latter includes, explain no larger ratio.
+    The clock shows up to two spans of time. Which of them counts:
 
-    If the log lacks run_start or run_stop, the stamps are taken to be right. Returns None if no positive time is left,
-    because the clock was set back.
+    - If the log lacks run_start or run_stop, it is the time from the first epoch to the last one.
+    - If the durations of the epochs cannot be right (see `_are_durations_too_short`), it is the time from run_start to
+      run_stop. The time from the first epoch to the last one comes from the same wrong stamps as the durations.
+    - In every other case it is the time from the first epoch to the last one.
+
+    Returns None if the span has no positive time left, because the clock was set back. If the log has run_start and
+    run_stop, the time between these must be positive as well.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:
@@ -83,9 +86,18 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
     if rate_over_run is None:
         return None
-    # Wrong stamps make wrong durations too, which is what the ratio shows.
-    has_wrong_stamps = rate_by_durations(rows) / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
-    return rate_over_run if has_wrong_stamps else rate_over_epochs
+    if _are_durations_too_short(rows, rate_over_run):
+        return rate_over_run
+    return rate_over_epochs
+
+
+def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> bool:
+    """Return whether the durations that the epochs in `rows` state are too short to be right.
+
+    They are if the rate by durations is more than MAX_RATIO_BY_STARTUP times the rate over the run. The run's time is
+    longer than that of its epochs by its start-up and its end, but these explain no larger ratio.
+    """
+    return rate_by_durations(rows) / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
 
 
 class LeftOut(NamedTuple):
@@ -121,36 +133,38 @@ def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) ->
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
             "log it, or score the time to train with --protocol mlperf)",
         )
-    evaluated_s = _evaluated_s(record.evaluations, record.eval_samples, rows, span)
+    longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
+    evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)
     return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")
 
 
-def _evaluated_s(evaluations: Sequence[Span], images: int, rows: Sequence[Window], span: Span) -> float:
-    """Return how many seconds of the time `span` are evaluations of so many images each.
+def _training_seconds(images: int, rows: Sequence[Window]) -> float:
+    """Return how long training so many images takes, as the epochs in `rows` do it: images / rate by durations."""
+    return images * total(rows, "seconds") / total(rows, "images")
 
-    - An evaluation that begins outside `span` does not count.
-    - An evaluation that begins within the duration of one of the epochs in `rows` does not count: it is part of it.
-    - Any other evaluation counts for its marked time, but for at most MAX_EVALUATION_RATIO x the time to train as many
-      images. The marked time may include a wait for unfinished training steps.
+
+def _evaluated_s(evaluations: Sequence[Span], longest_s: float, rows: Sequence[Window], span: Span) -> float:
+    """Return how many seconds of the time `span` are evaluations, each counted for at most `longest_s`.
+
+    An evaluation counts if it begins in `span`, but not within the duration of one of the epochs in `rows`. Such an
+    evaluation is a part of the epoch. An evaluation may be marked as longer than `longest_s`, because its marked time
+    may include a wait for unfinished training steps.
     """
-    # The rows' seconds / the rows' images is the time to train one image.
-    longest_s = MAX_EVALUATION_RATIO * images * total(rows, "seconds") / total(rows, "images")
-    ends_s = [row.end_s or 0.0 for row in rows]
     evaluated_s = 0.0
     for evaluation in evaluations:
         is_in_span = span.begin_s <= evaluation.begin_s < span.end_s
-        if is_in_span and not _is_within_a_row(evaluation.begin_s, rows, ends_s):
+        if is_in_span and not _is_within_an_epoch(evaluation.begin_s, rows):
             evaluated_s += min(evaluation.seconds, longest_s)
     return evaluated_s
 
 
-def _is_within_a_row(moment_s: float, rows: Sequence[Window], ends_s: Sequence[float]) -> bool:
-    """Return whether a moment lies within the own time of one of the rows. `ends_s` are their ends, in order."""
-    rows_ended = bisect.bisect(ends_s, moment_s)
-    if rows_ended == len(rows):
+def _is_within_an_epoch(moment_s: float, rows: Sequence[Window]) -> bool:
+    """Return whether a moment lies within the duration of one of the epochs in `rows`, which are in order."""
+    epochs_ended = bisect.bisect(rows, moment_s, key=_end_s)
+    if epochs_ended == len(rows):
         return False
-    first_row_not_ended = rows[rows_ended]
-    return _begin_s(first_row_not_ended) < moment_s
+    first_not_ended = rows[epochs_ended]
+    return _begin_s(first_not_ended) < moment_s
 
 
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:
@@ -183,10 +197,17 @@ def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
 
 
 def _span_of_rows(rows: Sequence[Window]) -> Span:
-    """Return the time from the beginning of the first row to the end of the last one."""
-    return Span(_begin_s(rows[0]), rows[-1].end_s or 0.0)
+    """Return the time from the beginning of the first epoch in `rows` to the end of the last one."""
+    return Span(_begin_s(rows[0]), _end_s(rows[-1]))
 
 
 def _begin_s(row: Window) -> float:
     """Return when the epoch of a row began, in seconds since the origin of the time stamps."""
-    return (row.end_s or 0.0) - (row.seconds or 0.0)
+    assert row.seconds is not None  # `rows_of_epochs` returns only rows that have it
+    return _end_s(row) - row.seconds
+
+
+def _end_s(row: Window) -> float:
+    """Return when the epoch of a row ended, in seconds since the origin of the time stamps."""
+    assert row.end_s is not None  # `rows_of_epochs` returns only rows that have it
+    return row.end_s

@@ -12,7 +12,7 @@ from runlog.json_types import JsonObject
 from scoring.importers.evidence import Evidence, Fact
 from scoring.importers.lines import Lines, Restart
 from scoring.importers.row_batch import RowBatch
-from scoring.importers.text import RowPattern, Values, integer, moment_s, number, positive, rows, wait_within
+from scoring.importers.text import RowPattern, Values, integer, moment_s, number, plausible_wait_s, positive, rows
 from scoring.record import Check, InputError, Quality, Span, Window
 
 Columns = dict[str, "str | None"]  # a row's values by column, as printed
@@ -88,9 +88,9 @@ class FormatReader:
         self.checks: list[Check] = []
         self.restarts: list[Restart] = []  # where the epoch goes back, or the step within an epoch
         self.truncated = True if self.closing_words else None
-        self.usual_steps_per_row: int | None = None  # steps of the first row that says how many it has
+        self.usual_steps_per_row: int | None = None  # of the first window that says how many; shows what a next row has
         self.last_position: RowPosition | None = None  # of the last row so far
-        self._last_step_wanted: int | None = None  # of the run, if the rows print it
+        self._last_step_wanted: int | None = None  # of the run, if the last row prints it; for `_set_truncated`
         self.row_batch = RowBatch()  # the batch of one device, worked out from the rows
         self.evidence = Evidence()
 
@@ -297,7 +297,7 @@ class FormatReader:
 
         seconds = step_s * steps
         step_wait_s = number(row.get("wait"))
-        wait_s = None if step_wait_s is None else wait_within(step_wait_s * steps, seconds)
+        wait_s = None if step_wait_s is None else plausible_wait_s(step_wait_s * steps, seconds)
         return RowTime(steps, seconds, wait_s)
 
     def step_time_of_row(self, row: Columns) -> float | None:
@@ -325,44 +325,54 @@ class FormatReader:
 
     def _read_lines(self) -> None:
         """Read each line: a printed row as a window, any other line for facts, evaluations and summaries."""
-        for line, text, values in rows(self.lines, self.row_marker, self.tool_marker, self.row_pattern):
+        numbered_lines = self.lines.without_repeated_rows(self.row_marker)
+        for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
+                self.lines.confirm_run()
                 self._read_row(line, text, values)
-            elif self.windows:
+                continue
+
+            is_broken_row = self.row_marker in text
+            if not is_broken_row:
+                self.lines.note_if_start(line, text)
+            if self.windows:
                 self.read_after_first_row(line, text)
             else:
                 self.read_before_rows(line, text)
         self._set_truncated()
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Read a printed row with these values of its columns: add its window, and remember it as the last row.
+        """Read a printed row with these values of its columns, unless it is to be skipped (see `_is_skipped`).
 
-        - A row without a positive figure in the format's `required_column` is skipped.
-        - A row that repeats the epoch and the step of the last row is skipped.
-        - A row that covers 0 steps adds no window, but is remembered.
-
+        The row becomes a window, unless it covers 0 steps. The steps of the next row are counted from it in any case.
         Raises InputError if the row prints a rate of anything but images.
         """
         row = self._values_by_column(values)
         position = _position_of(row)
-        last = self.last_position
-        lacks_figure = self.required_column is not None and positive(row[self.required_column]) is None
-        if lacks_figure or position == last:
+        if self._is_skipped(position, row):
             return
 
         self._require_image_unit(line, row.get("unit"))
-        if last is None:
-            self.read_first_row(text, position, row)  # some formats recognise their release by the first row
+        # Before `time_of_row`: from these two, some formats know how to count the steps and how long one takes.
+        if self.last_position is None:
+            self.read_first_row(text, position, row)
         if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
-        covered = self.time_of_row(last, position, row)
-        if covered.steps != 0:
+
+        covered = self.time_of_row(self.last_position, position, row)
+        if covered.steps != 0:  # a row of an unknown number of steps, None, becomes a window too
             self.add_window(self._window_of_row(line, position, row, covered))
             if self.usual_steps_per_row is None:
                 self.usual_steps_per_row = covered.steps
         self.last_position = position
         self._last_step_wanted = integer(row.get("of"))
+
+    def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
+        """Return whether a row lacks a positive figure in the `required_column`, or repeats the last row's position."""
+        if self.required_column is not None and positive(row[self.required_column]) is None:
+            return True
+        return position == self.last_position
 
     def _set_truncated(self) -> None:
         """Set `truncated` if the rows print the run's last step. Call this after the last line.

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scoring.importers.lines import Lines
 from scoring.record import Window
 
 MAX_ROW_CHARS = 2_048  # no row is longer, and a search of a longer text could take very long
@@ -66,35 +65,36 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
     return re.compile(before + NUMBER + after)
 
 
-def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -> Iterator[Row]:
-    """Yield each line of the log as a Row, and note in `lines` where its runs begin.
+def rows(
+    numbered_lines: Iterable[tuple[int, str]], row_marker: str, tool_marker: str, pattern: RowPattern
+) -> Iterator[Row]:
+    """Yield each line of the log as a Row.
 
-    - A line without a printed row: one Row, with the values None.
-    - A line with several printed rows: a Row for each.
-    - A printed row that another process's text breaks in two: its first half is yielded as a line without values. When
-      its second half comes, the joined row is yielded with its values (see `_joined`).
+    - A line with printed rows: a Row with values for each of them.
+    - A line with the first half of a printed row, which another process's text breaks in two: a Row without values.
+    - A line with the second half: the Row of the two halves together, with values and the number of the first line.
+    - Any other line: a Row without values.
 
     `row_marker` is a text that every printed row holds. `tool_marker` is a text that the tool's own lines hold, so a
     line with it is no second half.
     """
-    first_half: Row | None = None  # the last line with `row_marker`, if a second half may follow it
-    for number, line in lines.without_repeated_rows(row_marker):
+    first_half: Row | None = None  # the first half of a row, if its second half may follow
+    for number, line in numbered_lines:
         if row_marker in line:
-            found = _rows_of_line(number, line, row_marker, pattern)
-            first_half = found[-1] if _is_first_half(found[-1], pattern.head) else None
-        else:
-            joined_row = None if tool_marker in line else _joined(first_half, number, line, pattern)
-            if joined_row is None:
-                lines.note_if_start(number, line)
-                found = [Row(number, line, None)]
-            else:
-                first_half = None  # it has its second half
-                found = [joined_row]
+            rows_of_line = _rows_of_line(number, line, row_marker, pattern)
+            yield from rows_of_line
+            last = rows_of_line[-1]
+            first_half = last if _is_first_half(last, pattern.head) else None
+            continue
 
-        for row in found:
-            if row.values is not None:
-                lines.confirm_run()
-            yield row
+        joined_row = None
+        if first_half is not None and tool_marker not in line:
+            joined_row = _joined(first_half, number, line, pattern)
+        if joined_row is None:
+            yield Row(number, line, None)
+        else:
+            yield joined_row
+            first_half = None  # a row has only two halves
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
@@ -103,7 +103,7 @@ def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) 
     return [Row(number, text, pattern.search(text)) for text in texts]
 
 
-def _joined(first_half: Row | None, number: int, line: str, pattern: RowPattern) -> Row | None:
+def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row | None:
     """Return the row that the first half of a row and a later line, `number`, make together.
 
     Example: lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1` of line 5.
@@ -112,9 +112,9 @@ def _joined(first_half: Row | None, number: int, line: str, pattern: RowPattern)
         6: another process
         7: 0.5, time: 0.1
 
-    Returns None if no first half is waiting, if it is more than HALF_ROW_LINES lines back, or if the two make no row.
+    Returns None if the first half is more than HALF_ROW_LINES lines back, or if the two make no row.
     """
-    if first_half is None or number - first_half.line > HALF_ROW_LINES:
+    if number - first_half.line > HALF_ROW_LINES:
         return None
     text = f"{first_half.text} {line}"[:MAX_ROW_CHARS]
     values = pattern.search(text)
@@ -172,7 +172,7 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
 
 
-def wait_within(wait_s: float | None, seconds: float | None) -> float | None:
+def plausible_wait_s(wait_s: float | None, seconds: float | None) -> float | None:
     """Return the wait of a window that took `seconds`, or None if the wait is garbled.
 
     It is garbled if it is negative or longer than the window, beyond 1 % for rounding. If `seconds` is None, the wait

@@ -150,16 +150,19 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
     # A run's log then marks as warm-up exactly the steps that the protocol drops.
-    warm_up_steps = _warm_up_steps(protocol, environment)
+    environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
+    frameworks = fields["frameworks"]
     published = select(read_published(), table=name)
-    # `workload`, `frameworks` and `note` are fields of Campaign, too. Any other one is a TypeError.
-    other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment")}
+    # These are `workload` and perhaps `note`. Campaign raises TypeError if `workload` is missing or another field is
+    # there.
+    other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment", "frameworks")}
     return Campaign(
         name=name,
         protocol=protocol,
-        environment={**environment, "WARMUP_STEPS": str(warm_up_steps)},
-        cells=_throughputs_of(published, framework=fields["frameworks"][0]),
+        environment=environment,
+        cells=_throughputs_of(published, framework=frameworks[0]),
         published=published,
+        frameworks=frameworks,
         shrunk=False,
         **other_fields,
     )
@@ -240,14 +243,14 @@ def reason_to_skip(
 
 
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
-    """Return the environment variables of the job of `run`, except LOGDIR. Others, such as DATADIR, are the user's.
+    """Return the environment variables that the job of `run` sets. LOGDIR, and the user's, such as DATADIR, are others.
 
-    A later one of these sources replaces the earlier ones:
+    Of a variable that has several of these sources the last one counts:
 
-    1. the variables that every campaign sets, and the conditions of `run`
-    2. the environment in the campaign's file, or that of a shrunk campaign
-    3. DGXSYSTEM, if the user set it and the campaign is not shrunk: that of as many nodes as the run has
-    4. STRATEGY, if the run has one: each cell may have another
+    1. What every campaign sets, and the conditions of `run`.
+    2. The environment of the campaign.
+    3. If the user has set DGXSYSTEM, and the campaign is not shrunk: the user's system, for the nodes of `run`.
+    4. If `run` has a strategy: STRATEGY.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -261,7 +264,7 @@ def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
         **campaign.environment,
     }
     system_of_user = os.environ.get("DGXSYSTEM")
-    if system_of_user and not campaign.shrunk:
+    if system_of_user and not campaign.shrunk:  # a shrunk campaign has a DGXSYSTEM of its own
         exports["DGXSYSTEM"] = _system_of_nodes(system_of_user, run.nodes)
     if run.strategy:
         exports["STRATEGY"] = run.strategy
@@ -269,13 +272,13 @@ def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
 
 
 def _system_of_nodes(system: str, nodes: int) -> str:
-    """Return the DGXSYSTEM for a number of nodes, by the one that the user set.
+    """Return the value of DGXSYSTEM for a run on this number of nodes, from the value that the user set.
 
-    A DGXSYSTEM names the file config_<DGXSYSTEM>.sh, which may be for a node, `DGX1`, or for several, `4xDGX1`. From
-    each of these two this is for 2 nodes:
+    DGXSYSTEM names a file config_<DGXSYSTEM>.sh. The user's value may be for one node, "DGX1", or several, "4xDGX1".
+    Either way the value for 2 nodes is:
 
-    - config_2xDGX1.sh exists: `2xDGX1`
-    - it does not: `DGX1`
+    - "2xDGX1", if the file config_2xDGX1.sh exists
+    - "DGX1", if it does not
     """
     system_of_one_node = re.sub(r"^\d+x", "", system)
     system_of_all_nodes = f"{nodes}x{system_of_one_node}"

@@ -72,16 +72,17 @@ class Reproduction(NamedTuple):
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
-    The entry first has the logs, and what published.csv says of the figure. Then:
-
+    - `logs`: the paths of the logs
+    - `source`, `framework`, `place`, `unit`: what published.csv says of the figure
+    - `published`: the published figure
     - `verdict`: BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored
-    - `notes`: how the figure was made, and where it differs from the published one
+    - `notes`: how the figure was recomputed, and where it differs from the published one
     - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
     - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
     - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
-    - `as_recorded`: whether published.csv says already, by its `log_note`, that the logs do not confirm the figure;
-      False for NOT_RECOMPUTED
-    - `protocol`: the rule by which the logs were scored
+    - `as_recorded`: whether published.csv has a note already that the logs do not confirm the figure; False for
+      NOT_RECOMPUTED
+    - `protocol`: the name of the rule by which the logs were scored
     - `footnotes`: what the rules of MLPerf demand beside an MLPerf figure
     """
     recomputed = _recompute(rule, paths, published)
@@ -89,10 +90,10 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     if rule.is_assumed:  # the number of dropped windows is assumed to be the one of the publisher's other logs
         notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
     difference = None
-    is_known_to_differ = False
+    as_recorded = False
     if recomputed.figure is not None:
         difference = recomputed.figure / published.value - 1
-        is_known_to_differ = published.log_note is not None
+        as_recorded = published.log_note is not None
 
     return {
         "logs": [str(path) for path in paths],
@@ -106,7 +107,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "recomputed": recomputed.figure,
         "difference": difference,
         "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
-        "as_recorded": is_known_to_differ,
+        "as_recorded": as_recorded,
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
     }
@@ -262,15 +263,14 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    These are the devices, the batch per device, and one more by the precisions of the two:
+    They are "devices" and "batch_per_device". There may be a third one, by the first of these cases:
 
-    - Both say whether they computed in FP32 or in TF32: `math_mode`, which says it.
-    - One of them is half precision and the other is not: `precision`.
-    - Both are half precision, or neither is: nothing more. Two names of a half precision may mean the same one, because
-      reports say AMP for each of its levels.
+    - The log and the report both say whether they computed in FP32 or in TF32: "math_mode", the field that says it.
+    - One of the two computed in half precision, the other did not: "precision".
+    - Otherwise: no third one. Two half precisions are not compared, because reports say AMP for each of its levels.
     """
     always_compared = ["devices", "batch_per_device"]
-    single_precisions = ("fp32", "tf32")
+    single_precisions = ("fp32", "tf32")  # the values of `math_mode`
     if log.math_mode in single_precisions and report.math_mode in single_precisions:
         return [*always_compared, "math_mode"]
     if _is_half_precision(log.precision) != _is_half_precision(report.precision):

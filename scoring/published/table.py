@@ -291,10 +291,15 @@ def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     for row in select(read_published(), metric="throughput", accelerator=card.name):
         is_of_paddle = row.framework.startswith("Paddle")
         may_be_of_card = row.accelerator_memory_gib in (None, card.memory_gib)
-        may_be_of_model = model in (row.model, _model_with_version(row.model))
-        if is_of_paddle and may_be_of_card and may_be_of_model and _may_have_precision(row, precision):
+        may_match = may_be_of_card and _may_be_of_model(row, model) and _may_have_precision(row, precision)
+        if is_of_paddle and may_match:
             figures.append(row)
     return figures
+
+
+def _may_be_of_model(row: Published, model: str) -> bool:
+    """Return whether a row is of this model, or may be: `resnet50`, which leaves its version open, may be v1.5."""
+    return row.model == model or _model_with_version(row.model) == model
 
 
 def _may_have_precision(row: Published, precision: str) -> bool:

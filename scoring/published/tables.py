@@ -86,7 +86,7 @@ class _CellResult(NamedTuple):
     """A cell of the report with our figure of it."""
 
     cell: Published
-    reported_run: Run  # the full-size run that the report names for the cell; it differs from cell to cell
+    reported_run: Run  # the full-size run that the report names for the cell
     ours: Score | str  # our score, or a text that says why there is none
 
 
@@ -97,31 +97,36 @@ def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     run on one device.
     """
     results = _results_of_cells(campaign, jobs)
-    our_value_by_reported_run: dict[Run, float] = {}
-    for result in results:
-        if isinstance(result.ours, Score):
-            our_value_by_reported_run[result.reported_run] = result.ours.value
-
     rows = []
-    for cell, reported_run, ours in results:
-        run_on_one_device = replace(reported_run, nodes=1, devices=1)
-        value_on_one_device = our_value_by_reported_run.get(run_on_one_device)  # None: the campaign has no figure of it
-        rows.append(_row_of_cell(campaign, cell, ours, value_on_one_device))
+    for result in results:
+        value_on_one_device = _our_value_on_one_device(result.reported_run, results)
+        rows.append(_row_of_cell(campaign, result.cell, result.ours, value_on_one_device))
     return rows
 
 
-def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
-    """Return each cell of the report with our figure of it.
+def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) -> float | None:
+    """Return our figure of the cell whose run differs from this one only in having one device; None if there is none.
 
-    Our figure is that of the run that was executed for the cell. In a shrunk campaign this is a tiny run, which several
-    cells share. In any other campaign it is the run that the report names.
+    `results` are those of all cells of the report.
     """
-    ours_by_executed_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
+    run_on_one_device = replace(reported_run, nodes=1, devices=1)
+    for result in results:
+        if result.reported_run == run_on_one_device and isinstance(result.ours, Score):
+            return result.ours.value
+    return None
+
+
+def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
+    """Return each cell of the report with our figure of it, which is that of the job that ran for the cell.
+
+    - The campaign is full-size: the job did the run that the report names.
+    - The campaign is shrunk: the job did a tiny run, which several cells share.
+    """
+    ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
     for cell in campaign.cells:
-        executed_run = run_of_cell(cell, shrink=campaign.shrunk)
-        reported_run = run_of_cell(cell, shrink=False)
-        results.append(_CellResult(cell, reported_run, ours_by_executed_run[executed_run]))
+        ours = ours_by_run_of_job[run_of_cell(cell, shrink=campaign.shrunk)]
+        results.append(_CellResult(cell, run_of_cell(cell, shrink=False), ours))
     return results
 
 
@@ -232,17 +237,15 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     """Return notes on published figures that their publisher's own log does not confirm.
 
-    `cell` is the published throughput that we compare ours with. The figures of all frameworks and metrics, such as
-    speedup, under its conditions are looked at, `cell` itself among them.
-
-    - A note on each figure that is not confirmed.
-    - Last, if the log of `cell` gives another throughput: a note that our ratio is to that throughput.
+    - For each such figure, of any framework and metric, such as speedup, under the conditions of `cell`: the note of
+      `_note_on_figure`. `published_row_by_framework` says what conditions are.
+    - If the log of `cell` itself gives another throughput: a last note, that our ratio is to the throughput of the log.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         for row in published_row_by_framework(campaign, cell, metric).values():
-            if row is not None and row.log_note is not None:
+            if row is not None and row.log_note is not None:  # it has a note if the log does not confirm the figure
                 notes.append(_note_on_figure(row))
     if cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")

@@ -107,23 +107,18 @@ class _Start(NamedTuple):
 
 
 def _dates(runs: Sequence[ReportedRun]) -> Inline:
-    """Return the day on which the runs began, or the first and last day: "2024-05-01 to 2024-05-03".
+    """Return the day on which the runs began, or the first and the last day: "2024-05-01 to 2024-05-03".
 
-    Days are in UTC. Each is a link to the line that says it, in the log of the run that began last on that day. The
-    text is "not said" if no log says when its run began.
+    Days are in UTC. The text is "not said" if no log says when its run began.
     """
-    last_start_by_day: dict[str, _Start] = {}
-    for start in _starts_in_order(runs):
-        last_start_by_day[_day(start.unix_s)] = start  # replaces an earlier start on the same day
-    days = list(last_start_by_day)  # in ascending order, as the starts are
-    if not days:
+    starts = _starts_in_order(runs)
+    if not starts:
         return NOT_SAID
-    shown_days = dict.fromkeys((days[0], days[-1]))  # one if these are the same
-    links = []
-    for day in shown_days:
-        start = last_start_by_day[day]
-        links.append(link_to_line(start.run, start.line, day))
-    return _joined(links, " to ")
+    first_day = _day(starts[0].unix_s)
+    last_day = _day(starts[-1].unix_s)
+    if first_day == last_day:
+        return [_link_to_day(last_day, starts)]
+    return [_link_to_day(first_day, starts), " to ", _link_to_day(last_day, starts)]
 
 
 def _starts_in_order(runs: Sequence[ReportedRun]) -> list[_Start]:
@@ -246,13 +241,22 @@ def _runs_tile(group: Group, score: Score) -> Tile:
     return Tile(runs, "", link_to_runs(group, "; ".join(limits)))
 
 
+def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
+    """Return a day as a link to the log line of the last start on that day. `starts` are in ascending order."""
+    starts_on_day = [start for start in starts if _day(start.unix_s) == day]
+    last_start = starts_on_day[-1]
+    return link_to_line(last_start.run, last_start.line, day)
+
+
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of the time to train of a group: the median time from run_start to run_stop.
 
-    Runs that ended without success do not count, but the tile's text says how many runs there are in all. A run counts
-    if its log does not say how it ended.
-
-    None if the runs measured throughput alone, if the group's figure is that time already, or if no run counts.
+    - The runs measured throughput alone: None.
+    - The group's figure is the time to train already: None.
+    - A run lacks one of the two events: the run is left out.
+    - A run is known to have failed: its time is left out, but the tile's text counts the run: "1 run that ended with
+      success, of 3".
+    - No time is left: None.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
@@ -260,13 +264,14 @@ def _time_tile(group: Group) -> Tile | None:
     times_s = []
     failed_runs = 0
     for run in group.runs:
-        record = run.record
-        if record.run_time_s is None:
+        time_s = run.record.run_time_s  # None if the log lacks run_start or run_stop
+        if time_s is None:
             continue
-        if record.status in (None, "success"):  # None: the log does not say how the run ended
-            times_s.append(record.run_time_s)
-        else:
+        is_known_to_have_failed = run.record.status not in (None, "success")  # None: the log does not say it
+        if is_known_to_have_failed:
             failed_runs += 1
+        else:
+            times_s.append(time_s)
     if not times_s:
         return None
 

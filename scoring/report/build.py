@@ -38,7 +38,7 @@ class _System(NamedTuple):
     precision: str | None
     math_mode: str | None
     mode: str | None
-    devices: object  # their kinds
+    kind_of_devices: object
 
 
 class _RepeatKey(NamedTuple):
@@ -54,14 +54,22 @@ class _RepeatKey(NamedTuple):
 
 
 class _FigureOptions(NamedTuple):
-    """How the user wants the figures made: by which protocol, and with how many windows dropped at the start."""
+    """How the figures of the report are made."""
 
-    protocol: Protocol | None
-    skip: int | None
+    protocol: Protocol | None  # of all groups; None: each group has `window` over all of its runs
+    skip: int | None  # windows to drop at the start of a run; None: the number of the protocol
 
-    def protocol_for(self, runs: Sequence[ReportedRun]) -> Protocol:
-        """Return the protocol that the user asked for, or else `window` over all of the runs."""
+    def protocol_of_group(self, runs: Sequence[ReportedRun]) -> Protocol:
+        """Return the protocol by which the runs of a group are scored."""
         return self.protocol or replace(protocols.find("window"), runs=len(runs))
+
+    def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
+        """Return the one protocol that the page names for all groups: that of the smallest group, with `skip`."""
+        smallest_group = min((group.runs for group in groups), key=len)
+        protocol = self.protocol_of_group(smallest_group)
+        if self.skip is None:
+            return protocol
+        return protocol.skipping(self.skip)
 
 
 class _Scaling(NamedTuple):
@@ -92,17 +100,15 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    systems = _groups_of_systems(_scored_groups(runs, options))
-    groups = list(itertools.chain.from_iterable(systems))
-    scaling = _scaling(systems)
+    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))
+    groups = list(itertools.chain.from_iterable(groups_of_systems))
+    scaling = _scaling(groups_of_systems)
     published = _published_curves(groups)
-    smallest_group = min((group.runs for group in groups), key=len)
-    # The page names one protocol for all groups: the one that asks for the fewest runs.
-    shown_protocol = options.protocol_for(smallest_group)
+    shown_protocol = options.shown_protocol(groups)
     verdicts = tuple(checks(groups, shown_protocol))
     return Report(
         groups=tuple(groups),
-        protocol=shown_protocol if skip is None else shown_protocol.skipping(skip),
+        protocol=shown_protocol,
         checks=verdicts,
         verdict=overall(verdicts),
         scaling=scaling.tables,
@@ -171,26 +177,28 @@ def _repeat_key(run: ReportedRun) -> _RepeatKey:
 
 
 def _system_of(record: Record) -> _System:
-    """Return what a run shares with runs of the same system on other numbers of devices, such as framework and model.
+    """Return the properties that a run shares with runs of the same system on other numbers of devices.
 
-    In a submission to MLPerf by others the batch changes with the number of devices, and the name of the platform
-    contains this number. So its batch is left out, and the name of its accelerator stands for the kind of devices.
+    - A submission to MLPerf by others: the batch is left out, and the kind of devices is the accelerator's name.
+    - Any other log: all properties are those of the record.
     """
+    batch_per_device = record.batch_per_device
+    kind_of_devices: object = record.device_kinds
+    if _is_submission_by_others(record):
+        batch_per_device = None  # such submissions have another batch for each number of devices
+        kind_of_devices = record.accelerator  # not the platform instead, whose name contains that number
     framework_name = None
     if record.framework:
         framework_name = record.framework.split()[0]  # without its version
-    system = _System(
+    return _System(
         framework=framework_name,
         model=record.model,
-        batch_per_device=record.batch_per_device,
+        batch_per_device=batch_per_device,
         precision=record.precision,
         math_mode=record.math_mode,
         mode=record.mode,
-        devices=record.device_kinds,
+        kind_of_devices=kind_of_devices,
     )
-    if _is_submission_by_others(record):
-        return system._replace(batch_per_device=None, devices=record.accelerator)
-    return system
 
 
 def _is_submission_by_others(record: Record) -> bool:
@@ -231,7 +239,7 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
 
     `name_machine` adds the machine to the group's name.
     """
-    protocol = options.protocol_for(runs)
+    protocol = options.protocol_of_group(runs)
     result: Score | None = None
     problem = None
     try:

@@ -109,7 +109,7 @@ def _draw_function(
         plots.throughput,
         runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],
         axis_unit=first.axis_unit,
-        unit=unit_of_rates(first.run),
+        rate_unit=unit_of_rates(first.run),
         level=_score_of_only_group(report),
         starts_at_zero=starts_at_zero,
     )

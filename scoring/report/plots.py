@@ -121,27 +121,23 @@ class Plot:
         self.axes.axhline(y, color=INK, linestyle=DASHED, linewidth=1.1)
 
     def name_axes(self, *, x: str, y: str) -> None:
-        """Name the axes, and label their ticks by `_tick_label`, unless an axis has a formatter of its own.
+        """Write the names of both axes and the numbers at their ticks.
 
-        The name of the vertical axis stands above the axis, at the left edge of the drawing, so that the text is
-        horizontal.
+        The name `x` stands below the horizontal axis. The name `y` stands above the vertical axis, as horizontal text
+        that begins at the left edge of the drawing.
         """
         self.axes.set_xlabel(x)
-        # A position of the text counts in widths and heights of the axes, from their lower left corner.
-        axes_in_drawing = self.axes.get_position()  # in shares of the drawing
-        left_edge_of_drawing = -axes_in_drawing.x0 / axes_in_drawing.width
+        left_edge = self._left_edge_in_widths_of_axes()
         margin = 0.015
-        above_axes = 1.04
-        self.axes.text(
-            left_edge_of_drawing + margin,
-            above_axes,
-            y,
-            transform=self.axes.transAxes,
-            color=MUTED,
-            ha="left",
-            va="bottom",
-        )
+        above_axes = 1.04  # the top of the axes is at 1
+        transform = self.axes.transAxes  # the text's place counts in widths and heights of the axes
+        self.axes.text(left_edge + margin, above_axes, y, transform=transform, color=MUTED, ha="left", va="bottom")
         self._label_ticks()
+
+    def _left_edge_in_widths_of_axes(self) -> float:
+        """Return where the left edge of the drawing is, in widths of the axes from their own left edge: below 0."""
+        axes_in_drawing = self.axes.get_position()  # in shares of the drawing
+        return float(-axes_in_drawing.x0 / axes_in_drawing.width)
 
     def _label_ticks(self) -> None:
         """Label the ticks of both axes by `_tick_label`, except on an axis that a plot gave a formatter of its own."""
@@ -249,7 +245,7 @@ def throughput(
     *,
     runs: Sequence[tuple[str, Sequence[Point]]],
     axis_unit: str,
-    unit: str,
+    rate_unit: str,
     level: float | None,
     starts_at_zero: bool = True,
 ) -> None:
@@ -257,21 +253,26 @@ def throughput(
 
     - `runs` has the label and the points of each run. A single run is labelled "measured" in place of its own label,
       and the background of its measured parts is shaded.
-    - `axis_unit` is what the points' starts and ends count, "s", "step" or "row". `unit` is that of the rates.
+    - `axis_unit` is what the points' starts and ends count on the horizontal axis: "s", "step" or "row".
+    - `rate_unit` is the unit of the points' rates, which names the vertical axis.
     - `level` is a figure to draw as a dashed line; None: there is none.
-    - `starts_at_zero`: the vertical axis starts at 0, and the horizontal one at 0 or before. Otherwise both span what
-      is drawn.
+    - `starts_at_zero`: the vertical axis starts at 0, and the horizontal axis at 0 or before. Otherwise both axes span
+      what is drawn.
     """
-    is_single = len(runs) == 1
     axis = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
-    shown_values: list[float] = []
-    for style_index, (label, points) in enumerate(runs):
-        shown_label = "measured" if is_single else label
-        _draw_run(drawing, style_index, shown_label, points, axis, shaded=is_single)
-        shown_values += [point.images_per_s for point in points]
+    is_single = len(runs) == 1
+    if is_single:
+        [(_, points)] = runs
+        _draw_run(drawing, 0, "measured", points, axis, shaded=True)
+    else:
+        for style_index, (label, points) in enumerate(runs):
+            _draw_run(drawing, style_index, label, points, axis, shaded=False)
     if level is not None:
         drawing.draw_level(level)
         drawing.add_to_legend("╌", INK, "figure of the run" if is_single else "figure")
+
+    shown_values = _rates_of(runs)
+    if level is not None:
         shown_values.append(level)
     if starts_at_zero:
         drawing.start_at_zero(shown_values)
@@ -279,7 +280,15 @@ def throughput(
         drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start, which is 0
     else:
         drawing.enclose(shown_values)
-    drawing.name_axes(x=axis.name, y=unit)
+    drawing.name_axes(x=axis.name, y=rate_unit)
+
+
+def _rates_of(runs: Sequence[tuple[str, Sequence[Point]]]) -> list[float]:
+    """Return the rates of all points of several runs."""
+    rates: list[float] = []
+    for _, points in runs:
+        rates += [point.images_per_s for point in points]
+    return rates
 
 
 class _ShownAxis(NamedTuple):

@@ -202,11 +202,11 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return (name, value) pairs that identify the data that a run read, by the header of its log.
+    """Return the identity of each set of files that a run read its data from, as (name, value) pairs.
 
-    The header may have a passport, which tells data from any other, of the data for training, of the data for
-    evaluation, and of the files that each was packed from. Each passport is a pair, whose value is a link to the
-    header's line.
+    The section `dataset` of the log's header may have a passport for each set that TITLES_OF_PASSPORTS names: the set's
+    number of files, its size and its SHA-256. A pair has the set's title and its passport in words, as a link to the
+    section's line. A set without a passport has no pair.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -343,33 +343,42 @@ def _variables_to_repeat(run: ReportedRun) -> dict[str, object]:
 
 
 def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> Paragraph:
-    """Return a paragraph with the shell command that makes the figure of a group of repeated runs."""
+    """Return a paragraph with the shell command that makes the figure of a group of repeated runs.
+
+    `command` has the words of the report's own command line.
+    """
     words = [run.record.file for run in group.runs]
-    words += ["--protocol", report.protocol.name, *_options_to_score_alike(command, group.record)]
+    words += ["--protocol", report.protocol.name]
+    words += _options_to_copy(command)
+    words += _options_for_what_logs_lack(group.record)
     code = f"{called('scoring')} score {_quoted_without_folder(words, report.folder)}"
     return Paragraph(text=f"Score {group.name}.", code=code)
 
 
-def _options_to_score_alike(command: Sequence[str], record: Record) -> list[str]:
-    """Return the options with which `python -m scoring score` gives a group the figure that this report gives it.
-
-    - The options of SCORE_OPTIONS in the report's own `command`, each with its value.
-    - `--devices`, if the log does not say its devices. They are not copied, because that option of the report is a list
-      for all its groups, and because a description of the system may have said them instead.
-    - `--batch`, if the log does not say its batch.
-
-    The devices and the batch are those of the group's `record`.
-    """
+def _options_to_copy(command: Sequence[str]) -> list[str]:
+    """Return those of the report's options that `score` must have too, which are SCORE_OPTIONS, each with its value."""
     options: list[str] = []
     for index, word in enumerate(command):
         if word in SCORE_OPTIONS:
             value = command[index + 1 : index + 2]
             options += [word, *value]
-    log_lacks_devices = bool(record.described_by) or "devices" in record.from_options
-    log_lacks_batch = "batch_per_device" in record.from_options
-    if log_lacks_devices and record.devices is not None:
+    return options
+
+
+def _options_for_what_logs_lack(record: Record) -> list[str]:
+    """Return the options that tell `score` what the logs of a group do not say. `record` is that of a log of the group.
+
+    - The number of devices comes from the command line or a description of the system: `--devices` with this number.
+    - The batch comes from the command line: `--batch` with this batch.
+
+    The report's own options cannot be copied, because its `--devices` is a list for all groups.
+    """
+    options: list[str] = []
+    is_of_description = bool(record.described_by)
+    is_of_command_line = "devices" in record.from_options
+    if (is_of_description or is_of_command_line) and record.devices is not None:
         options += ["--devices", str(record.devices)]
-    if log_lacks_batch:
+    if "batch_per_device" in record.from_options:
         options += ["--batch", str(record.batch_per_device)]
     return options
 

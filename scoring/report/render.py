@@ -140,36 +140,40 @@ def _markdown_templates() -> jinja2.Environment:
     return _environment("markdown", _as_markdown)  # which returns Markup
 
 
-def html(page: Mapping[str, Any], template: Path | None = None) -> str:
-    """Return the page as the text of one self-contained HTML file, which needs no scripts and no other files.
+def html(page: Mapping[str, Any]) -> str:
+    """Return the report's page as the text of one self-contained HTML file: it needs no scripts and no other files.
 
-    `template` is a file to use instead of the report's own page.html. It may include the same blocks.html and page.css.
-
-    A page is made to be passed on, so it does not show where the logs are on this machine: the path `folder` of the
-    page is removed wherever it is in the text. `Report.folder` says what it is: empty, or a path that ends in `/`.
+    The text does not show where the logs are on this machine.
     """
-    templates = _html_templates()
-    if template is None:
-        page_template = templates.get_template("page.html")
-    else:
-        page_template = templates.from_string(template.read_text("utf-8"))
-    text = page_template.render(page=page)
-    # A page is made to be passed on, so it does not show where the logs are on this machine.
-    folder = page.get("folder")
-    if not folder:
-        return text
-    folder_in_text = str(escape(_as_html(folder)))  # the templates write each value in this form
-    return text.replace(folder_in_text, "")
+    text = _html_templates().get_template("page.html").render(page=page)
+    folder_in_text = str(escape(_as_html(page["folder"])))  # as the templates write each value
+    return _without_folder(text, folder_in_text)
+
+
+def html_by_template(page: Mapping[str, Any], template: Path) -> str:
+    """Return another page than the report's as the text of one HTML file; `template` is the file of its template.
+
+    The template names its values as `page.NAME`. It may include the report's blocks.html and page.css.
+    """
+    return _html_templates().from_string(template.read_text("utf-8")).render(page=page)
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:
     """Return the page as Markdown, without plots and most folded parts.
 
-    The path of the logs' folder on this machine is removed from the text, as in `html`.
+    The text does not show where the logs are on this machine.
     """
     text = _markdown_templates().get_template("page.md").render(page=page)
-    folder = page.get("folder")
-    if not folder:
+    folder_in_text = markdown(page["folder"])  # as the template writes each value
+    return _without_folder(text, folder_in_text)
+
+
+def _without_folder(text: str, folder_in_text: str) -> str:
+    """Remove the path of the logs' folder from the text of a page, which is made to be passed on to others.
+
+    `folder_in_text` is `Report.folder`, a path that ends in `/`, as the text has it. If it is empty, the text is
+    returned as it is.
+    """
+    if not folder_in_text:
         return text
-    folder_in_text = markdown(folder)  # the template writes each value in this form
     return text.replace(folder_in_text, "")

@@ -78,27 +78,25 @@ def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
 def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
     """Return the plot of one run's throughput, with a caption and the table of what it draws.
 
-    A point of the plot is a window, or several neighbouring ones put together. The run's figure is drawn as a
-    horizontal line if it is a throughput.
+    A point of the plot is a window, or several neighbouring ones put together. If the protocol measures throughput, the
+    throughput that it gives the run is drawn as a horizontal line.
     """
     points = rates_over_time.points
     axis_unit = rates_over_time.axis_unit  # "s", "step" or "row"
     rate_unit = unit_of_rates(run)
     level = None
-    if run.figure and report.protocol.figure == "throughput":
+    if report.protocol.figure == "throughput" and run.figure is not None:
         level = run.figure.value
-
     window_count = sum(len(point.windows) for point in points)
-    have_several_windows = window_count > len(points)
     table_caption = f"Windows of run {run.number}"
-    if have_several_windows:
+    if window_count > len(points):
         table_caption += ", neighbours put together"
-    named_points = [(f"run {run.number}", points)]
+    runs = [(f"run {run.number}", points)]
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
         caption=_caption_of_run(run, points, window_count, axis_unit),
-        draw=functools.partial(plots.throughput, runs=named_points, axis_unit=axis_unit, unit=rate_unit, level=level),
+        draw=functools.partial(plots.throughput, runs=runs, axis_unit=axis_unit, rate_unit=rate_unit, level=level),
         numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis_unit, rate_unit) for point in points]),
     )
 

@@ -1,6 +1,7 @@
 """The verdict of a report: one line for each thing that a result can fail at, and their status together."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from compliance import mlperf
 from runlog.digits import four_digits, six_digits
@@ -84,13 +85,18 @@ def _numbers_in_words(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) 
     return f"{noun} {', '.join(str(run.number) for run in some)}"
 
 
+def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
+    """Return the verdict on a check that had nothing to look at. By its text, `applies` tells to ignore its status."""
+    return Verdict(check=check, status=UNKNOWN, found=f"{NOT_APPLICABLE}: {why}")
+
+
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the runs' compliance with the rules of MLPerf. The first of these cases counts:
 
     - A run failed the compliance check: fatal, with the number of errors in all runs.
     - A run that needs the check was not checked: unknown.
     - At least one run was checked: ok.
-    - No run was checked, and none needs it: a text that begins with NOT_APPLICABLE, so that the verdict does not count.
+    - No run was checked, and none needs it: a verdict that does not apply, so that the report's status ignores it.
     """
     checked = [run for run in runs if run.findings]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
@@ -105,8 +111,7 @@ def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
         return Verdict(check="compliance", status=UNKNOWN, found=found, fix=fix)
     if checked:
         return Verdict(check="compliance", status=OK, found=f"{_numbers_in_words(checked, runs)} passed the check")
-    found = f"{NOT_APPLICABLE}: there is no MLPerf log of a training run to check"
-    return Verdict(check="compliance", status=UNKNOWN, found=found)
+    return _verdict_that_does_not_apply("compliance", "there is no MLPerf log of a training run to check")
 
 
 def _needs_check(run: ReportedRun) -> bool:
@@ -147,38 +152,32 @@ def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iter
         yield _judge_final_quality(trained, runs)
 
 
-def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
-    """Return the verdict on the runs that ended without success, by how many the rules of their benchmarks allow.
+class _Failures(NamedTuple):
+    """How many runs of a group failed, and how many may fail."""
 
-    - More failed than the rules allow: fatal.
-    - It is not known how many the rules allow: unknown.
-    - No more failed than the rules allow: a warning. The result leaves out that many runs.
+    failed: int
+    allowed: int | None  # None: unknown
+
+
+def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
+    """Return the verdict on the `failed` runs, which ended without success. The first of these cases counts:
+
+    - In a group more runs failed than its benchmark's rules allow: fatal.
+    - In a group with failed runs it is unknown how many the rules allow: unknown.
+    - The rules allow all failures: a warning.
+
+    The text gives the status with which the first failed run ended.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
-    status = _status_of_failures(groups, protocol)
-    if status == WARNING:
-        text += "; the benchmark's rules drop as many of its runs"
-    elif status == UNKNOWN:
+    fix = "Read the ends of their logs for why they stopped."
+    failures = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
+    if any(group.allowed is not None and group.failed > group.allowed for group in failures):
+        return Verdict(check="quality", status=FATAL, found=text, fix=fix)
+    if any(group.allowed is None and group.failed > 0 for group in failures):
         text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
-    return Verdict(check="quality", status=status, found=text, fix="Read the ends of their logs for why they stopped.")
-
-
-def _status_of_failures(groups: Sequence[Group], protocol: Protocol) -> str:
-    """Return the status of a report with failed runs.
-
-    - FATAL: a group has more failures than its benchmark's rules allow.
-    - UNKNOWN: a group has failures, and it is not known how many the rules allow.
-    - WARNING: the rules allow all failures.
-    """
-    is_unknown = False
-    for group in groups:
-        failures = _count_failures(group)
-        allowed = _allowed_failures(group, protocol)
-        if allowed is None:
-            is_unknown = is_unknown or failures > 0
-        elif failures > allowed:
-            return FATAL
-    return UNKNOWN if is_unknown else WARNING
+        return Verdict(check="quality", status=UNKNOWN, found=text, fix=fix)
+    text += "; the benchmark's rules drop as many of its runs"
+    return Verdict(check="quality", status=WARNING, found=text, fix=fix)
 
 
 def _count_failures(group: Group) -> int:
@@ -188,19 +187,19 @@ def _count_failures(group: Group) -> int:
 
 
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group may fail: as many as its result leaves out of its slowest runs.
+    """Return how many runs of a group may fail; None if that is unknown.
 
-    A failed run counts as slowest.
+    A result drops some of its slowest runs, and a failed run counts as a slow one. So as many runs may fail as are
+    dropped:
 
     - The benchmark is not one of MLPerf: as many as the protocol drops.
-    - All MLPerf rounds of the benchmark drop the same number: this number. A round that asks for more runs than the
-      group has drops none.
+    - All MLPerf rounds of the benchmark drop the same number of runs: this number. A round that asks for more runs than
+      the group has drops none.
     - The rounds drop different numbers: None, because logs do not say their round.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
     if not submission_by_round:
-        return _allowed_by_protocol(len(group.runs), protocol)
-
+        return _dropped_by_protocol(len(group.runs), protocol)
     dropped_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
         has_enough_runs = len(group.runs) >= submission.runs
@@ -208,14 +207,6 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     if len(dropped_in_rounds) > 1:
         return None
     return dropped_in_rounds.pop()
-
-
-def _allowed_by_protocol(runs: int, protocol: Protocol) -> int:
-    """Return how many of the slowest of these runs the protocol drops: 1 if it can take the olympic mean, else 0."""
-    least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
-    if protocol.over_runs == "olympic_mean" and runs >= least_runs:
-        return 1
-    return 0
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
@@ -246,23 +237,30 @@ def _value_of(quality: Quality) -> float:
     return quality.value
 
 
-def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on the figures of all groups, and a second one, a warning to measure again, if one is unsteady.
+def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
+    """Return how many of the slowest of these runs the protocol drops: 1 if it can take the olympic mean, else 0."""
+    least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
+    if protocol.over_runs == "olympic_mean" and runs >= least_runs:
+        return 1
+    return 0
 
-    A figure is unsteady if its score has a warning of UNSTEADY_WARNINGS.
+
+def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
+    """Yield the verdicts on the figures of all groups:
+
+    - Always: the verdict of `_judge_measurement`, by missing figures and all warnings but those of UNSTEADY_WARNINGS.
+    - If a score has a warning of UNSTEADY_WARNINGS: a warning to measure again.
     """
-    unsteady_texts = []
-    other_checks = set()
-    for warning in warnings_of_scores(groups):
-        if warning.check in UNSTEADY_WARNINGS:
-            unsteady_texts.append(warning.found)
-        else:
-            other_checks.add(warning.check)
+    warnings = warnings_of_scores(groups)
     problems = [group.problem for group in groups if group.problem]
+    other_checks = {warning.check for warning in warnings if warning.check not in UNSTEADY_WARNINGS}
     yield _judge_measurement(problems, sorted(other_checks))
-    if unsteady_texts:
+
+    unsteady = [warning for warning in warnings if warning.check in UNSTEADY_WARNINGS]
+    if unsteady:
+        found = _first_and_count([warning.found for warning in unsteady])
         fix = "Look for other load on the machine, waits for data and throttling; then measure again."
-        yield Verdict(check="steadiness", status=WARNING, found=_first_and_count(unsteady_texts), fix=fix)
+        yield Verdict(check="steadiness", status=WARNING, found=found, fix=fix)
 
 
 def _judge_measurement(problems: Sequence[str], warning_checks: Sequence[str]) -> Verdict:

@@ -45,6 +45,44 @@ def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path) ->
     assert finding["actual"] == "status aborted: loss is nan\\x1b[2J"
 
 
+# --- numbers of epochs ---
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "number", "wanted"),
+    [
+        ("epoch_start", "epoch_stop", 3, "epoch_stop of epoch 99; 4 is due"),
+        ("epoch_start", "epoch_stop", 0, "epoch_stop of epoch 99; 0 or 1 is due"),
+        ("eval_start", "eval_stop", 3, "eval_stop of epoch 99; 16 is due"),
+    ],
+)
+def test_a_stop_is_told_the_epoch_that_was_due_at_a_start_without_one(
+    start: str, stop: str, number: int, wanted: str, tmp_path: Path
+) -> None:
+    log = Altered(foreign(make_log.closed_run())).without_metadata(start, "epoch_num", number)
+    right = [f["actual"] for f in check(*write(tmp_path, log.text))[1][0]["findings"]]
+    assert not [actual for actual in right if "is due" in actual]
+    wrong = check(*write(tmp_path, log.metadata(stop, number, epoch_num=99).text))[1][0]["findings"]
+    assert wanted in [f["actual"] for f in wrong]
+
+
+def test_a_block_stop_is_told_the_epoch_that_was_due_at_a_block_start_without_one(tmp_path: Path) -> None:
+    log = Altered(foreign(make_log.closed_run())).without_metadata("block_start", "first_epoch_num", 2)
+    log.metadata("block_stop", 2, first_epoch_num=99)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert "block_stop of epoch 99; 9 is due" in [f["actual"] for f in file["findings"]]
+
+
+@pytest.mark.parametrize("number", [2, -1])
+def test_an_accuracy_without_an_epoch_is_one_finding(number: int, tmp_path: Path) -> None:
+    """It is of the evaluation that waits for it, and so of the schedule: only the number is missing."""
+    log = Altered(make_log.closed_run()).without_metadata("eval_accuracy", "epoch_num", number)
+    _, [file] = check(*write(tmp_path, log.text))
+    line = log.at("eval_accuracy", number) + 1
+    found = [(f["rule"], f["line"]) for f in file["findings"] if f["severity"] != "info"]
+    assert found == [("eval_accuracy.metadata", line)]
+
+
 # --- the two verdicts ---
 
 

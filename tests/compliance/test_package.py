@@ -225,6 +225,15 @@ def _foreign_code(folder: Path) -> None:
     (folder / CODE / "runlog/reader.py").write_text("# nothing\n")
 
 
+def _of_another_benchmark(folder: Path) -> None:
+    """The package says everywhere but in its logs that they are of SSD, which has as many runs as ResNet."""
+    for parent in ("benchmarks", "results/CPU"):
+        (folder / parent / "resnet").rename(folder / parent / "ssd")
+    for name in ("submission.json", "README.md"):
+        path = folder / name
+        path.write_text(path.read_text().replace("resnet", "ssd"))
+
+
 CODE = "benchmarks/resnet/implementations/paddle"
 LOG = "results/CPU/resnet/result_0.txt"
 
@@ -247,6 +256,7 @@ LOG = "results/CPU/resnet/result_0.txt"
         (lambda p: (p / CODE / "more.py").write_text("1\n"), "more.py is none of commit"),
         (lambda p: shutil.rmtree(p / "benchmarks"), "is missing from commit"),
         (_foreign_code, "they do not say of which commit they are"),
+        (_of_another_benchmark, "differs from what the logs say in: benchmark"),
         # Equal values for Python, another one for who reads the file:
         (in_text("submission.json", '"scaling": 1.0', '"scaling": true'), "not in the form of a package's"),
         (lambda p: (p / "results/CPU/resnet/scaling.json").write_text("{}"), "scaling.json is nothing that a package"),

@@ -409,11 +409,11 @@ def test_intervals_of_no_time_are_no_resemblance() -> None:
     for run in runs:
         for place in range(300):
             run.keep_interval("epoch_stop", 0.0 if place % 10 == 0 else float(chance.randrange(1000, 9000)))
-    assert describe_resemblance(*runs, least_digits=20.0) == ""
+    assert describe_resemblance(*runs, "other", most_chance=1e-20) == ""
     copied = LoggedRun()
     for time_ms in runs[0].durations("epoch_stop"):
         copied.keep_interval("epoch_stop", time_ms)
-    assert describe_resemblance(runs[0], copied, least_digits=20.0).startswith("270 of 270 intervals are")
+    assert describe_resemblance(runs[0], copied, "other", most_chance=1e-20).startswith("270 of 270 intervals are")
 
 
 @pytest.mark.parametrize(("factor", "broken"), [(0.0095, {"epoch-time"}), (0.012, set())])
@@ -440,7 +440,7 @@ def test_runs_of_very_many_evaluations_are_compared() -> None:
         for key, value in (("submission_benchmark", "resnet"), ("eval_samples", 50_000)):
             run.take(Event(key, value, {}, 0, "POINT_IN_TIME", 1, 0))
         run.evaluations += [Evaluation(n, chance.randrange(30_000, 38_000) / 50_000, 1) for n in range(20_000)]
-    assert describe_resemblance(*runs, least_digits=20.0) == ""
+    assert describe_resemblance(*runs, "other", most_chance=1e-20) == ""
     moved = [one._replace(value=one.value + 1 / 50_000) for one in runs[0].evaluations]
     runs[1].evaluations[:] = moved
-    assert "rises of right images are" in describe_resemblance(*runs, least_digits=20.0)
+    assert "rises of right images are" in describe_resemblance(*runs, "other", most_chance=1e-20)

@@ -82,7 +82,7 @@ def fresh(
         strategy=strategy.parse(knobs),
         layout=layout or chosen.layout,
         loss_scale=loss_scale or (precision.captured_loss_scale(ranks * batch) if "cuda_graph=1" in knobs else 0.0),
-        ranks_listen=False,
+        is_to_be_run=False,
     )
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(ranks)])
     with mock.patch.object(model, "STAGES", stages), paddle.utils.unique_name.guard():

@@ -190,6 +190,17 @@ def test_an_mlperf_log_of_another_benchmark_keeps_its_time(tmp_path: Path, bench
     assert {window.images for window in record.windows} == {images}
 
 
+def test_a_benchmark_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
+    """The benchmark also stands for the model of a log that names none."""
+    text = samples.mllog(samples.run_of(samples.steady(120), epoch_steps=60))
+    own_lines = re.compile("run_summary|submission_benchmark")
+    kept = [line for line in text.splitlines() if not own_lines.search(line)]
+    record = read(tmp_path, "mllog", "\n".join([event("submission_benchmark", ["resnet"]), *kept]) + "\n")
+    assert (record.benchmark, record.model) == (None, None)
+    [problem] = [problem for problem in record.problems if "submission_benchmark" in problem]
+    assert problem == "line 1: submission_benchmark: value is ['resnet'], which cannot be read"
+
+
 def paddleclas_2_0(steps: int = 60) -> str:
     """Rows of tools/program.py of PaddleClas 2.0: averages since step 10, with commas, from step 0."""
     lines = []

@@ -48,7 +48,9 @@ def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verd
 
 
 def failed(call: str, code: int) -> CudaStart:
-    return CudaStart(library="/usr/lib/libcuda.so.525.105.17", fault=Step(call=call, code=code, code_name="CUDA_ERROR"))
+    return CudaStart(
+        library="/usr/lib/libcuda.so.525.105.17", failed_driver_step=Step(call=call, code=code, code_name="CUDA_ERROR")
+    )
 
 
 # ---- machines on which nothing is wrong
@@ -359,7 +361,7 @@ def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(child, "END_S", jobs.LIMIT_S)
     (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(5)\n")
     said = child.talk(tmp_path / "silent.py", environ={}, silent_s=0.5)
-    assert said.failure == "no answer in 0.5 s" and len(kills) == 1
+    assert said.hang_or_death == "no answer in 0.5 s" and len(kills) == 1
 
 
 def test_files_that_set_nccls_variables_are_shown() -> None:

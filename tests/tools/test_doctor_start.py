@@ -129,7 +129,7 @@ def test_a_start_that_fails_is_told_with_its_cause_and_what_to_do(
 def test_a_driver_that_dies_behind_a_failed_start_has_died(libraries: Path) -> None:
     """Its death at the process's exit says more than the result before it."""
     start = cuda.try_start(environ(libraries, "cuInit=802,unload=die"), 8)
-    assert start.fault == Step(call="exit", hang_or_death="ended by signal 6 (SIGABRT)") and not start.gpus
+    assert start.failed_driver_step == Step(call="exit", hang_or_death="ended by signal 6 (SIGABRT)") and not start.gpus
 
 
 def test_fabric_managers_version_stands_next_to_the_drivers(libraries: Path) -> None:
@@ -221,7 +221,7 @@ def test_the_systems_part_of_the_driver(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_message_of_a_library_is_no_answer() -> None:
-    said = child.Talk(lines=("{not json}", "7", '{"begin": "start"}', '{"end": "st'), failure="")
+    said = child.Talk(lines=("{not json}", "7", '{"begin": "start"}', '{"end": "st'), hang_or_death="")
     assert said.answers() == [{"begin": "start"}]
 
 

@@ -89,6 +89,7 @@ def _step(record: dict[str, Any], values: Any) -> None:
         (lambda r: r["hosts"].pop(), "it has 7 hosts and facts of 8"),
         (lambda r: r["links"][0].update(b=77), " and 77 is none of 8 hosts"),
         (lambda r: r["links"][3].update(latency_s=[1e-5] * 3), "has 3 turns, another 5"),
+        (lambda r: r["links"][3].update(latency_s=None), "is null: a link has a time of each turn"),
         (lambda r: r.pop("links"), "damaged (KeyError: 'links')"),
         (lambda r: r["nodes"][0].update(facts=["a driver"]), "damaged ("),
         (lambda r: r.update(whole_s=[-1.0]), "whole_s of all is -1.0"),
@@ -288,7 +289,7 @@ def test_a_healthy_fleet_and_one_that_is_too_small_say_so(tmp_path: Path) -> Non
     assert "No node and no link is named." in page(tmp_path, record_of(), status=0)
     for nodes in (1, 3):
         text = page(tmp_path, record_of(nodes), status=0)
-        assert "Nobody could be told from the others here." in text
+        assert "Whether a node is slow could not be told." in text
         assert ('class="map"' in text) == (nodes > 1)
 
 

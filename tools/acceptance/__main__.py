@@ -131,30 +131,35 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 def main() -> int:
     """Run this rank's checks, write the report, or print the precisions whose jobs can run; return the exit status.
 
-    - Started by mpirun: this process is a rank of a job. It runs the checks of the job's precision.
-    - With --report FOLDER: it writes the report on the jobs whose files are in FOLDER.
-    - Otherwise, as with --precisions: it prints the precisions whose jobs can run here, for launch/trials.sh.
+    - mpirun started this process: it is a rank of a job, and runs the checks of the job's precision.
+    - With --report FOLDER it writes the report on the jobs whose files are in FOLDER.
+    - With --precisions, or without an option, it prints the precisions whose jobs can run here. launch/trials.sh then
+      starts these jobs.
 
     Raises ValueError if the settings of the job or the folder of the report do not fit.
     """
     args = _arguments()
     if env.is_rank():
-        # A precision that a GPU lacks is no error here: each check of it is then reported as not possible.
+        # `run_module` would refuse a precision that a GPU lacks. Here the checks report it, each as not possible.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()
     _check_job(job)
     if args.report:
         return report(job, args.report, short=args.short)
-    can_run = [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
-    print("\n".join(can_run))
+    print("\n".join(_precisions_that_can_run()))
     return 0
+
+
+def _precisions_that_can_run() -> list[str]:
+    """Return the precisions that the settings of the environment's job allow on this machine."""
+    return [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
 
 
 def _arguments() -> argparse.Namespace:
     """Read the command line. Raises ValueError if a folder that it names is unusable."""
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
-    # Not read anywhere: it lets a caller name what is done without options.
+    # Nothing reads this option, because it asks for what is done without options, too.
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
     parser.add_argument("--short", action="store_true", help="the jobs ran in their short form")

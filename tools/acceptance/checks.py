@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -97,11 +97,21 @@ def why_untrained(losses: Array, kind: str) -> str:
 
     Empty if they can. `kind` names the kind of step in the text: "launched".
     """
-    if not np.isfinite(losses).all():
-        return f"a {kind} step's loss is not finite"
-    if (losses[:, 1:] == losses[:, :-1]).all():
-        return f"{losses.shape[1]} losses are alike, and none differs from the one before: nothing was trained"
-    return ""
+    return why_not_finite(losses, kind) or why_constant(losses)
+
+
+def why_not_finite(losses: Array, kind: str) -> str:
+    """Say that one of the losses [ranks, steps] is infinite or NaN; empty if all are finite."""
+    if np.isfinite(losses).all():
+        return ""
+    return f"a {kind} step's loss is not finite"
+
+
+def why_constant(losses: Array) -> str:
+    """Say that no loss of [ranks, steps] differs from that of the step before; empty if any does."""
+    if (losses[:, 1:] != losses[:, :-1]).any():
+        return ""
+    return f"{losses.shape[1]} losses are alike, and none differs from the one before: nothing was trained"
 
 
 def sensors(machine: Machine) -> Verdict:
@@ -186,12 +196,12 @@ def pooling(machine: Machine) -> Verdict:
 
 
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
-    """Return the gradient at the pixels that a global average pooling reads, as a training program computes it.
+    """Return the loss's gradient at the pixels of a global average pooling, for a given gradient at its output.
 
-    `gradient_at_mean` is the gradient at the pooling's output, one value for each image and channel.
+    The output is the mean of the pixels, one value for each image and channel. So `gradient_at_mean` has one, too.
 
-    A training program does not compute it by Paddle's own operator: the pass `gradients.spread_mean_gradients` replaces
-    that by an average pooling. So the pass is applied to the small program here, too, and what it makes is checked.
+    The program here is built as a training program is: the pass `gradients.spread_mean_gradients` replaces Paddle's
+    operator for the pooling's gradient by a faster one. The result is that of the faster operator.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -199,17 +209,17 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
         image_shape = [BATCH, POOLED_CHANNELS, POOLED_SIDE, POOLED_SIDE]
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
-        image = static.data("x", image_shape, dtype)
-        image.stop_gradient = False
-        gradient = static.data("gradient", gradient_at_mean.shape, dtype)
-        mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
-        (image_gradient,) = static.gradients([mean], [image], [gradient])
+        pixels = static.data("pixels", image_shape, dtype)
+        pixels.stop_gradient = False
+        mean = paddle.nn.functional.adaptive_avg_pool2d(pixels, 1, data_format=plan.layout)
+        at_mean = static.data("gradient_at_mean", gradient_at_mean.shape, dtype)
+        (at_pixels,) = static.gradients(targets=[mean], inputs=[pixels], target_gradients=[at_mean])
         replaced_operators = gradients.spread_mean_gradients(main)
         assert replaced_operators == 1
-        # The image's values do not matter: a mean has the same gradient whatever they are.
-        feed = {"x": np.zeros(image_shape, dtype), "gradient": gradient_at_mean}
-        (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
-    return np.asarray(computed)
+        any_pixels = np.zeros(image_shape, dtype)  # the gradient of a mean does not depend on the pixels' values
+        feed = {"pixels": any_pixels, "gradient_at_mean": gradient_at_mean}
+        (gradient_at_pixels,) = machine.executor.run(main, feed=feed, fetch_list=[at_pixels])
+    return np.asarray(gradient_at_pixels)
 
 
 def input_pipeline(machine: Machine) -> Verdict:
@@ -223,14 +233,12 @@ def input_pipeline(machine: Machine) -> Verdict:
     to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
-        # Two batches each: one by the pipeline of training, and one by the pipeline of evaluation.
-        by_gpu = read_as_one_batch(images, recipe, machine.reader(image_format, "gpu"), to_host)
-        by_cpu = read_as_one_batch(images, recipe, machine.reader(image_format, "cpu"), to_host)
+        by_gpu = read_by_both_pipelines(images, recipe, machine.reader(image_format, "gpu"), to_host)
+        by_cpu = read_by_both_pipelines(images, recipe, machine.reader(image_format, "cpu"), to_host)
 
-    differences = []  # for training, for evaluation
-    for gpu_images, cpu_images in zip(by_gpu, by_cpu, strict=True):
-        differences.append(mean_grey_levels(gpu_images, cpu_images))
-    worst = float(np.max(machine.me.comm.allgather(differences)))
+    in_training = mean_grey_levels(by_gpu.training, by_cpu.training)
+    in_evaluation = mean_grey_levels(by_gpu.evaluation, by_cpu.evaluation)
+    worst = float(np.max(machine.me.comm.allgather([in_training, in_evaluation])))
     found = f"images differ by {worst:.2f} of 255 levels in the mean"
     wanted = f"at most {MOST_GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
     return judged("input", worst <= MOST_GREY_LEVELS, found, wanted, figures={"mean_grey_levels": worst})
@@ -269,35 +277,45 @@ def write_pictures(folder: Path) -> ImageList:
     return ImageList(root=folder, part="train", paths=names, labels=np.zeros(BATCH, dtype=np.int64))
 
 
-def read_as_one_batch(
-    images: ImageList, recipe: config.Recipe, reader: ReaderConfig, to_host: Callable[[Any], Array]
-) -> list[Array]:
-    """Read all images as one batch by the pipeline of training, then as another one by that of evaluation.
+class ReadImages(NamedTuple):
+    """All images of a list, normalized, as two input pipelines read them."""
 
-    Returns the two batches of normalized images, in that order. `to_host` copies a batch's images from the device of
-    `reader`.
+    training: Array
+    evaluation: Array
+
+
+def read_by_both_pipelines(
+    images: ImageList, recipe: config.Recipe, reader: ReaderConfig, to_host: Callable[[Any], Array]
+) -> ReadImages:
+    """Read all images as one batch by the pipeline of training, and as one batch by that of evaluation.
+
+    `to_host` copies a batch's images from the device of `reader`.
     """
-    training = {"augment": recipe.augmentation}  # settings by which a pipeline is one of training
-    evaluation = {"resize": recipe.eval_resize}
+    return ReadImages(  # with `augment` a Loader builds the pipeline of training, and with `resize` that of evaluation
+        training=_read_as_one_batch(images, reader, to_host, {"augment": recipe.augmentation}),
+        evaluation=_read_as_one_batch(images, reader, to_host, {"resize": recipe.eval_resize}),
+    )
+
+
+def _read_as_one_batch(
+    images: ImageList, reader: ReaderConfig, to_host: Callable[[Any], Array], settings: dict[str, Any]
+) -> Array:
+    """Return all images as one batch, read by the input pipeline that the `settings` select."""
     all_images = np.arange(len(images))
     all_are_valid = np.ones(len(images), dtype=bool)  # none is padding
-
-    batches = []
-    for settings in (training, evaluation):
-        plan = iter([(1, all_images, all_are_valid)])  # a sampling.Plan of one step, in epoch 1
-        with contextlib.closing(data.Loader(images, plan, reader, **settings)) as loader:
-            batch = next(loader)
-            batches.append(to_host(batch.image))  # before the loader closes: the image is in its buffer
-    return batches
+    plan = iter([(1, all_images, all_are_valid)])  # a sampling.Plan of one step, in epoch 1
+    with contextlib.closing(data.Loader(images, plan, reader, **settings)) as loader:
+        batch = next(loader)
+        return to_host(batch.image)  # before the loader closes: the image is in its buffer
 
 
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, copied there by a program of Paddle's.
 
-    A program reads the batch as a training does. A training does not wait until the GPU has filled the batch, and so
-    this must not wait either: else a pipeline that hands over its batch too early would pass the caller's comparison.
+    A training starts to read a batch at once, even if the GPU has not filled it yet. The program here does the same. So
+    if a pipeline hands over its batch too early, the copy has wrong images, and the caller's comparison fails.
 
-    If this Paddle has no kernels for the GPU, no program can run, and the batch is copied without one.
+    If this Paddle has no kernels for the GPU, no program can run. Then NumPy copies the batch, and waits for the GPU.
     """
     if not machine.has_kernels:
         return np.array(image, dtype=np.float32)
@@ -392,7 +410,6 @@ def captured(machine: Machine) -> Verdict:
     equal bits. This must be the last check of its job: a capture binds the process to its GPU, and a failed capture
     leaves its stream in capture mode.
     """
-    # With repeatable algorithms both losses must have equal bits.
     with repeatable_algorithms():
         launched = machine.train(machine.plan())
         replayed = machine.train(machine.plan(strategy="cuda_graph=1"))
@@ -420,13 +437,13 @@ def _fault_of_replay(launched: Array, replayed: Array) -> str:
     - The launched losses are the same in all steps: nothing was trained, so that equal losses prove nothing.
     - Otherwise: the text is empty.
     """
-    steps = launched.shape[1]
-    if not np.isfinite(launched).all():
-        return why_untrained(launched, "launched")
+    not_finite = why_not_finite(launched, "launched")
+    if not_finite:
+        return not_finite
     # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.
     differs = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
     if differs.any():
         first = int(np.argmax(differs))  # index of the step
         difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
-        return f"{differs.sum()} of {steps} losses differ, first at step {first + 1}, by {difference:.1e} of it"
-    return why_untrained(launched, "launched")
+        return f"{differs.sum()} of {len(differs)} losses differ, first at step {first + 1}, by {difference:.1e} of it"
+    return why_constant(launched)

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -17,7 +17,6 @@ from paddle_rn50.folder import ImageList
 from paddle_rn50.train import ResNet50
 from program import precision
 from program.arrays import Array
-from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
 from tools.acceptance.machine import BATCH, GOLDEN, SIDE, Batches, Machine, as_fed, copy_state, cpu_network
 
@@ -29,11 +28,13 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 
 
 def evaluation(machine: Machine) -> Verdict:
-    """Count how many embedded evaluation images the network recognises, and compare with what a CPU once counted.
+    """Count how many images of digits this machine's network gets right, and compare with a recorded count.
 
-    The number of the CPU is recorded in paddle_rn50/golden.json. The network is not trained: the CPU of the first rank
-    computes weights that recognise the digits (`fitted_weights`), the same on every machine. The ranks share the images
-    and add up their counts.
+    1. The first rank's CPU computes weights that recognise the digits (`fitted_weights`), and sends them to all ranks.
+       They come from a formula and not from a training, so that they are the same on every machine.
+    2. The ranks evaluate the network with these weights on their devices, each on its share of the embedded evaluation
+       images, and add up their counts.
+    3. The sum is compared with the count in paddle_rn50/golden.json. One machine's CPU made that with such weights.
 
     The verdict is ok if every image was counted, and if the number of right answers differs from the recorded one by at
     most MOST_DIFFERENT; else fatal. All ranks must call this together.
@@ -47,13 +48,12 @@ def evaluation(machine: Machine) -> Verdict:
         _set_weights(main, weights, machine.executor.place)
         totals = _totals_over_ranks(machine, main, model, images, resize=recipe.eval_resize)
 
-    correct = int(totals[model.QUALITY])
-    counted = int(totals[COUNTED])
     recorded = GOLDEN["evaluation"]["correct"]
-    good = counted == len(images) and abs(correct - recorded) <= MOST_DIFFERENT
-    found = f"{correct} of {counted} images right, recorded {recorded}"
+    good = totals.counted == len(images) and abs(totals.correct - recorded) <= MOST_DIFFERENT
+    found = f"{totals.correct} of {totals.counted} images right, recorded {recorded}"
     wanted = f"differs by at most {MOST_DIFFERENT} images: {WHY_MOST_DIFFERENT}"
-    return judged("evaluation", good, found, wanted, figures={"correct": correct, "of": counted, "recorded": recorded})
+    figures = {"correct": totals.correct, "of": totals.counted, "recorded": recorded}
+    return judged("evaluation", good, found, wanted, figures=figures)
 
 
 def _weights_of_first_rank(machine: Machine, recipe: config.Recipe) -> dict[str, Array]:
@@ -93,22 +93,30 @@ def _set_weights(main: static.Program, weights: dict[str, Array], place: Any) ->
             tensor.set(value, place)
 
 
+class Totals(NamedTuple):
+    """The counts of an evaluation, of all ranks together."""
+
+    correct: int  # right answers
+    counted: int  # images
+
+
 def _totals_over_ranks(
     machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
-) -> JsonObject:
+) -> Totals:
     """Evaluate the images by the program `main`, each rank its share; return the totals over all ranks.
 
-    The totals are {model.QUALITY: number of right answers, COUNTED: number of images}. Images are resized to `resize`
-    pixels on the shorter side, and the centre of SIDE x SIDE is cropped.
+    Images are resized to `resize` pixels on the shorter side, and the centre of SIDE x SIDE is cropped. The CPU does
+    that, so that the images are the same on any machine. All ranks must call this together.
     """
     me = machine.me
-    evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
-    plan = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
-    steps = sampling.evaluation_steps(len(images), BATCH * me.size)
-    # The CPU decodes and resizes the images, so that they are the same on any machine.
     reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
-    with contextlib.closing(data.Loader(images, plan, reader, resize=resize)) as batches:
-        return evaluator.run(_in_format(batches, model.image), steps=steps)
+    share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
+    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # of every rank
+    # The program adds up the right answers and the images in variables of these names.
+    evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
+    with contextlib.closing(data.Loader(images, share_of_rank, reader, resize=resize)) as batches:
+        totals = evaluator.run(_in_format(batches, model.image), steps=steps)  # summed over the ranks
+    return Totals(correct=int(totals[model.QUALITY]), counted=int(totals[COUNTED]))
 
 
 def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[Batch]:

@@ -102,6 +102,14 @@ class Machine:
         # Whether this Paddle can compute on the device.
         self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(self.capability))
 
+    def begin_check(self, me: ranks.Ranks) -> None:
+        """Give `self.me` a new communicator of MPI, by which the next check sends; `me` keeps its own.
+
+        A failed check may leave messages that nobody has received. They stay in its communicator, so that neither a
+        later check nor who uses `me` receives them. All ranks must call this together.
+        """
+        self.me = replace(me, comm=me.comm.Dup())
+
     def raise_if_not_possible(self, check: str) -> None:
         """Raise NotPossible if this device lacks what a check needs; the message says what.
 
@@ -164,23 +172,25 @@ class Machine:
         """Train the first steps of the recorded training by `plan`; return the losses of all ranks.
 
         The recorded training has fixed images, first weights and learning rates (see the top of this file), and
-        `other_recipe` replaces its recipe. The losses are float32 [ranks, steps]. All ranks must call this together.
+        `other_recipe` replaces its recipe. If `plan` asks for a CUDA graph, the steps are replayed from one. Otherwise
+        they are launched operator by operator.
+
+        The losses are float32 [ranks, steps]. All ranks must call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
+        # Both are computed on the CPU. A capture would bind the process to its GPU, so they come before it.
         cpu_batches = self.batches(images, recipe, self.steps)
-        weights = first_weights(recipe)  # before a capture, which binds the process to its GPU
+        weights = first_weights(recipe)
         model = ResNet50(recipe, plan, batch=BATCH)
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
             training = model.training_program(schedule, seed=SEED)
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
             if plan.strategy.cuda_graph:
-                step: LaunchedStep = self._step_to_capture(training, feeds[0])
+                step = self._captured_step(training, weights, feeds[0])
             else:
                 step = LaunchedStep(self.executor, training)
-            # After `_step_to_capture`, which resets the weights, and before the capture, which fixes where they lie.
-            state.set_weights(training.main, weights)
-            step.capture()  # a LaunchedStep does nothing here
+                state.set_weights(training.main, weights)
             losses = _losses_of_steps(step, training, feeds)
         return np.array(self.me.comm.allgather(losses), np.float32)
 
@@ -195,18 +205,24 @@ class Machine:
         on_device = loader.resident(batch, self.executor.place)
         return {"image": on_device.image, "label": on_device.label}
 
-    def _step_to_capture(self, training: build.TrainingProgram, feed: dict[str, Any]) -> CapturedStep:
-        """Return a program's step that can be captured as a CUDA graph, in the state after the start-up program.
+    def _captured_step(
+        self, training: build.TrainingProgram, weights: dict[str, Array], feed: dict[str, Any]
+    ) -> LaunchedStep:
+        """Capture a program's step as a CUDA graph; return the step, with the program in its state before the first.
 
-        A program must have run some times before it can be captured. So it trains on `feed` here, and the start-up
-        program then resets the state.
+        1. The program runs on `feed` as often as it must before it can be captured. That changes its state.
+        2. The start-up program resets the state. It does not connect the ranks a second time.
+        3. The `weights` replace those that the start-up program has drawn.
+        4. The capture records the step, and computes nothing. The graph then works on the tensors where they lie now.
         """
         step = CapturedStep(self.executor, training)
-        step.begin()  # sends the learning rates of the first steps to the device
+        step.begin()  # a run reads a learning rate from the device; `_losses_of_steps` sends the rates again
         for _ in range(step.RUNS_BEFORE):
             step.run(training.main, feed)
-        build.keep_communicators(training.startup)  # so that running it again does not connect the ranks again
+        build.keep_communicators(training.startup)
         self.executor.run(training.startup)
+        state.set_weights(training.main, weights)
+        step.capture()
         return step
 
 
@@ -353,17 +369,18 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
 
-    - Without a failure, or if its status is UNKNOWN, this rank waits as long as the others take.
-    - With a FATAL failure it waits LEAVE_S seconds, and then raises RunError. The check failed here in the middle, so
-      that another rank may be waiting in it for a message of this one, for ever.
+    - There is a FATAL failure: the check ended in the middle here, and another rank may be waiting in it for a message
+      of this rank, for ever. So this rank waits for LEAVE_S seconds at most, and then raises RunError.
+    - There is no failure, or one that is UNKNOWN: this rank waits as long as the others take. An UNKNOWN one means that
+      the machine lacks what the check needs. Its ranks have GPUs of one kind, so no other rank is in the check either.
+
+    All ranks must call this. Each enters one barrier of MPI, whichever case is its own.
     """
-    if failure is None or failure.status != FATAL:
-        ranks.wait(me.comm)
-        return
     all_have_left = me.comm.Ibarrier()
-    until_s = time.monotonic() + LEAVE_S
+    fatal_failure = failure if failure is not None and failure.status == FATAL else None
+    give_up_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():
-        if time.monotonic() > until_s:
-            message = f"{failure.found}; another rank has not left this check {six_digits(LEAVE_S)} s later"
+        if fatal_failure and time.monotonic() > give_up_s:
+            message = f"{fatal_failure.found}; another rank has not left this check {six_digits(LEAVE_S)} s later"
             raise RunError(f"rank {me.rank}: {message}")
-        time.sleep(0.01)
+        time.sleep(0.001)  # so that the cores are left to ranks that still compute

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import paddle
@@ -37,8 +36,8 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     The first rank writes each verdict as a line of the job's file, and prints it. After a failed check the next one
     runs all the same. With `short` the checks take fewer steps.
 
-    Raises RunError, which ends the job, if a check fails on this rank while another rank stays in it for too long. That
-    rank may be waiting for this one.
+    Raises RunError if a check fails on this rank and another rank has not left the check LEAVE_S seconds later. The
+    other rank may be waiting for a message of this one. The error ends the job.
     """
     me = ranks.start(job.cluster)  # joins the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
@@ -49,10 +48,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
         writer.append_line({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
-        # Two communicators of MPI: a check uses that of `machine.me`, and the writer, which compares the ranks'
-        # verdicts, that of `me`. Each check gets a new one, because a failed check may leave messages in its own that
-        # nobody has received, and the next check must not receive them.
-        machine.me = replace(me, comm=me.comm.Dup())
+        machine.begin_check(me)
         writer.run_check(me, name, functools.partial(_run_check, machine, name))
 
 

@@ -45,7 +45,7 @@ class TimedTraining(NamedTuple):
 
     images: int
     time_s: float
-    joules: float  # of the GPUs; NaN if it was not measured
+    joules: float | None  # of the GPUs; None if it was not measured
 
 
 class MeasuredTraining(NamedTuple):
@@ -57,38 +57,49 @@ class MeasuredTraining(NamedTuple):
 
 
 def _train_with_log(machine: Machine) -> MeasuredTraining:
-    """Train the job's own program on one synthetic batch for about a minute, and return what was measured.
+    """Measure the images/s, energy and GPU memory of the job's own program, and count what it computes for an image.
 
-    The first rank writes the log of a run, to the job's RESULT_FILE. All ranks must call this together.
+    It trains on one synthetic batch for about a minute. The first rank writes a log as a run does, to the job's
+    RESULT_FILE. All ranks must call this together.
     """
     job = machine.job
     me = machine.me
-    model = workload.of_job(job)
-    with (
-        open_log(Path(job.trials.result_file) if me.is_first else None) as log,
-        static.scope_guard(static.Scope()),
-        paddle.utils.unique_name.guard(),
-    ):
+    log_path = Path(job.trials.result_file) if me.is_first else None
+    # The program has a scope and names of its own, so that its tensors are gone when the check ends.
+    with open_log(log_path) as log, static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+        model = workload.of_job(job)
         training = _logged_program(machine, model, log)
-        trainer = Trainer(
-            step=LaunchedStep(machine.executor, training),
-            global_batch=job.global_batch,
-            print_steps=job.course.print_steps,
-            ranks=me,
-            log=log,
-            progress=Progress("none", 0),
-        )
-        synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
-        batch = loader.resident(synthetic, machine.executor.place)
+        trainer = _trainer(machine, training, log)
+        batch = _resident_batch(machine, model)
         trainer.warm_up(batch)
-        # The lines that the log of a run has before its first timed step.
         log.event(schema.RUN_SUMMARY, header.summary_of(job))
-        session.start_clock(log, me)
+        session.start_clock(log, me)  # writes to the log that the timed run starts
         timed = _time_training(machine, trainer, batch)
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-        peak_memory_mib_by_rank = me.comm.allgather(gpu_memory_mib(machine.executor.place))
-    flops_per_image = counts_of(training.main)["flops"] / job.model.batchsize
-    return MeasuredTraining(timed, flops_per_image, peak_memory_mib_by_rank)
+        peak_mib_here = gpu_memory_mib(machine.executor.place)
+    return MeasuredTraining(
+        timed=timed,
+        flops_per_image=counts_of(training.main)["flops"] / job.model.batchsize,
+        peak_memory_mib_by_rank=me.comm.allgather(peak_mib_here),
+    )
+
+
+def _trainer(machine: Machine, training: build.TrainingProgram, log: RunLog) -> Trainer:
+    """Return a trainer that launches the steps of a program, and writes to the log but not to the terminal."""
+    return Trainer(
+        step=LaunchedStep(machine.executor, training),
+        global_batch=machine.job.global_batch,
+        print_steps=machine.job.course.print_steps,
+        ranks=machine.me,
+        log=log,
+        progress=Progress("none", 0),
+    )
+
+
+def _resident_batch(machine: Machine, model: workload.Workload) -> loader.Batch:
+    """Return a synthetic batch in the memory of this rank's device; each rank has another one."""
+    batch = model.synthetic(model.image, batch=machine.job.model.batchsize, seed=SEED + machine.me.rank)
+    return loader.resident(batch, machine.executor.place)
 
 
 def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> TimedTraining:
@@ -104,7 +115,9 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
     steps = machine.me.comm.bcast(steps_here)  # from the first rank, so that all take the same number
     before_j = energy_j(machine)
     timing = trainer.run(batches, steps=steps, epoch=1, done=probe.steps, phase="measured")
-    return TimedTraining(timing.images, timing.time_s, joules=energy_j(machine) - before_j)
+    after_j = energy_j(machine)
+    joules = None if before_j is None or after_j is None else after_j - before_j
+    return TimedTraining(timing.images, timing.time_s, joules)
 
 
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
@@ -128,44 +141,54 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
     return training
 
 
-def energy_j(machine: Machine) -> float:
+def energy_j(machine: Machine) -> float | None:
     """Return the joules that the GPUs of all ranks have taken since their drivers were loaded, by NVML's counters.
 
-    NaN if NVML does not count for one of them, or on a CPU. All ranks must call this together.
+    None on a CPU, or if NVML does not count for the GPU of one of the ranks. All ranks must call this together.
     """
     with nvidia.opened() as (handles, _):
-        mine_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
-    total_j: float = machine.me.comm.allreduce(math.nan if mine_j is None else mine_j)
+        own_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
+    joules_of_each_rank: list[float | None] = machine.me.comm.allgather(own_j)
+    total_j = 0.0
+    for joules in joules_of_each_rank:
+        if joules is None:
+            return None
+        total_j += joules
     return total_j
 
 
 def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
-    """Judge the images/s of a training, of all ranks together, by the nearest published rate of this card.
+    """Judge the images/s of a training, of all ranks together, by a published rate of the same card.
 
-    - Nothing is published for this card, precision and size of images: unknown.
-    - The rate is at least LEAST_SHARE_OF_PUBLISHED of what the published rate of a device makes for all ranks: ok.
+    The published rate is the one that is nearest in batch and number of devices.
+
+    - No rate is published for this card, precision and size of images: unknown.
+    - For each rank, the measured rate is at least LEAST_SHARE_OF_PUBLISHED of the published rate for each device: ok.
     - Otherwise: fatal.
 
-    `flops_per_image` is the number of floating-point operations of training on one image; it gives the share of the
-    card's peak in the verdict's text.
+    The text also tells the share of the card's peak, which `flops_per_image` gives: the number of floating-point
+    operations of training on one image.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
-    # `nearest` only returns figures with a number of devices.
-    if published is None or published.devices is None:
+    if published is None:
         figures: JsonObject = {**measured._asdict(), "published": []}
         unpublished = f"{found}; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
 
     figures = {**measured._asdict(), "published": [inspect.quoted(published)]}
-    published_rate_of_device = published.value / published.devices
-    least_rate = LEAST_SHARE_OF_PUBLISHED * published_rate_of_device * machine.me.size
-    wanted = _text_of_wanted_rate(least_rate, published)
-    # "that batch": the batch of the published figure, which the text names.
+    least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size  # of all ranks together
+    wanted = _text_of_wanted_rate(least_rate, published)  # names the batch, which the fix calls "that batch"
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
     return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
+
+
+def _rate_of_device(published: Published) -> float:
+    """Return the images/s of one device, by a published rate of several together."""
+    assert published.devices is not None  # `_nearest_published` returns no figure without a number of devices
+    return published.value / published.devices
 
 
 class MeasuredRate(NamedTuple):
@@ -181,16 +204,29 @@ class MeasuredRate(NamedTuple):
 def _rate_of_training(
     machine: Machine, card: Card | None, timed: TimedTraining, flops_per_image: float
 ) -> MeasuredRate:
-    """Return the rate of a timed training, with its share of the cards' peak and the images for each joule."""
+    """Return the rate of a timed training, in three forms.
+
+    - The images/s of all ranks together.
+    - The share of the cards' peak: flops/s / (peak flops/s of a card * number of ranks), with flops/s =
+      `flops_per_image` * images/s. It is None if the card, or its peak in the job's precision, is not known.
+    - The images for each joule. It is None if the energy was not measured.
+    """
     images_per_s = timed.images / timed.time_s
-    peak_flops_per_s = card.peak(machine.job.model.precision) if card else None  # of one card
+    peak_of_card = card.peak(machine.job.model.precision) if card else None  # in flops/s
     flops_utilization = None
-    if peak_flops_per_s:
-        flops_utilization = flops_per_image * images_per_s / (peak_flops_per_s * machine.me.size)
+    if peak_of_card:
+        flops_per_s = flops_per_image * images_per_s
+        flops_utilization = flops_per_s / (peak_of_card * machine.me.size)
     images_per_joule = None
-    if timed.joules > 0:  # which NaN, "not measured", is not
+    if timed.joules:
         images_per_joule = timed.images / timed.joules
-    return MeasuredRate(images_per_s, timed.time_s, timed.images, flops_utilization, images_per_joule)
+    return MeasuredRate(
+        images_per_s=images_per_s,
+        time_s=timed.time_s,
+        images=timed.images,
+        flops_utilization=flops_utilization,
+        images_per_joule=images_per_joule,
+    )
 
 
 def _nearest_published(machine: Machine, card: Card | None) -> Published | None:

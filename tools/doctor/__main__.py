@@ -47,19 +47,23 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    node_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    cores_of_ranks = node_comm.gather(own_cores())  # a list on the leader, None on the other ranks of its node
-    is_leader = cores_of_ranks is not None
+    ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    is_leader = ranks_of_node.Get_rank() == 0
+    is_rank_0 = comm.Get_rank() == 0
+
+    # Every rank takes part in the three exchanges below, in this order.
+    cores_of_ranks = ranks_of_node.gather(own_cores())  # to the leader
     facts = None
-    if cores_of_ranks is not None:
+    if is_leader:
+        assert cores_of_ranks is not None, "MPI gathers to rank 0 of a node"
         node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
         facts = probe(job, rank_cores=cores_of_ranks, node=node_number)
-
-    host_and_facts = (socket.gethostname(), facts)  # the facts are None on all ranks but the leaders
-    seen_by_ranks = comm.gather(host_and_facts)
+    seen_by_ranks = comm.gather((socket.gethostname(), facts))  # to rank 0; only leaders have facts
     clock_offsets_s = _clock_offsets_s(comm, is_leader)
-    if seen_by_ranks is None:  # this is not rank 0
+
+    if not is_rank_0:
         return None
+    assert seen_by_ranks is not None, "MPI gathers to rank 0"
     hosts_of_ranks = [host for host, _ in seen_by_ranks]
     facts_of_nodes = [facts_of_node for _, facts_of_node in seen_by_ranks if facts_of_node is not None]
     return judge_all(facts_of_nodes, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)

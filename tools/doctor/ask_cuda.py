@@ -27,11 +27,6 @@ CONTEXT_CALLS = (
 )
 
 
-def say(**answer: object) -> None:
-    """Print a JSON line and flush it, because the next call of the driver may never return."""
-    print(json.dumps(answer), flush=True)
-
-
 def name_of(driver: ctypes.CDLL, code: int) -> str:
     """Return the driver's name of a result, such as CUDA_ERROR_NO_DEVICE; empty if the driver has no name for it."""
     name = ctypes.c_char_p()
@@ -40,19 +35,6 @@ def name_of(driver: ctypes.CDLL, code: int) -> str:
     except AttributeError:
         return ""
     return (name.value or b"").decode(errors="replace")
-
-
-def ask(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
-    """Call a function of CUDA's driver and return whether it succeeded.
-
-    A JSON line is printed before the call, and one with its result after it. `step` names what the call is for, such as
-    "gpu 0". Raises AttributeError, after the first line, if the driver has no such function.
-    """
-    say(begin=step, call=function)
-    code = getattr(driver, function)(*arguments)
-    say(end=step, code=code, name=name_of(driver, code))
-    has_succeeded = code == CUDA_SUCCESS
-    return bool(has_succeeded)
 
 
 def library_path() -> str:
@@ -72,7 +54,25 @@ def version_of(driver: ctypes.CDLL) -> int | None:
     return None
 
 
-def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
+def print_line(**answer: object) -> None:
+    """Print a JSON line and flush it, because the next call of the driver may never return."""
+    print(json.dumps(answer), flush=True)
+
+
+def call_and_print(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
+    """Call a function of CUDA's driver, print a JSON line before and after the call, and return whether it succeeded.
+
+    `step` names what the call is for, such as "gpu 0", in both lines. The second line has the call's result. Raises
+    AttributeError, after the first line, if the driver has no such function.
+    """
+    print_line(begin=step, call=function)
+    code = getattr(driver, function)(*arguments)
+    print_line(end=step, code=code, name=name_of(driver, code))
+    has_succeeded = code == CUDA_SUCCESS
+    return bool(has_succeeded)
+
+
+def try_gpu(driver: ctypes.CDLL, number: int) -> None:
     """Make a context on a GPU, which a process needs to compute there, and destroy it again.
 
     `number` counts the GPUs from 0 in CUDA's order. A JSON line is printed before and after each call of the driver.
@@ -80,63 +80,75 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
-    if not ask(driver, step, "cuDeviceGet", ctypes.byref(device), number):
+    if not call_and_print(driver, step, "cuDeviceGet", ctypes.byref(device), number):
         return
 
     newest, older = CONTEXT_CALLS
     calls = newest if hasattr(driver, newest.create) else older  # an old driver has only the older ones
     context = ctypes.c_void_p()
     flags = 0
-    if ask(driver, step, calls.create, ctypes.byref(context), flags, device):
-        ask(driver, step, calls.destroy, context)
+    if call_and_print(driver, step, calls.create, ctypes.byref(context), flags, device):
+        call_and_print(driver, step, calls.destroy, context)
 
 
 def load_driver() -> ctypes.CDLL:
     """Load CUDA's driver, and print a line before that and one after. Raises OSError if there is no driver."""
-    say(begin="load", call="dlopen")
+    print_line(begin="load", call="dlopen")
     driver = ctypes.CDLL("libcuda.so.1")
-    say(end="load", code=CUDA_SUCCESS, path=library_path())
+    print_line(end="load", code=CUDA_SUCCESS, path=library_path())
     return driver
 
 
-def start_driver(driver: ctypes.CDLL, first: int, end: int) -> None:
-    """Start the driver, count its GPUs, and make a context on those from `first` to `end`, `end` excluded.
+def start_driver(driver: ctypes.CDLL) -> bool:
+    """Start CUDA's driver, print a line before and after that, and return whether it started.
 
-    - "start" or "count" fails: nothing more is tried.
-    - A GPU fails: the next one is tried.
-
-    The driver's `version`, if it reports one, and the `count` of GPUs have a line each. Raises AttributeError if the
-    driver has no function that is called.
+    If the driver also reports its version, another line has the `version`. Raises AttributeError if the driver lacks a
+    function that is called.
     """
-    if not ask(driver, "start", "cuInit", 0):
-        return
+    if not call_and_print(driver, "start", "cuInit", 0):
+        return False
     version = version_of(driver)
     if version is not None:
-        say(version=version)
+        print_line(version=version)
+    return True
+
+
+def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
+    """Count the GPUs of a driver that has started, and try those from `first` to `end`, `end` excluded.
+
+    - The driver cannot count its GPUs: none is tried.
+    - A GPU fails: the next one is tried.
+    - There are fewer than `end` GPUs: those that exist are tried.
+
+    The steps are "count", then "gpu 0", "gpu 1" and so on. A line has the `count`. Raises AttributeError if the driver
+    lacks a function that is called.
+    """
     count = ctypes.c_int()
-    if not ask(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
+    if not call_and_print(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
         return
-    say(count=count.value)
+    print_line(count=count.value)
     for number in range(first, min(end, count.value)):
-        ask_gpu(driver, number)
+        try_gpu(driver, number)
 
 
 def main() -> None:
-    """Load CUDA's driver ("load"), start it ("start"), count its GPUs ("count"), and make a context on some of them.
+    """Load CUDA's driver, start it, and make a context on each GPU from FIRST to END, END excluded.
 
-    The GPUs are those from FIRST to END of the command line that exist, END excluded. Their steps are "gpu 0", ...
+    FIRST and END are the arguments of the command line. The steps are "load", "start", "count", and "gpu 0", "gpu 1",
+    ... A line is printed before each call of a step, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and a line with
+    "end" after it.
 
-    Each call prints a line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one with "end" after it. If
-    the library or one of its functions is missing, the last line is `{"end": "load", "code": null, "reason": ...}`.
+    If the library or a function of the library is missing, the last line is `{"end": "load", "code": null, "reason":
+    ...}`. So "load" has a second such line if the library was loaded but lacks a function; the last one counts.
     """
     first = int(sys.argv[1])
     end = int(sys.argv[2])
     try:
         driver = load_driver()
-        start_driver(driver, first, end)
-    except (OSError, AttributeError) as error:
-        # A library without a function that is called counts as one that cannot be loaded, though "load" has ended.
-        say(end="load", code=None, reason=str(error))
+        if start_driver(driver):
+            try_gpus(driver, first, end)
+    except (OSError, AttributeError) as error:  # the library is missing, or a function of it
+        print_line(end="load", code=None, reason=str(error))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness import env, memory
-from runlog.verdict import FATAL, WARNING, Verdict, judged
+from runlog.verdict import FATAL, OK, WARNING, Verdict, judged
 from tools.doctor import nccl
 from tools.doctor.gpu_checks import DRIVERS, GPU_CODE, code_for, judge_gpus, judge_memory
-from tools.doctor.rows import CAPABILITIES, Facts, judge_check
+from tools.doctor.rows import CAPABILITIES, Facts, judge_check, ok_if
 from tools.doctor.start_checks import judge_start as judge_libraries_start
 from tools.doctor.topology_checks import ranges
 
@@ -38,7 +38,9 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield from _judge_libraries(facts["libraries"], job)
         yield from judge_libraries_start(facts, job)
     for name, (error, install_advice) in facts["imports"].items():
-        yield judge_check(job, f"python.{name}", good=not error, found=error or "imported", package=install_advice)
+        yield judge_check(
+            job, f"python.{name}", ok_if(not error, otherwise=FATAL), found=error or "imported", package=install_advice
+        )
     yield from _judge_machine(facts, job)
     yield from _judge_network(facts, job)
     yield from judge_data(facts, job)
@@ -54,11 +56,13 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
         name, _, _ = file_name.partition(".")  # "libnccl"
         loads = not answer.startswith("error: ")
         found = answer.removeprefix("error: ")
-        yield judge_check(job, f"cuda.{name}", good=loads, found=found, capabilities=CAPABILITIES)
+        if_absent = WARNING if name == "libnvcuvid" else FATAL  # without libnvcuvid an A100 decodes JPEGs more slowly
+        status = ok_if(loads, otherwise=if_absent)
+        yield judge_check(job, f"cuda.{name}", status, found=found, capabilities=CAPABILITIES)
         if name == "libnccl" and loads:
             version = int(answer)
             found = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"  # 22105 is 2.21.5
-            yield judge_check(job, "nccl.version", good=version >= NCCL_LEAST, found=found)
+            yield judge_check(job, "nccl.version", ok_if(version >= NCCL_LEAST, otherwise=FATAL), found=found)
 
 
 # ---- its cores, memory, limits, disks, network and data
@@ -77,7 +81,7 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
     found = f"{len(cores)} ({ranges(cores)}; NUMA {numa})"
-    yield judge_check(job, "cpu.cores", good=len(cores) >= ranks, found=found)
+    yield judge_check(job, "cpu.cores", ok_if(len(cores) >= ranks, otherwise=WARNING), found=found)
 
     yield _judge_free_memory(facts["memory_gib"], job)
     yield _judge_shared_memory(facts["shm_mib"], job)
@@ -86,8 +90,8 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield _judge_locked_memory(facts["locked_memory"], job)
 
     checkpoints_gib = CHECKPOINT_GIB * (job.checkpoints.keep + 1)  # a new one is written before the oldest is removed
-    yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job)
-    yield _judge_disk("disk.checkpoints", facts["checkpoints"], checkpoints_gib, job)
+    yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job, if_too_small=FATAL)
+    yield _judge_disk("disk.checkpoints", facts["checkpoints"], checkpoints_gib, job, if_too_small=WARNING)
 
 
 def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
@@ -101,23 +105,25 @@ def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
     if pinned_gib:
         each += f" ({pinned_gib:.1f} pinned by the GPU's decoders)"
     good = free_gib >= rank_gib * job.cluster.dgxngpu
-    return judge_check(job, "memory.free", good=good, found=f"{free_gib:.1f} GiB", each=each)
+    return judge_check(job, "memory.free", ok_if(good, otherwise=WARNING), found=f"{free_gib:.1f} GiB", each=each)
 
 
 def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
     """Return the verdict on the free space in /dev/shm, through which the ranks of a node exchange data.
 
-    Less than FATAL_SHM_PER_RANK_MIB for each rank is fatal. Less than WANTED_SHM_PER_RANK_MIB is a warning.
+    - Less than FATAL_SHM_PER_RANK_MIB for each rank: fatal.
+    - Less than WANTED_SHM_PER_RANK_MIB for each rank: a warning.
+    - At least as much: ok.
     """
     ranks = job.cluster.dgxngpu
-    return judge_check(
-        job,
-        "memory.shared",
-        good=free_mib >= WANTED_SHM_PER_RANK_MIB * ranks,
-        found=f"{free_mib:.0f} MiB free in /dev/shm",
-        bad_status=FATAL if free_mib < FATAL_SHM_PER_RANK_MIB * ranks else WARNING,
-        each=WANTED_SHM_PER_RANK_MIB,
-    )
+    if free_mib < FATAL_SHM_PER_RANK_MIB * ranks:
+        status = FATAL
+    elif free_mib < WANTED_SHM_PER_RANK_MIB * ranks:
+        status = WARNING
+    else:
+        status = OK
+    found = f"{free_mib:.0f} MiB free in /dev/shm"
+    return judge_check(job, "memory.shared", status, found=found, each=WANTED_SHM_PER_RANK_MIB)
 
 
 def _judge_open_files(limit: int, job: env.Job) -> Verdict:
@@ -128,15 +134,13 @@ def _judge_open_files(limit: int, job: env.Job) -> Verdict:
     - Fewer: fatal.
     """
     is_unlimited = limit == resource.RLIM_INFINITY  # -1, so it needs its own comparison
-    bad_status = WARNING if limit >= FATAL_OPEN_FILES else FATAL  # counts only for a limit that is too low
-    return judge_check(
-        job,
-        "limits.open_files",
-        good=is_unlimited or limit >= WANTED_OPEN_FILES,
-        found=str(limit),
-        bad_status=bad_status,
-        least=WANTED_OPEN_FILES,
-    )
+    if is_unlimited or limit >= WANTED_OPEN_FILES:
+        status = OK
+    elif limit >= FATAL_OPEN_FILES:
+        status = WARNING
+    else:
+        status = FATAL
+    return judge_check(job, "limits.open_files", status, found=str(limit), least=WANTED_OPEN_FILES)
 
 
 def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
@@ -146,19 +150,24 @@ def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
     """
     is_unlimited = limit_bytes == resource.RLIM_INFINITY
     found = "unlimited" if is_unlimited else f"{limit_bytes // 1024} KiB"
-    bad_status = FATAL if job.cluster.dgxnnodes > 1 else WARNING
-    return judge_check(job, "limits.locked_memory", good=is_unlimited, found=found, bad_status=bad_status)
+    if_limited = FATAL if job.cluster.dgxnnodes > 1 else WARNING
+    return judge_check(job, "limits.locked_memory", ok_if(is_unlimited, otherwise=if_limited), found=found)
 
 
-def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job) -> Verdict:
+def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_too_small: str) -> Verdict:
     """Return the verdict on a folder: whether this user may write there, and whether its disk has `need_gib` free.
 
-    `check` is the check's name. A folder that cannot be written is fatal. Too little space has the check's own status.
+    - The folder cannot be written: fatal.
+    - Too little space is free: the status `if_too_small`.
+    - Otherwise: ok.
+
+    `check` is the check's name.
     """
     found = f"{disk['folder']}: {disk['free_gib']:.1f} GiB free"
     if not disk["writable"]:
-        return judge_check(job, check, good=False, found=f"{found}, not writable", bad_status=FATAL, need=need_gib)
-    return judge_check(job, check, good=disk["free_gib"] >= need_gib, found=found, need=need_gib)
+        return judge_check(job, check, FATAL, found=f"{found}, not writable", need=need_gib)
+    has_space = disk["free_gib"] >= need_gib
+    return judge_check(job, check, ok_if(has_space, otherwise=if_too_small), found=found, need=need_gib)
 
 
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -172,13 +181,13 @@ def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     found = ", ".join(f"{name} {address}" for name, address in interfaces.items()) or "none up"
     wanted = "one that the other nodes reach" if has_several_nodes else "none needed by one node"
     good = bool(interfaces) or not has_several_nodes
-    yield judge_check(job, "network.interfaces", good=good, found=found, wanted=wanted)
+    yield judge_check(job, "network.interfaces", ok_if(good, otherwise=FATAL), found=found, wanted=wanted)
 
     if has_several_nodes:
         yield from _judge_infiniband(facts, job)
     else:
         found = _port_states(facts["infiniband"])
-        yield judge_check(job, "network.infiniband", good=True, found=found, wanted="none needed by one node")
+        yield judge_check(job, "network.infiniband", OK, found=found, wanted="none needed by one node")
 
 
 def _port_states(ports: dict[str, str]) -> str:
@@ -189,38 +198,49 @@ def _port_states(ports: dict[str, str]) -> str:
 def _judge_infiniband_ports(
     ports: dict[str, str], inactive_ports: list[str], job: env.Job, *, can_open_devices: bool
 ) -> Verdict:
-    """Return the verdict on a node's InfiniBand ports. `inactive_ports` are those that NCCL uses and are not ACTIVE."""
+    """Return the verdict on a node's InfiniBand ports. The first of these cases counts:
+
+    - The node has no ports: a warning.
+    - Ports that NCCL uses are not ACTIVE, `inactive_ports`: a warning.
+    - No port can be opened by this process: a warning.
+    - Otherwise: ok, even if NCCL uses none of the ports, which the check "nccl.ports" reports.
+    """
     found = _port_states(ports)
-    fix = ""  # empty: judge_check takes the fix of checks.yaml
+    wanted = "every port that NCCL_IB_HCA takes ACTIVE"
+    if not ports:
+        return judge_check(job, "network.infiniband", WARNING, found=found, wanted=wanted)
     if inactive_ports:
         fix = f"bring {', '.join(inactive_ports)} up (ibstat), or leave it out by NCCL_IB_HCA"
-    elif ports and not can_open_devices:
+        return judge_check(job, "network.infiniband", WARNING, found=found, fix=fix, wanted=wanted)
+    if not can_open_devices:
         found += ", but no /dev/infiniband/uverbs* can be opened"
         fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
-    is_good = bool(ports) and not inactive_ports and can_open_devices
-    wanted = "every port that NCCL_IB_HCA takes ACTIVE"
-    return judge_check(job, "network.infiniband", good=is_good, found=found, fix=fix, wanted=wanted)
+        return judge_check(job, "network.infiniband", WARNING, found=found, fix=fix, wanted=wanted)
+    return judge_check(job, "network.infiniband", OK, found=found, wanted=wanted)
 
 
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on a node's InfiniBand ports, and one on whether they can read a GPU's memory.
+    """Yield a verdict on a node's InfiniBand ports, and for some jobs one on whether ports can read a GPU's memory.
 
-    The first is bad if the node has no ports, if a port that NCCL uses is not ACTIVE, or if no port can be opened. It
-    is not bad if NCCL uses none of the ports: the check "nccl.ports" reports that.
-
-    The second is only for a GPU job with an ACTIVE port that NCCL uses.
+    - Always: the verdict of `_judge_infiniband_ports`.
+    - For a GPU job with an ACTIVE port that NCCL uses: ok if something lets the ports read a GPU's memory, else a
+      warning.
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
-    used_ports = nccl.names_taken(setting, list(ports))
-    inactive_ports = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
+    active_ports = []
+    inactive_ports = []
+    for name in nccl.names_taken(setting, list(ports)):  # the ports that NCCL uses
+        if ports[name].startswith("ACTIVE"):
+            active_ports.append(name)
+        else:
+            inactive_ports.append(name)
     yield _judge_infiniband_ports(ports, inactive_ports, job, can_open_devices=facts["can_open_infiniband"])
 
-    has_active_port = len(inactive_ports) < len(used_ports)
-    if has_active_port and job.cluster.device == "gpu":
-        way_to_memory = facts["peermem"]  # what lets a port read a GPU's memory, in words; empty if nothing does
+    if active_ports and job.cluster.device == "gpu":
+        way_to_memory: str = facts["peermem"]  # what lets a port read a GPU's memory, in words; empty: nothing does
         found = way_to_memory or "no module is loaded"
-        yield judge_check(job, "network.peermem", good=bool(way_to_memory), found=found)
+        yield judge_check(job, "network.peermem", ok_if(way_to_memory != "", otherwise=WARNING), found=found)
 
 
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -248,7 +268,7 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
         found = "can be flushed" if can_be_flushed_here else "cannot be flushed by this user"
     wanted = "can be flushed before a timed run" if job.data.clear_caches else "not asked for: CLEAR_CACHES=0"
     good = can_be_flushed_here or bool(flushed_by) or not job.data.clear_caches
-    return judge_check(job, "data.page_cache", good=good, found=found, wanted=wanted)
+    return judge_check(job, "data.page_cache", ok_if(good, otherwise=WARNING), found=found, wanted=wanted)
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -262,16 +282,16 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
-        yield judge_check(job, "data.lists", good=False, found=part["error"], fix=fix)
+        yield judge_check(job, "data.lists", FATAL, found=part["error"], fix=fix)
         return
     size_gib = part["passport"]["bytes"] / 2**30
     found = f"{part['name']}: {part['samples']} samples, {size_gib:.3f} GiB"
-    yield judge_check(job, "data.lists", good=True, found=found)
+    yield judge_check(job, "data.lists", OK, found=found)
     for note in part["notes"]:
-        yield judge_check(job, "data.content", good=False, found=note)
+        yield judge_check(job, "data.content", WARNING, found=note)
     fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can
     found = fault or f"{part['decoded']} samples decoded"
-    yield judge_check(job, "data.decode", good=not fault, found=f"{part['name']}: {found}")
+    yield judge_check(job, "data.decode", ok_if(not fault, otherwise=FATAL), found=f"{part['name']}: {found}")
 
 
 # ---- all nodes
@@ -297,7 +317,7 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
         found = str(value_of_nodes[0])
         if not are_equal:
             found = ", ".join(f"{node['host']} {value}" for node, value in zip(nodes, value_of_nodes, strict=True))
-        verdicts.append(judge_check(job, check, good=are_equal, found=found, nodes=len(nodes)))
+        verdicts.append(judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(nodes)))
     verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
 
@@ -308,7 +328,7 @@ def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
         found = "unknown: no git and no image"
     else:
         found = "differs from the commit" if is_changed else "as committed"
-    return judge_check(job, "code.clean", good=is_changed is False, found=found)
+    return judge_check(job, "code.clean", ok_if(is_changed is False, otherwise=WARNING), found=found)
 
 
 def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
@@ -342,8 +362,12 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     largest_offset_s = max(abs(offset_s) for offset_s in offsets_s)
     found = f"at most {largest_offset_s:.4f} s"
     return [
-        judge_check(job, "mpi.ranks", good=len(hosts) == job.cluster.world_size, found=ranks_of_hosts),
-        judge_check(job, "clock.difference", good=largest_offset_s <= CLOCK_S, found=found, most_s=CLOCK_S),
+        judge_check(
+            job, "mpi.ranks", ok_if(len(hosts) == job.cluster.world_size, otherwise=FATAL), found=ranks_of_hosts
+        ),
+        judge_check(
+            job, "clock.difference", ok_if(largest_offset_s <= CLOCK_S, otherwise=WARNING), found=found, most_s=CLOCK_S
+        ),
     ]
 
 
@@ -353,10 +377,12 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
     - "mpi.start", on a start of two ranks by mpirun. `error` says why it failed; it is empty if it worked.
     - For a job of several nodes a warning, "mpi.ranks": the other nodes were not looked at.
     """
-    verdicts = [judge_check(job, "mpi.start", good=not error, found=error or "2 ranks added a number")]
+    verdicts = [
+        judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")
+    ]
     if job.cluster.dgxnnodes > 1:
         found = "this node alone was looked at"
-        verdicts.append(judge_check(job, "mpi.ranks", good=False, found=found, bad_status=WARNING))
+        verdicts.append(judge_check(job, "mpi.ranks", WARNING, found=found))
     return verdicts
 
 

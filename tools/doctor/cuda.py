@@ -58,18 +58,18 @@ class CudaStart:
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
     count: int | None = None  # GPUs that CUDA shows
-    fault: Step | None = None  # the step of the driver itself that failed
+    failed_driver_step: Step | None = None  # the step of the driver itself that failed
     gpus: Mapping[int, Step] = field(default_factory=dict)  # the last step on each GPU, by CUDA's number
 
     @property
-    def faulty_gpus(self) -> dict[int, Step]:
+    def failed_steps_of_gpus(self) -> dict[int, Step]:
         """Return the GPUs that gave no context, by CUDA's number, each with the step that failed."""
         return {number: step for number, step in self.gpus.items() if step.code != CUDA_SUCCESS}
 
     @property
     def is_sound(self) -> bool:
         """Return whether every GPU that was asked has given a context."""
-        return self.fault is None and bool(self.gpus) and not self.faulty_gpus
+        return self.failed_driver_step is None and bool(self.gpus) and not self.failed_steps_of_gpus
 
     def runs(self, version: int) -> bool:
         """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was asked."""
@@ -111,58 +111,71 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
 
 
 def _next_gpu(child: Talk, result: CudaStart, gpus: int) -> int | None:
-    """Return the GPU with which another child must go on, after a child that hung or died on a GPU; None if none must.
+    """Return the GPU with which another child process must go on; None if no other child is needed.
 
-    None must go on in these cases:
+    - The child neither hung nor died: None. It has tried all GPUs, or CUDA does not start.
+    - The child hung or died in a step of the driver itself: None, because another child would do so, too.
+    - The child hung or died on the last GPU to be tried: None.
+    - The child hung or died on an earlier GPU: the next GPU.
 
-    - The child ended in order: it has tried all GPUs, or CUDA does not start.
-    - The child hung or died, but not on a GPU: it would do so again.
-    - It hung or died on the last of the first `gpus` GPUs that CUDA shows.
+    The GPUs to be tried are the first `gpus` of those that CUDA shows.
     """
-    has_ended_in_order = child.failure == ""
-    if has_ended_in_order:
+    if not child.hang_or_death:
         return None
-    if result.fault is not None:  # in a step of the driver: before the first GPU, or at the exit
+    if result.failed_driver_step is not None:
         return None
-    stopped_on_gpu = max(result.gpus)  # the child tries them in ascending order
-    shown_gpus = min(gpus, result.count or 0)
-    is_last = stopped_on_gpu + 1 >= shown_gpus
-    return None if is_last else stopped_on_gpu + 1
+    stopped_on_gpu = max(result.gpus)  # GPUs are tried in ascending order, so the last one that was tried
+    next_gpu = stopped_on_gpu + 1
+    gpus_to_try = min(gpus, result.count or 0)
+    if next_gpu >= gpus_to_try:  # GPUs count from 0
+        return None
+    return next_gpu
 
 
 def _read_answers(child: Talk) -> CudaStart:
-    """Return what came of CUDA's start, by the lines that the child, ask_cuda.py, printed.
+    """Return the result of starting CUDA, from the lines that the child process, ask_cuda.py, printed.
 
-    The child announces each step and reports its result:
+    The lines say for each step that it has begun, and then that it has ended:
+
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-    The steps are "load", "start" and "count" of the driver itself, then "gpu 0", "gpu 1", ... A child that hung or died
-    did so in the step that had begun and not ended, or else at its exit, which is a step of the driver too.
 
-    If a step of the driver failed and the child then died at its exit, the death is the driver's fault that is
-    returned.
+    The steps "load", "start" and "count" are of the driver itself. The steps "gpu 0", "gpu 1", ... are of one GPU each.
+    If the child hung or died, the step that had begun and not ended has failed. If all had ended, the child failed at
+    its exit, which is a step of the driver itself, too.
     """
     answers = child.answers()
-    steps = _last_ended_calls(answers)
-    if child.failure:  # it hung or died; the text says how
-        running = _running_call(answers)
-        # Last in the order, so that the death at the exit replaces an earlier fault below.
-        steps = {**steps, running.step_name: Step(call=running.function, hang_or_death=child.failure)}
-
     gpus: dict[int, Step] = {}
-    driver_fault = None
-    for step_name, step in steps.items():
-        if step_name.startswith("gpu "):
-            gpus[int(step_name.removeprefix("gpu "))] = step
+    failed_driver_step = None
+    for step_name, step in _last_ended_calls(answers).items():
+        gpu = _gpu_of_step(step_name)
+        if gpu is not None:
+            gpus[gpu] = step
         elif step.code != CUDA_SUCCESS:
-            driver_fault = step
+            failed_driver_step = step  # the only one, because the child starts no further step after it
+
+    if child.hang_or_death:
+        running = _running_call(answers)
+        step = Step(call=running.function, hang_or_death=child.hang_or_death)
+        gpu = _gpu_of_step(running.step_name)
+        if gpu is not None:
+            gpus[gpu] = step
+        else:
+            failed_driver_step = step  # a death at the exit goes before an error that the driver returned earlier
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
         count=_last_value(answers, "count"),
-        fault=driver_fault,
+        failed_driver_step=failed_driver_step,
         gpus=gpus,
     )
+
+
+def _gpu_of_step(step_name: str) -> int | None:
+    """Return the GPU of a step by the step's name: "gpu 3" -> 3; None for a step of the driver itself."""
+    if step_name.startswith("gpu "):
+        return int(step_name.removeprefix("gpu "))
+    return None
 
 
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:

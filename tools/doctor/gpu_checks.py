@@ -2,17 +2,17 @@
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pynvml
 
 from harness import env, memory, nvidia, provenance
 from runlog.digits import six_digits
-from runlog.verdict import FATAL, WARNING, Verdict
+from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tools.doctor.cuda import CudaStart, System
-from tools.doctor.rows import CAPABILITIES, FAULTS, Facts, gpu_name, judge_check
+from tools.doctor.process_checks import judge_processes
+from tools.doctor.rows import CAPABILITIES, FAULTS, NOT_SAID, Facts, gpu_name, judge_check, ok_if
 from tools.doctor.topology_checks import judge_topology
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
@@ -32,9 +32,6 @@ DRIVERS = (
 )
 CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
 NO_NVML = "NVML Shared Library Not Found"
-NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
-FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
-RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML reports only a sum; up to 1000 was seen
 ROW_REMAPPING_FROM = 80  # compute capability of the first GPUs that replace rows of their memory
 COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
     pynvml.NVML_COMPUTEMODE_DEFAULT: "Default",
@@ -73,26 +70,28 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether NVML shows as many GPUs as the job needs: a run counts its GPUs by NVML.
+    """Return the verdict on whether NVML shows as many GPUs as the job needs. A run counts its GPUs by NVML.
 
-    - NVML shows all GPUs of the node: only their number is judged.
-    - The NVML library is missing, but CUDA shows enough GPUs, as in a wrongly started container: how to get NVML.
-    - NVML lacks some or all GPUs for another reason: the reason, and what faults.yaml advises for it.
+    - NVML shows enough GPUs: ok.
+    - The NVML library is missing, but CUDA shows enough GPUs: fatal. The fix says how to start the container with NVML.
+    - NVML shows too few GPUs for another reason: fatal. The fix is the one that faults.yaml has for NVML's reason, or
+      else the one of checks.yaml.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
-    is_enough = shown_by_nvml >= needed_gpus
-    reason: str = facts["gpu_absence"]  # why NVML lacks GPUs; empty if it shows all
-    if not reason:
-        return judge_check(job, "gpu.count", good=is_enough, found=str(shown_by_nvml))
-
-    found = f"{shown_by_nvml} ({reason})"
     shown_by_cuda = _count_by_cuda(facts)
+    reason: str = facts["gpu_absence"]  # why NVML lacks GPUs; empty if it shows all
+    found = str(shown_by_nvml)
+    if reason:
+        found += f" ({reason})"
+
+    if shown_by_nvml >= needed_gpus:
+        return judge_check(job, "gpu.count", OK, found=found)
     if NO_NVML in reason and shown_by_cuda >= needed_gpus:
         found += f", while CUDA shows {shown_by_cuda}"
         fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
-        return judge_check(job, "gpu.count", good=is_enough, found=found, fix=fix)
-    return judge_check(job, "gpu.count", good=is_enough, found=found, fix=_advice_on_nvml(reason))
+        return judge_check(job, "gpu.count", FATAL, found=found, fix=fix)
+    return judge_check(job, "gpu.count", FATAL, found=found, fix=_advice_on_nvml(reason))
 
 
 def _count_by_cuda(facts: Facts) -> int:
@@ -104,7 +103,7 @@ def _count_by_cuda(facts: Facts) -> int:
 
 
 def _advice_on_nvml(reason: str) -> str:
-    """Return what faults.yaml advises for NVML's reason for missing GPUs; empty if it does not know the reason."""
+    """Return what faults.yaml advises for NVML's reason for missing GPUs; empty if it has no advice for the reason."""
     for words, fix in FAULTS["nvml"].items():
         if words in reason:
             return str(fix)
@@ -120,7 +119,7 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     - The GPU's compute capability is unknown: a warning.
     - GPU_CODE has code for exactly this compute capability: ok.
     - The GPU runs only code that was made for an earlier compute capability: a warning.
-    - The GPU runs none of the code: fatal, which is the status of this check in checks.yaml.
+    - The GPU runs none of the code: fatal.
     """
     verdict = functools.partial(
         judge_check,
@@ -130,43 +129,43 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
         codes=", ".join(str(code) for code in GPU_CODE),
     )
     if gpu.capability is None:
-        return verdict(good=False, bad_status=WARNING, fix=NOT_SAID)
+        return verdict(WARNING, fix=NOT_SAID)
     if gpu.capability in GPU_CODE:
-        return verdict(good=True)
+        return verdict(OK)
     runnable_codes = code_for(gpu.capability)
     if runnable_codes:
         fix = f"it runs the code made for {max(runnable_codes)}: publish no figure as this GPU's best"
-        return verdict(good=False, bad_status=WARNING, fix=fix)
-    return verdict(good=False)
+        return verdict(WARNING, fix=fix)
+    return verdict(FATAL)
 
 
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle. The first of these cases counts:
 
     - The driver is as new as the one that is bundled with this CUDA, or newer: ok.
-    - It is as new as the oldest one that runs this CUDA, or newer: ok by NVIDIA's minor-version compatibility. This
-      compiles no PTX, NVIDIA's code for any GPU, but Paddle, cuDNN and DALI have machine code for GPU_CODE.
-    - CUDA has started, whatever the driver's version says: ok. The package cuda-compat then runs CUDA on an old driver.
+    - The driver is as new as the oldest one that runs this CUDA, or newer: ok.
+    - CUDA has started on this node: ok, even if the driver is older or its version unknown.
     - The driver's version is unknown: a warning.
-    - It is older than the oldest driver: fatal, which is the status of this check in checks.yaml.
+    - The driver is older than the oldest one that runs this CUDA: fatal.
     """
     driver = _driver_version(gpu, facts)
     shown_driver = driver or "unknown"
     verdict = functools.partial(judge_check, job, "gpu.driver", bundled=DRIVERS.bundled, oldest=DRIVERS.oldest)
     if _is_at_least(driver, DRIVERS.bundled):
-        return verdict(good=True, found=shown_driver)
+        return verdict(OK, found=shown_driver)
     if _is_at_least(driver, DRIVERS.oldest):
+        # PTX is NVIDIA's code for any GPU. No PTX is needed: Paddle, cuDNN and DALI have machine code for GPU_CODE.
         why_it_runs = (
             f"older than {DRIVERS.bundled}, it runs CUDA by minor-version compatibility, which compiles no PTX"
         )
-        return verdict(good=True, found=f"{shown_driver}: {why_it_runs}")
-    if _cuda_has_started(facts):
+        return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
+    if _cuda_has_started(facts):  # NVIDIA's package cuda-compat has a newer libcuda, which runs on an old driver
         start: CudaStart = facts["cuda_start"]
         why_it_runs = f"{start.library} (cuda-compat) runs CUDA {start.version_words} on it"
-        return verdict(good=True, found=f"{shown_driver}: {why_it_runs}")
+        return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
     if driver is None:
-        return verdict(good=False, found=shown_driver, bad_status=WARNING, fix=NOT_SAID)
-    return verdict(good=False, found=shown_driver)
+        return verdict(WARNING, found=shown_driver, fix=NOT_SAID)
+    return verdict(FATAL, found=shown_driver)
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
@@ -199,16 +198,18 @@ def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     yield from _judge_memory_repair(gpu, job)
     yield _judge_throttling(gpu, job)
     yield _judge_clocks(gpu, job)
-    yield _judge_processes(gpu, job)
+    yield judge_processes(gpu, job)
     yield _judge_persistence(gpu, job)
 
 
 def _judge_throttling(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether something slows the GPU down now, such as heat or a power limit."""
     if gpu.throttle is None:
-        return judge_check(job, "gpu.throttling", good=False, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
+        return judge_check(job, "gpu.throttling", WARNING, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
     reasons = ", ".join(gpu.throttle) or "none"
-    return judge_check(job, "gpu.throttling", good=not gpu.throttle, found=f"{gpu_name(gpu)}: {reasons}")
+    return judge_check(
+        job, "gpu.throttling", ok_if(not gpu.throttle, otherwise=WARNING), found=f"{gpu_name(gpu)}: {reasons}"
+    )
 
 
 def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
@@ -216,7 +217,9 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     state = "unknown"
     if gpu.persistence is not None:
         state = "on" if gpu.persistence else "off"
-    return judge_check(job, "gpu.persistence", good=state == "on", found=f"{gpu_name(gpu)}: {state}")
+    return judge_check(
+        job, "gpu.persistence", ok_if(state == "on", otherwise=WARNING), found=f"{gpu_name(gpu)}: {state}"
+    )
 
 
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
@@ -230,11 +233,13 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     uncorrected = gpu.ecc_uncorrected
     if uncorrected is None:
         fix = "ECC is off or not there: nvidia-smi -e 1 and a reset turn it on"
-        return judge_check(job, "gpu.ecc", good=False, found=f"{gpu_name(gpu)}: unknown", fix=fix)
+        return judge_check(job, "gpu.ecc", WARNING, found=f"{gpu_name(gpu)}: unknown", fix=fix)
     found = f"{gpu_name(gpu)}: {uncorrected} uncorrected, {gpu.ecc_corrected} corrected"
-    has_errors = uncorrected > 0 or bool(gpu.ecc_corrected)
-    bad_status = FATAL if uncorrected else WARNING
-    return judge_check(job, "gpu.ecc", good=not has_errors, found=found, bad_status=bad_status)
+    if uncorrected > 0:
+        return judge_check(job, "gpu.ecc", FATAL, found=found)
+    if gpu.ecc_corrected:
+        return judge_check(job, "gpu.ecc", WARNING, found=found)
+    return judge_check(job, "gpu.ecc", OK, found=found)
 
 
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
@@ -253,11 +258,11 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     if gpu.remapped_rows is not None:
         yield _judge_remapped_rows(gpu_name(gpu), gpu.remapped_rows, job)
     elif not is_before_ampere:
-        yield judge_check(job, "gpu.remapped_rows", good=False, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
+        yield judge_check(job, "gpu.remapped_rows", WARNING, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
         found = f"{gpu_name(gpu)}: a page is retired at the next reset"
-        yield judge_check(job, "gpu.remapped_rows", good=False, found=found)
+        yield judge_check(job, "gpu.remapped_rows", WARNING, found=found)
 
 
 def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job) -> Verdict:
@@ -271,10 +276,10 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
     if rows.failed:
         found += ", one could not be replaced"
         fix = "the GPU has no spare row left there: replace it (RMA)"
-        return judge_check(job, "gpu.remapped_rows", good=False, found=found, bad_status=FATAL, fix=fix)
+        return judge_check(job, "gpu.remapped_rows", FATAL, found=found, fix=fix)
     if rows.pending:
-        return judge_check(job, "gpu.remapped_rows", good=False, found=f"{found}, more at the next reset")
-    return judge_check(job, "gpu.remapped_rows", good=True, found=found)
+        return judge_check(job, "gpu.remapped_rows", WARNING, found=f"{found}, more at the next reset")
+    return judge_check(job, "gpu.remapped_rows", OK, found=found)
 
 
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
@@ -286,84 +291,9 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     set_mhz = gpu.application_clock_mhz
     default_mhz = gpu.default_application_clock_mhz
     if set_mhz is None or default_mhz is None:
-        return judge_check(job, "gpu.clocks", good=True, found=f"{gpu_name(gpu)}: no application clock is known")
+        return judge_check(job, "gpu.clocks", OK, found=f"{gpu_name(gpu)}: no application clock is known")
     found = f"{gpu_name(gpu)}: {set_mhz} MHz of {default_mhz} by default"
-    return judge_check(job, "gpu.clocks", good=set_mhz >= default_mhz, found=found)
-
-
-def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU is free for the job. The first of these cases counts:
-
-    - A process computes there that is neither a display's nor a service such as MPS, so it is another job's: fatal.
-    - Too much memory is in use, and no display takes it: fatal. The process that does may be outside this container,
-      which sees its memory only.
-    - Too much memory is in use, and a display may take it: a warning.
-    - A service computes there: a warning.
-    - It is unknown how much memory is in use: a warning.
-    - None of these: ok.
-    """
-    memory_in_use = _memory_in_use(gpu)
-    computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
-    found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
-    verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
-
-    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
-    if is_used_by_other_job:
-        return verdict(good=False, bad_status=FATAL)
-    if memory_in_use.is_too_much and not gpu.displays:
-        return verdict(good=False, bad_status=FATAL)
-    if memory_in_use.is_too_much:
-        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
-        return verdict(good=False, fix=fix)
-    if computing:  # only services
-        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
-        return verdict(good=False, fix=fix)
-    if memory_in_use.mib is None:
-        return verdict(good=False, fix=NOT_SAID)
-    return verdict(good=True)
-
-
-def _processes_in_words(gpu: nvidia.Gpu, computing: list[int]) -> str:
-    """Return the processes on a GPU: "pids 4711, of a display 815". `computing` are those that are not of a display."""
-    words = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
-    if gpu.displays:
-        words += f", of a display {_pids(gpu.displays)}"
-    return words
-
-
-@dataclass(frozen=True, kw_only=True)
-class _MemoryInUse:
-    """The memory of a GPU that is in use before a run."""
-
-    mib: int | None  # None: unknown
-    most_mib: int  # the most that is tolerated
-    words: str  # "1024 MiB in use"
-
-    @property
-    def is_too_much(self) -> bool:
-        """Return whether so much is in use that somebody else must hold some of it; False if unknown."""
-        return self.mib is not None and self.mib > self.most_mib
-
-
-def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
-    """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
-
-    - If the driver reports what processes use, it is that, and FOREIGN_MIB is tolerated.
-    - If the driver reports only the sum of what processes use and of what it keeps for itself, it is the sum, and
-      RESERVE_MIB more is tolerated.
-    - If the driver reports neither, it is unknown.
-    """
-    used_mib = gpu.memory_used_mib
-    if used_mib is not None:
-        return _MemoryInUse(mib=used_mib, most_mib=FOREIGN_MIB, words=f"{used_mib} MiB in use")
-    sum_mib = gpu.memory_used_or_reserved_mib
-    words = "memory in use unknown" if sum_mib is None else f"{sum_mib} MiB in use or kept by the driver"
-    return _MemoryInUse(mib=sum_mib, most_mib=FOREIGN_MIB + RESERVE_MIB, words=words)
-
-
-def _pids(pids: Iterable[int]) -> str:
-    """Return pids as text, comma-separated; "none" if there are none."""
-    return ", ".join(str(pid) for pid in pids) or "none"
+    return judge_check(job, "gpu.clocks", ok_if(set_mhz >= default_mhz, otherwise=WARNING), found=found)
 
 
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
@@ -371,14 +301,14 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
     MIG mode divides a GPU into several:
 
-    - off, now and after the next reset: ok;
     - on: fatal;
-    - off now, on after the next reset: a warning.
+    - off now, on after the next reset: a warning;
+    - off, now and after the next reset: ok.
 
     The compute mode says how many processes may use the GPU:
 
-    - the default, any number: ok;
     - prohibited, none: fatal;
+    - the default, any number: ok;
     - another one, only one process: a warning.
     """
     if gpu.mig is not None:
@@ -387,14 +317,18 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         found = f"{gpu_name(gpu)}: MIG {state}"
         if state != state_after_reset:
             found += f", {state_after_reset} after a reset"
-        good = state == "off" and state_after_reset == "off"
-        yield judge_check(job, "gpu.mig", good=good, found=found, bad_status=FATAL if gpu.mig else WARNING)
+        if gpu.mig:
+            yield judge_check(job, "gpu.mig", FATAL, found=found)
+        else:
+            yield judge_check(job, "gpu.mig", ok_if(not gpu.mig_after_reset, otherwise=WARNING), found=found)
 
     if gpu.compute_mode is not None:
         found = f"{gpu_name(gpu)}: {COMPUTE_MODES.get(gpu.compute_mode, gpu.compute_mode)}"
-        good = gpu.compute_mode == pynvml.NVML_COMPUTEMODE_DEFAULT
-        bad_status = FATAL if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED else WARNING
-        yield judge_check(job, "gpu.compute_mode", good=good, found=found, bad_status=bad_status)
+        if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+            yield judge_check(job, "gpu.compute_mode", FATAL, found=found)
+        else:
+            is_default = gpu.compute_mode == pynvml.NVML_COMPUTEMODE_DEFAULT
+            yield judge_check(job, "gpu.compute_mode", ok_if(is_default, otherwise=WARNING), found=found)
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
@@ -419,7 +353,9 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     )
     fits = need_gib + margin_gib <= gpu.memory_gib
     found = f"{gpu_name(gpu)}: {six_digits(gpu.memory_gib)} GiB"
-    yield judge_check(job, "gpu.memory", good=fits, found=found, need=need, limit=memory.WORKSPACE_LIMIT)
+    yield judge_check(
+        job, "gpu.memory", ok_if(fits, otherwise=WARNING), found=found, need=need, limit=memory.WORKSPACE_LIMIT
+    )
 
 
 def _workspace_mib(memory_gib: float, job: env.Job) -> int:

@@ -44,7 +44,7 @@ def _read_answer(child: Talk) -> NcclStart:
     return NcclStart(
         code=results[-1]["code"] if results else None,
         message=results[-1]["message"] if results else "",
-        hang_or_death=child.failure,
+        hang_or_death=child.hang_or_death,
         interface=bootstrap[1] if bootstrap else "",
         address=bootstrap[2] if bootstrap else "",
     )
@@ -114,27 +114,33 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
     return same_port and same_device
 
 
-def matched_by_prefix(setting: str, ports: Sequence[str]) -> list[str]:
-    """Return the devices that a setting matches only because their names begin with the name of another device.
+def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
+    """Return the devices that NCCL_IB_HCA matches by accident, sorted.
 
-    NCCL compares beginnings of names. So NCCL_IB_HCA=mlx5_1, meant for the device mlx5_1, also matches mlx5_10. If
-    `ports` are mlx5_1:1, mlx5_10:1 and ib0:1:
+    NCCL compares beginnings of names. If an entry of the setting is the full name of a device, it also matches every
+    device whose name begins with that name: "mlx5_1" also matches mlx5_10. An entry that is no device's full name, such
+    as "mlx5", is meant for all devices that begin with it, and matches none by accident.
 
-    - "=mlx5_1" -> [], because = compares full names.
-    - "mlx5" -> [], because no device has exactly this name: all devices that begin with it are meant.
-    - "mlx5_1" -> ["mlx5_10"].
-    - "mlx5_1,ib" -> ["mlx5_10"]: ib0 is meant, because no device has exactly the name ib.
-    - "^mlx5_1" -> ["mlx5_10"]: a ^ leaves devices out, and it matches the same ones.
+    For the ports mlx5_1:1, mlx5_10:1 and ib0:1 the result is:
+
+    - "mlx5_1", or "mlx5_1,ib" -> ["mlx5_10"]
+    - "^mlx5_1" -> ["mlx5_10"], which is left out by accident
+    - "mlx5" -> []
+    - "=mlx5_1" -> [], because after a = NCCL compares full names
     """
     choice = choice_of(setting)
     if choice.is_exact:
         return []
     devices = {_device(port) for port in ports}
-    devices_named_in_full = devices.intersection(_device(entry) for entry in choice.entries)
-    matched_devices = {_device(port) for port in _names_matched(choice, ports)}
-    other_matched_devices = sorted(matched_devices - devices_named_in_full)
-    # A device that begins with none of the full names is matched on purpose, by an entry such as "ib".
-    return [device for device in other_matched_devices if device.startswith(tuple(devices_named_in_full))]
+    devices_in_setting = {_device(entry) for entry in choice.entries}
+    devices_named_in_full = tuple(devices & devices_in_setting)
+
+    by_accident: set[str] = set()
+    for port in _names_matched(choice, ports):
+        device = _device(port)
+        if device not in devices_named_in_full and device.startswith(devices_named_in_full):
+            by_accident.add(device)
+    return sorted(by_accident)
 
 
 def _device(name: str) -> str:

@@ -73,11 +73,11 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
     `rank_cores` are the cores that each rank of this node may use: `cores_by_launcher` says which it will have.
     `node` is the node's number in HOSTS.
     """
-    # NVML is asked first, before anything here uses memory of a GPU. It stays open until CUDA's start has ended,
-    # because on a driver without persistence closing NVML unloads the driver.
+    # NVML reports the memory in use before CUDA, started in a thread below, takes some. NVML stays open until CUDA's
+    # start has ended, because on a driver without persistence closing NVML unloads the driver.
     with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
-        # Imports and starts take seconds, so they run in threads while the other facts are gathered.
-        imports = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
+        # These take seconds, so they run in threads while the other facts are gathered.
+        import_attempts = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
         facts = {
             "host": socket.gethostname(),
@@ -93,14 +93,10 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             **_network_devices(),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
-        import_errors = {name: error.result() for name, error in imports.items()}
-        can_import_all = not any(import_errors.values())
-        return {
-            **facts,
-            "data": data_facts(job, has_packages=can_import_all),
-            "imports": {name: (error, install_advice(error)) for name, error in import_errors.items()},
-            **library_starts.result(),
-        }
+        import_errors = {name: attempt.result() for name, attempt in import_attempts.items()}
+        facts["imports"] = {name: (error, install_advice(error)) for name, error in import_errors.items()}
+        facts["data"] = data_facts(job, has_packages=not any(import_errors.values()))
+        return facts | library_starts.result()  # waits for the starts while NVML is open
 
 
 def _resources(job: env.Job) -> JsonObject:
@@ -134,34 +130,40 @@ def _topology() -> JsonObject:
 
 
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
-    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
+    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return these facts by name:
 
-    `node` is this node's number in HOSTS. A job on CPUs starts neither, and has none of these facts:
-
-    - "cuda_start", "nccl_start": the results.
+    - "cuda_start": the result of starting CUDA.
     - "cuda_system": the parts of the GPUs' driver that may explain why CUDA does not start.
+    - "nccl_start": the result of starting NCCL.
     - "nccl_settings": all environment variables that choose NCCL's network, set by this project or by the user.
     - "nccl_files": the files that exist and may set more such variables.
     - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
+
+    For a job on CPUs neither is started, and the result is empty. `node` is this node's number in HOSTS.
     """
     if job.cluster.device != "gpu":
         return {}
-    interface_setting = network.nccl_settings(job.cluster, node)  # NCCL_SOCKET_IFNAME; empty: NCCL is to choose
-    environ = interface_setting | env.of_ranks(job)  # the user's own value wins
-    network_variables = {name: environ[name] for name in of_network(environ)}
-    try:
-        address = network.node_address(job.cluster, node)
-    except (RunError, IndexError):  # the name in HOSTS has no address, or HOSTS has too few names
-        address = ""
+    environ = {
+        **network.nccl_settings(job.cluster, node),  # NCCL_SOCKET_IFNAME; empty if NCCL is to choose the interface
+        **env.of_ranks(job),  # stands last, so that the user's own NCCL_SOCKET_IFNAME wins
+    }
     settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
     return {
         "cuda_start": cuda.try_start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.try_start(environ),
-        "nccl_settings": network_variables,
+        "nccl_settings": {name: environ[name] for name in of_network(environ)},
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
-        "address": address,
+        "address": _address_in_hosts(job, node),
     }
+
+
+def _address_in_hosts(job: env.Job, node: int) -> str:
+    """Return the address of a node by its number in HOSTS; empty if HOSTS names no such node or the name is unknown."""
+    try:
+        return network.node_address(job.cluster, node)
+    except (RunError, IndexError):  # RunError: the name leads to no address
+        return ""
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:

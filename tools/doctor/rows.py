@@ -7,12 +7,13 @@ import yaml
 
 from harness import env, nvidia
 from runlog.json_types import JsonObject
-from runlog.verdict import Verdict, judged
+from runlog.verdict import OK, Verdict
 
 Facts = JsonObject  # what was seen of a node, as `node.probe` returns it
 ROWS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"))
 FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8"))
 
+NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
 CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: NVIDIA_DRIVER_CAPABILITIES of the image
 
 
@@ -21,22 +22,26 @@ def gpu_name(gpu: nvidia.Gpu) -> str:
     return "GPU of unknown number" if gpu.index is None else f"GPU{gpu.index}"
 
 
-def judge_check(
-    job: env.Job, check: str, *, good: bool, found: str, bad_status: str = "", fix: str = "", **values: Any
-) -> Verdict:
-    """Return the verdict on a check of checks.yaml. `found` says what was seen.
+def ok_if(good: bool, *, otherwise: str) -> str:
+    """Return the status ok if something is `good`, else the status `otherwise`."""
+    return OK if good else otherwise
 
-    A check has a row in checks.yaml, under its name, such as "python.dali", or under its group, "python". The row has
-    three texts: `wanted` says what is good, `bad` is the status if it is not, and `fix` says what to do then.
 
-    - `good`: the verdict is ok, with the row's `wanted`.
-    - Not `good`: the verdict has the row's `bad` as its status, and the row's `fix`. `bad_status` and `fix` replace
-      them if they are not empty.
+def judge_check(job: env.Job, check: str, status: str, *, found: str, fix: str = "", **values: Any) -> Verdict:
+    """Return the verdict on a check, with the texts of checks.yaml. `found` says what was seen.
+
+    A check has a row in checks.yaml under its name, such as "python.dali", or under its group, "python". The row says
+    what is `wanted`, and how to `fix` what is not ok.
+
+    - The `status` is ok: the verdict has no fix.
+    - Any other `status`: the fix is that of the row, unless another `fix` is given.
 
     `wanted` and `fix` may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
     """
     group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
     row = ROWS.get(check) or ROWS[group]
     wanted = row["wanted"].format(job=job, **values)
-    advice = (fix or row["fix"]).format(job=job, **values)
-    return judged(check, good, found, wanted, advice, bad=bad_status or row["bad"])
+    if status == OK:
+        return Verdict(check=check, status=OK, found=found, wanted=wanted)
+    fix_template = fix or row["fix"]
+    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=fix_template.format(job=job, **values))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pynvml
 
 from harness import env, nvidia
-from runlog.verdict import FATAL, WARNING, Verdict
+from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tools.doctor import nccl
 from tools.doctor.cuda import CudaStart, Step, System
 from tools.doctor.nccl import NcclStart, choice_of
-from tools.doctor.rows import FAULTS, Facts, gpu_name, judge_check
+from tools.doctor.rows import FAULTS, Facts, gpu_name, judge_check, ok_if
 
 # cuda.h: CUresult, of which MIG, a compute mode or a device that cannot be opened may be the cause
 INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE = 1, 3, 46, 100, 101
@@ -51,11 +51,11 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     - Neither: one verdict on the number of GPUs. CUDA may show too few, or there was no time to try all of them.
     """
     start: CudaStart = facts["cuda_start"]
-    if start.fault is not None:
-        yield _cuda_fault("", start.fault, facts, job)
-    for number, step in start.faulty_gpus.items():
-        yield _cuda_fault(f"{_name_of_cuda_gpu(number, facts)}: ", step, facts, job)
-    if start.fault is None and not start.faulty_gpus:
+    if start.failed_driver_step is not None:
+        yield _judge_failed_cuda_step("", start.failed_driver_step, facts, job)
+    for number, step in start.failed_steps_of_gpus.items():
+        yield _judge_failed_cuda_step(f"{_name_of_cuda_gpu(number, facts)}: ", step, facts, job)
+    if start.failed_driver_step is None and not start.failed_steps_of_gpus:
         yield _judge_context_count(start, facts, job)
 
 
@@ -75,9 +75,9 @@ def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdic
         return _cause_verdict(f"CUDA shows {shown_gpus} GPUs", _cause_of_few_gpus(facts), facts, job)
     if tried_gpus < needed_gpus:
         found = f"{tried_gpus} of {needed_gpus} GPUs asked in time"
-        return judge_check(job, "cuda.start", good=False, found=found, bad_status=WARNING)
+        return judge_check(job, "cuda.start", WARNING, found=found)
     found = f"a context on each of {tried_gpus} GPUs; the driver's CUDA is {start.version_words}"
-    return judge_check(job, "cuda.start", good=True, found=found)
+    return judge_check(job, "cuda.start", OK, found=found)
 
 
 def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
@@ -101,7 +101,7 @@ def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
     return f"CUDA's GPU {number}"
 
 
-def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
+def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
     """Return the fatal verdict on a step of CUDA's start that failed: the failure, its cause and what to do.
 
     The failure begins with `subject`, "GPU3: " for a step of one GPU, empty for a step of the driver itself:
@@ -134,13 +134,15 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 
 
 def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
-    """Return the key under "evidence" in faults.yaml that explains a failed step of CUDA; empty if none does.
+    """Return the key under "evidence" in faults.yaml whose cause explains a failed step of CUDA's start.
 
-    - The process hung: "hang".
-    - The process died: "death".
-    - There was nothing to call: "load".
-    - Otherwise the first sign of CODES_BY_SIGN that was found, so that it has a text in `evidence`, and that can cause
-      the step's error code.
+    - The process hung within the step: "hang".
+    - The process died within the step: "death".
+    - The library or its function is missing, so that nothing was called: "load".
+    - The driver returned an error code: the first sign of CODES_BY_SIGN that was found on this node and that can cause
+      this code; empty if there is none.
+
+    `evidence` has a text for each sign. It is empty if the sign was not found.
     """
     if step.has_hung:
         return "hang"
@@ -148,9 +150,9 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
         return "death"
     if step.could_not_call:
         return "load"
-    for sign, codes in CODES_BY_SIGN.items():
+    for sign, codes_it_can_cause in CODES_BY_SIGN.items():
         was_found = evidence[sign] != ""
-        if was_found and step.code in codes:
+        if was_found and step.code in codes_it_can_cause:
             return sign
     return ""
 
@@ -190,7 +192,7 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
     """Return the fatal verdict on a fault of CUDA's start. `cause` is an entry of faults.yaml: a cause and a fix."""
     evidence = _evidence(facts)
     found = f"{failure}: {cause['cause'].format(**evidence)}"
-    return judge_check(job, "cuda.start", good=False, found=found, fix=cause["fix"].format(**evidence))
+    return judge_check(job, "cuda.start", FATAL, found=found, fix=cause["fix"].format(**evidence))
 
 
 # ---- NCCL
@@ -212,9 +214,9 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     has_started = start.code == 0 and not start.hang_or_death
     if has_started:
         found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
-        yield judge_check(job, "nccl.start", good=True, found=f"{found}; settings: {settings}")
+        yield judge_check(job, "nccl.start", OK, found=f"{found}; settings: {settings}")
     else:
-        yield _nccl_fault(start, settings, job)
+        yield _judge_failed_nccl_start(start, settings, job)
 
     if job.cluster.dgxnnodes > 1:
         if start.interface:
@@ -223,7 +225,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
             yield _judge_ports(variables.get("NCCL_IB_HCA", ""), facts["infiniband"], job)
 
 
-def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
+def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
     - The process hung or died: how it did.
@@ -241,7 +243,7 @@ def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     else:
         found = f"ncclGetUniqueId: {start.code}, {start.message or 'no message'}; settings: {settings}"
         fault = FAULTS["nccl"].get(start.code, FAULTS["nccl"]["default"])
-    return judge_check(job, "nccl.start", good=False, found=found, fix=fault["fix"].format(settings=settings))
+    return judge_check(job, "nccl.start", FATAL, found=found, fix=fault["fix"].format(settings=settings))
 
 
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
@@ -254,12 +256,14 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
     if start.interface == "lo":
-        return judge_check(job, "nccl.interface", good=False, found=found, bad_status=FATAL)
+        return judge_check(job, "nccl.interface", FATAL, found=found)
     if start.address == hosts_address:
-        return judge_check(job, "nccl.interface", good=True, found=found)
+        return judge_check(job, "nccl.interface", OK, found=found)
     is_virtual = start.interface.startswith(VIRTUAL)
     is_link_local = start.address.startswith(LINK_LOCAL)
-    return judge_check(job, "nccl.interface", good=not is_virtual and not is_link_local, found=found)
+    return judge_check(
+        job, "nccl.interface", ok_if(not is_virtual and not is_link_local, otherwise=WARNING), found=found
+    )
 
 
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
@@ -287,17 +291,17 @@ def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
-    matched_by_accident = nccl.matched_by_prefix(setting, list(ports))  # only by the beginning of their names
+    matched_by_accident = nccl.devices_matched_by_accident(setting, list(ports))  # only by the beginning of their names
     if matched_by_accident:
         accident, fix = _accident_and_fix(setting, ", ".join(matched_by_accident))
-        return judge_check(job, "nccl.ports", good=False, found=f"{found}; {accident}", fix=fix)
+        return judge_check(job, "nccl.ports", WARNING, found=f"{found}; {accident}", fix=fix)
 
     active = [port for port in taken if ports[port].startswith("ACTIVE")]
     if not active:
-        return judge_check(job, "nccl.ports", good=False, found=f"{found}, none of them ACTIVE")
+        return judge_check(job, "nccl.ports", WARNING, found=f"{found}, none of them ACTIVE")
 
     on_ethernet = [port for port in active if ports[port].endswith(nccl.ETHERNET)]
     are_mixed = 0 < len(on_ethernet) < len(active)
     if are_mixed:
         found += f"; of Ethernet {', '.join(on_ethernet)}, which cannot be joined with a port of InfiniBand"
-    return judge_check(job, "nccl.ports", good=not are_mixed, found=found)
+    return judge_check(job, "nccl.ports", ok_if(not are_mixed, otherwise=WARNING), found=found)

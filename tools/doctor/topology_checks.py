@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from harness import env, nvidia_smi
 from runlog.schema import Topology
-from runlog.verdict import Verdict
-from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check
+from runlog.verdict import WARNING, Verdict
+from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check, ok_if
 
 
 def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -35,7 +35,7 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
     if not error:
         found = "there is no nvidia-smi"
         fix = f"put it into the container (NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES})"
-    return judge_check(job, "gpu.topology", good=False, found=found, fix=fix)
+    return judge_check(job, "gpu.topology", WARNING, found=found, fix=fix)
 
 
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
@@ -63,7 +63,7 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
         left_out = [topology.devices[row] for row in gpu_rows if row not in rows_with_nvlink]
     if left_out:
         found += f"; without NVLink: {', '.join(left_out)}"
-    return judge_check(job, "gpu.topology", good=not left_out, found=found)
+    return judge_check(job, "gpu.topology", ok_if(not left_out, otherwise=WARNING), found=found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,22 +85,22 @@ class _Binding:
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may use a core near its own GPU.
 
-    The verdict says which cores the ranks may use, and names the ranks that may use none near their GPU. It wants the
-    cores near each GPU, and advises RANK_NUMA, which has the NUMA node of these cores for each rank.
+    - A rank may use none of the cores near its GPU: a warning, which names all such ranks. Its fix is to set RANK_NUMA
+      to the NUMA nodes near the GPUs.
+    - Every rank may use one, or it is unknown which cores are near its GPU: ok.
+
+    The verdict always says which cores the ranks may use, and which cores are near each GPU.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
     found = _cores_in_words(bindings, facts["rank_cores"])
     for binding in far_bindings:
         found += f"; rank {binding.rank}'s far from {binding.gpu}"
-    return judge_check(
-        job,
-        "cpu.binding",
-        good=not far_bindings,
-        found=found,
-        near=", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings),
-        numa=",".join(binding.numa_node for binding in bindings),
-    )
+    cores_near_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
+    rank_numa = ",".join(binding.numa_node for binding in bindings)
+    status = ok_if(not far_bindings, otherwise=WARNING)
+    # `near` and `numa` fill placeholders of checks.yaml: "set RANK_NUMA={numa}".
+    return judge_check(job, "cpu.binding", status, found=found, near=cores_near_gpus, numa=rank_numa)
 
 
 def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[int]]) -> str:

@@ -10,7 +10,7 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,8 +73,16 @@ def refuse_step() -> float:
     raise NotPossible("this Paddle has no kernels for a GPU")
 
 
+class Turn(NamedTuple):
+    """The measurements of one rank in one turn."""
+
+    values: dict[str, float]  # by metric
+    failures: dict[str, str]  # {metric: why it was not measured}
+    step_times_s: list[float]  # of each training step
+
+
 class RankMeasurements:
-    """The measurements that this rank makes by itself, and their results so far."""
+    """The measurements that this rank makes by itself."""
 
     def __init__(self, machine: Machine, take_step: Callable[[], float], *, with_disk: bool) -> None:
         """Prepare the measurements of training steps, GPU clock, memory, disk and input pipeline.
@@ -96,44 +104,39 @@ class RankMeasurements:
         if with_disk:
             self.measurements.append(of_one_metric("disk_s_per_gib", self._disk_s_per_gib))
         self.measurements.append(of_one_metric("input_s", self._input_s))
-        # The results so far.
-        self.values: dict[str, list[float]] = {}  # {metric: a value for each turn}
-        self.failures: dict[str, str] = {}  # {metric: why it was not measured}
-        self.all_step_times_s: list[float] = []  # of the steps of all turns
+        self.step_times_s: list[float] = []  # of each training step of the turn
 
-    def take_turn(self) -> None:
-        """Take each measurement once: its values go to `self.values`, or the reason of its failure to `self.failures`.
+    def take_turn(self, failed_metrics: Container[str]) -> Turn:
+        """Take each measurement once, but for those that failed in an earlier turn: `failed_metrics` has their metrics.
 
-        A measurement that failed is not tried again in later turns.
+        Returns the values, and the reasons of the measurements that failed now.
         """
+        values: dict[str, float] = {}
+        failures: dict[str, str] = {}
+        self.step_times_s = []
         for measurement in self.measurements:
             first_metric = measurement.metrics[0]
-            has_failed = first_metric in self.failures  # all metrics of a measurement fail together
+            has_failed = first_metric in failed_metrics  # all metrics of a measurement fail together
             if has_failed:
                 continue
             WATCHDOG.beat(f"measuring {first_metric}")
             try:
-                values = measurement.take()
+                taken = measurement.take()
             except NotPossible as reason:
-                self.failures |= dict.fromkeys(measurement.metrics, f"{NOT_POSSIBLE}: {reason}")
+                failures |= dict.fromkeys(measurement.metrics, f"{NOT_POSSIBLE}: {reason}")
             except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
-                self.failures |= dict.fromkeys(measurement.metrics, message_of(error))
+                failures |= dict.fromkeys(measurement.metrics, message_of(error))
             else:
-                for metric, value in zip(measurement.metrics, values, strict=True):
-                    self.values.setdefault(metric, []).append(value)
-
-    def drop_values(self) -> None:
-        """Forget the values of all turns so far, but not the failures."""
-        self.values = {}
-        self.all_step_times_s = []
+                values |= dict(zip(measurement.metrics, taken, strict=True))
+        return Turn(values, failures, self.step_times_s)
 
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
         """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
 
-        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times are also appended to
-        `self.all_step_times_s`. Raises NotPossible if this machine cannot take a step.
+        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times become `self.step_times_s`. Raises
+        NotPossible if this machine cannot take a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -142,7 +145,7 @@ class RankMeasurements:
             if expected_end_s >= until_s:
                 break
             times_s.append(self.take_step())
-        self.all_step_times_s += times_s
+        self.step_times_s = times_s
         return statistics.median(times_s), statistics.fmean(times_s)
 
     def _clock_cycle_ns(self) -> float:
@@ -248,20 +251,26 @@ def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_in
     but not before LEAST_TURNS turns.
     """
     until_s = time.monotonic() + TURNS * TURN_S
-    _take_turn_together(me, measurements)
-    measurements.drop_values()  # of the warm-up
+    warm_up = _take_turn_together(me, measurements, failed_metrics=())
+    failures = warm_up.failures  # what failed in any turn is not tried again
+    values: dict[str, list[float]] = {}
+    step_times_s: list[float] = []
     for turns_taken in range(1, TURNS + 1):
-        _take_turn_together(me, measurements)
+        turn = _take_turn_together(me, measurements, failures)
+        failures = failures | turn.failures
+        step_times_s += turn.step_times_s
+        for metric, value in turn.values.items():
+            values.setdefault(metric, []).append(value)
         is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
         if is_late and turns_taken >= LEAST_TURNS:
             break
-    return RankTimes(host_index, measurements.values, measurements.failures, measurements.all_step_times_s)
+    return RankTimes(host_index, values, failures, step_times_s)
 
 
-def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements) -> None:
+def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_metrics: Container[str]) -> Turn:
     """Take a turn that begins at the same time on all ranks: what slows all alike then cancels in a comparison."""
     ranks.wait(me.comm)
-    measurements.take_turn()
+    return measurements.take_turn(failed_metrics)
 
 
 def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonObject:

@@ -188,7 +188,7 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
         sentence = _sentence_on_bad(judged)
     elif set(judged.statuses.values()) == {UNKNOWN}:
         status = UNKNOWN
-        sentence = "Nobody could be told from the others here."
+        sentence = "Whether a node is slow could not be told."
     elif judged.doubts:
         status = UNKNOWN
     else:
@@ -232,4 +232,4 @@ def report_as_page(judged: Judged) -> str:
         "shades": SHADES,
         "tables": [table_of_differences, _table_of_nodes(judged)],
     }
-    return render.html(variables, Path(__file__).with_name("page.html"))
+    return render.html_by_template(variables, Path(__file__).with_name("page.html"))

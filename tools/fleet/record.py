@@ -78,7 +78,11 @@ def _check_times(record: Record) -> None:
         _check_series(metric, of_hosts(record, metric))
     links = links_of(record)
     for metric in LINK_METRICS:
-        _check_series(metric, {name: link[metric] for name, link in links.items()})
+        times_by_link = {name: link[metric] for name, link in links.items()}
+        for name, times in times_by_link.items():
+            if times is None:  # a node may have measured nothing, a link is listed only when it was measured
+                raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
+        _check_series(metric, times_by_link)
     # Both are of the whole fleet: "all" stands for the name of a node.
     whole_s = record["whole_s"] or None  # an empty list: not measured
     _check_series("whole_s", {"all": whole_s})

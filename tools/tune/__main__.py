@@ -159,15 +159,14 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return lines of text on the origin of a search's figures:
+    """Return five lines of text on the origin of a search's figures, and on how to read them:
 
-    - the day, the commit, and whether the code differs from it
-    - the machine
-    - the settings of the base
-    - the method: the number of turns and their steps, that each turn has the reverse order of the one before, and how
-      the intervals are made
-    - the columns of the table of verdicts: images/s with their range, that over the base's with its interval, and the
-      difference of the losses over the allowed one. Status ok is for what is better than the base.
+    - This tool, the day, the commit, and whether the code had changes that the commit does not hold.
+    - The machine.
+    - The settings of the base.
+    - The method: the number of turns, the steps of each, and how the turns are ordered and the intervals made.
+    - The columns of the table of verdicts: what the status ok means, the speed in images/s with its range, the ratio of
+      the speed to the base's with its interval, and the ratio of the difference of the losses to the allowed one.
 
     `repeats` is the number of turns. `record` is that of any run: all runs have the same machine and code.
     """
@@ -175,7 +174,7 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
     if source["dirty"]:
         made_by += ", with changes"
-    steps = f"{job.course.warmup_steps} + {job.course.measured_steps} steps"
+    steps = f"{job.course.warmup_steps} + {job.course.measured_steps} steps"  # warm-up + measured
     return [
         made_by,
         f"machine {record.machine}",

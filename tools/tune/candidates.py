@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.job import Job
 from program import strategy
 
-SERIAL = "FLAGS_new_executor_serial_run"
+SERIAL = "FLAGS_new_executor_serial_run"  # an environment variable: "1" is the serial executor, "0" the parallel one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,31 +62,39 @@ def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
 
     - Single knobs, such as "cuda_graph=1", without those that would not change the job's strategy.
-    - The other mode of Paddle's executor: serial on GPUs, parallel on a CPU.
+    - The mode of Paddle's executor that is not the default.
     - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: that mode.
     - On a CPU: fewer ranks, each with more threads.
 
     Raises ValueError if the job's strategy is already the automatic mode, to which no knob can be added.
     """
-    base = job.model.knobs
-    if base.auto:
+    if job.model.knobs.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
 
-    chosen = []
-    for knob in _knobs_to_try(job):
-        changes_something = strategy.parse(f"{job.model.strategy},{knob}") != base
-        if changes_something:
-            chosen.append(Candidate(name=knob, knobs=(knob,)))
-
     on_gpu = job.cluster.device == "gpu"
-    # The base's executor is parallel on GPUs and serial on a CPU (harness/env.py). Try the opposite.
-    opposite_serial = "1" if on_gpu else "0"
-    chosen.append(Candidate(name=f"{SERIAL}={opposite_serial}", variables=((SERIAL, opposite_serial),)))
-    if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:  # the only number that the automatic mode accepts
+    chosen = [Candidate(name=knob, knobs=(knob,)) for knob in _knobs_to_try(job) if _changes_strategy(knob, job)]
+    chosen.append(_other_executor(on_gpu=on_gpu))
+    if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not on_gpu:
         chosen += _with_fewer_ranks(job)
     return chosen
+
+
+def _changes_strategy(knob: str, job: Job) -> bool:
+    """Return whether the job's STRATEGY means anything else with this knob, such as "cuda_graph=1", at its end."""
+    strategy_with_knob = strategy.parse(f"{job.model.strategy},{knob}")
+    return strategy_with_knob != job.model.knobs
+
+
+def _other_executor(*, on_gpu: bool) -> Candidate:
+    """Return the candidate with the mode of Paddle's executor that is not the default of a run (harness/env.py).
+
+    - On GPUs the default is parallel: the serial executor.
+    - On a CPU the default is serial: the parallel executor.
+    """
+    serial = "1" if on_gpu else "0"
+    return Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),))
 
 
 def _knobs_to_try(job: Job) -> Iterator[str]:
@@ -105,7 +113,9 @@ def _knobs_to_try(job: Job) -> Iterator[str]:
         yield "merged_lars=1"  # off by default
     else:
         yield "merged_optimizer=0"  # on by default
-    if is_half_nhwc:  # all fusions are on by default, and each finds operators to fuse in one layout only
+    # Fusions are on by default where they find operators to fuse: those of batch norm in half precision with the layout
+    # NHWC, and the one of addition and activation in any other program.
+    if is_half_nhwc:
         yield "fuse_bn_act_ops=0"
         yield "fuse_bn_add_act_ops=0"
     else:

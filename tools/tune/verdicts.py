@@ -80,23 +80,24 @@ class _SpeedRatio(NamedTuple):
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
     """Compare a candidate's runs with the base's runs of the same turns, by their losses and their speed.
 
-    - A loss differs from the base's by more than `allowed`, which has a figure for each window: fatal.
-    - The 95 % interval of the candidate's speed over the base's is above 1: ok, it is faster.
-    - The interval is below 1: a warning, it is slower.
-    - The interval contains 1: unknown.
+    The status and the outcome are those of `_outcome`. The text has, in this order:
 
-    The text says the candidate's images/s, their ratio to the base's with the interval, the difference of the losses
-    over the allowed one, and the outcome.
+    - the candidate's images/s, as mean and range
+    - the ratio of its speed to the base's, with the 95 % interval
+    - the largest difference of its loss from the base's, divided by the allowed difference
+    - the outcome in words
+
+    `allowed` says for each window of steps how far a loss may be from the base's.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
     excess = _loss_excess(runs, base_runs, allowed)
-    status, outcome = _status_and_outcome(excess, ratio)
+    outcome = _outcome(excess, ratio)
     speed = f"{mean_and_range(rates)}; {ratio.mean:.4f} ({ratio.low:.4f} to {ratio.high:.4f}) of the base"
     return Verdict(
         check=name,
-        status=status,
-        found=f"{speed}; loss {significant(excess, digits=2)}: {outcome}",
+        status=outcome.status,
+        found=f"{speed}; loss {significant(excess, digits=2)}: {outcome.words}",
         figures={
             "images_per_s": rates,  # of each turn
             "ratio": ratio.mean,
@@ -132,18 +133,32 @@ def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: A
     return math.inf if np.isnan(excesses).any() else float(excesses.max())
 
 
-def _status_and_outcome(loss_excess: float, ratio: _SpeedRatio) -> tuple[str, str]:
-    """Return a candidate's status, and the same in words.
+class _Outcome(NamedTuple):
+    """The result of comparing a candidate with the base: the status of a verdict, and the same in words."""
 
-    `loss_excess` is its largest difference of a loss divided by the allowed one. `ratio` is its speed over the base's.
+    status: str
+    words: str
+
+
+def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
+    """Return what the comparison of a candidate with the base has shown. The first of these cases counts:
+
+    - A loss differs from the base's by more than is allowed: fatal.
+    - The 95 % interval of the speed ratio is above 1: ok, the candidate is faster.
+    - The interval is below 1: a warning, the candidate is slower.
+    - The interval contains 1: unknown.
+
+    `loss_excess` is the candidate's largest difference of a loss divided by the allowed one. `ratio` is its speed over
+    the base's.
     """
     if loss_excess > 1:
-        return FATAL, f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
+        words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
+        return _Outcome(FATAL, words)
     if ratio.low > 1:
-        return OK, "faster"
+        return _Outcome(OK, "faster")
     if ratio.high < 1:
-        return WARNING, "slower"
-    return UNKNOWN, "no difference shown"
+        return _Outcome(WARNING, "slower")
+    return _Outcome(UNKNOWN, "no difference shown")
 
 
 def mean_and_range(images_per_s: Sequence[float]) -> str:

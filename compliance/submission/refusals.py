@@ -1,0 +1,108 @@
+"""The reasons why a package may not be published, from its logs and its system description."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from compliance.check import Report
+from compliance.logged_run import LoggedRun
+from compliance.rules import Finding, Ruleset
+from compliance.submission.description import compare_description
+from compliance.submission.score import RULES_ON_THE_TARGET
+from compliance.submission.system import FIELDS, NOT_STATED
+from runlog import schema
+from runlog.json_types import JsonObject
+from runlog.text import printable
+
+
+class Refusal(NamedTuple):
+    """A reason why a package may not be published, and the name of the file, or of the part, that gives it."""
+
+    file: str
+    text: str
+
+
+class PackagedRun(NamedTuple):
+    """A run of a package: the report on its log alone, and the findings of its comparison with the other runs."""
+
+    report: Report
+    findings_between_runs: list[Finding]
+
+    @property
+    def compared_report(self) -> Report:
+        """Return the report with the findings of the comparison after its own."""
+        return self.report.with_findings(self.findings_between_runs)
+
+
+def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
+    """Yield a refusal for each field that the system description lacks or that is not a text, as the tools ask."""
+    for name in FIELDS:
+        if not isinstance(description.get(name), str):
+            problem = "no text" if name in description else "missing"
+            yield Refusal(file, f"{name} is {problem}")
+
+
+def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
+    """Yield a refusal for each finding on a run that forbids a package.
+
+    The findings on a run are those of
+
+    - the check of its log alone, unless the run only missed the target: one run of a submission may miss it,
+    - the comparison with the other runs, and
+    - the comparison with the system `description`.
+    """
+    for run in runs:
+        report = run.report
+        own_findings = () if _has_only_missed_target(report) else report.findings
+        contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
+        for finding in [*own_findings, *run.findings_between_runs, *contradictions]:
+            if _forbids_package(finding):
+                where = f" line {finding.line}" if finding.line else ""
+                yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
+
+
+def refusals_by_missed_target(checked: Sequence[Report]) -> list[Refusal]:
+    """Return one refusal that names the runs that only missed the target, if there are several; else none."""
+    names = [report.path.name for report in checked if _has_only_missed_target(report)]
+    if len(names) <= 1:
+        return []
+    return [Refusal(", ".join(names), "did not reach the target; one run of a submission may fail to")]
+
+
+def _forbids_package(finding: Finding) -> bool:
+    """Return whether a finding is an error, or another configuration, which is only a warning in the check of a log."""
+    return finding.severity == "error" or finding.rule == "same-configuration"
+
+
+def _has_only_missed_target(report: Report) -> bool:
+    """Return whether the check of a log has errors, and all of them say that the run missed the target."""
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    return bool(errors) and all(finding.rule in RULES_ON_THE_TARGET for finding in errors)
+
+
+def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
+    """Yield why logs cannot be published as those of the organisation `org`.
+
+    `run` is the run of the first log. These are required:
+
+    - The logs are of this project, because a package holds this project's code.
+    - They name the organisation. A blank in its name stands for `_` in `org`.
+    - They name the commit of the code, and the code had no local changes: a package holds the code of that commit.
+    """
+    if not run.is_project_log:
+        yield Refusal("logs", "they are not logs of this project, whose code a package holds")
+        return
+    org_of_log = run.first_event(schema.SUBMISSION_ORG).value
+    if org_of_log == NOT_STATED:
+        yield Refusal("logs", "they state no organisation: run with SUBMISSION_ORG set")
+    elif str(org_of_log).replace(" ", "_") != org:
+        yield Refusal("logs", f"they are of {printable(org_of_log)}, not of {printable(org)}")
+
+    source = run.header_section(schema.SOURCE)
+    commit = source.get("commit")
+    is_commit = isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)
+    if not is_commit:
+        problem = "they do not say of which commit they are (header `source`), so there is no code to hand in"
+        yield Refusal("logs", problem)
+    elif source.get("dirty") is not False:
+        yield Refusal("logs", "the code differed from its commit when they were written: commit, and run again")

@@ -1,0 +1,90 @@
+"""The doctor's judgement of whether a GPU is free for the job: the processes on it, and its memory in use."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness import env, nvidia
+from runlog.verdict import FATAL, OK, WARNING, Verdict
+from tools.doctor.rows import NOT_SAID, gpu_name, judge_check
+
+FOREIGN_MIB = 500  # tolerated in use on a GPU before a run; somebody else must hold more
+RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML reports only a sum; up to 1000 was seen
+
+
+def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
+    """Return the verdict on whether the GPU is free for the job. The first of these cases counts:
+
+    - A process of another job computes on the GPU: fatal.
+    - Too much of the GPU's memory is in use, and the GPU drives no display: fatal.
+    - Too much of its memory is in use, and the GPU drives a display: a warning, because the display may use it.
+    - A service such as MPS computes on the GPU: a warning.
+    - It is unknown how much memory is in use: a warning.
+    - None of these: ok.
+
+    Memory can be in use without a process, because a container does not see the processes outside it.
+    """
+    memory_in_use = _memory_in_use(gpu)
+    computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
+    found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
+    verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
+
+    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
+    if is_used_by_other_job:
+        return verdict(FATAL)
+    if memory_in_use.is_too_much and not gpu.displays:
+        return verdict(FATAL)
+    if memory_in_use.is_too_much:
+        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
+        return verdict(WARNING, fix=fix)
+    if computing:  # only services
+        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
+        return verdict(WARNING, fix=fix)
+    if memory_in_use.mib is None:
+        return verdict(WARNING, fix=NOT_SAID)
+    return verdict(OK)
+
+
+def _processes_in_words(gpu: nvidia.Gpu, computing: list[int]) -> str:
+    """Return the processes on a GPU: "pids 4711, of a display 815". `computing` are those that are not of a display."""
+    words = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
+    if gpu.displays:
+        words += f", of a display {_pids(gpu.displays)}"
+    return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MemoryInUse:
+    """The memory of a GPU that is in use before a run."""
+
+    mib: int | None  # None: unknown
+    most_mib: int  # the most that is tolerated
+    words: str  # "1024 MiB in use"
+
+    @property
+    def is_too_much(self) -> bool:
+        """Return whether so much is in use that somebody else must hold some of it; False if unknown."""
+        return self.mib is not None and self.mib > self.most_mib
+
+
+def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
+    """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
+
+    - The driver reports what processes use: this amount. FOREIGN_MIB are tolerated.
+    - The driver reports only a sum, of what processes use and what the driver keeps for itself: the sum. FOREIGN_MIB
+      and RESERVE_MIB are tolerated.
+    - The driver reports neither: an unknown amount. As much is tolerated as of the sum.
+    """
+    used_mib = gpu.memory_used_mib
+    if used_mib is not None:
+        return _MemoryInUse(mib=used_mib, most_mib=FOREIGN_MIB, words=f"{used_mib} MiB in use")
+    most_mib = FOREIGN_MIB + RESERVE_MIB
+    sum_mib = gpu.memory_used_or_reserved_mib
+    if sum_mib is not None:
+        return _MemoryInUse(mib=sum_mib, most_mib=most_mib, words=f"{sum_mib} MiB in use or kept by the driver")
+    return _MemoryInUse(mib=None, most_mib=most_mib, words="memory in use unknown")
+
+
+def _pids(pids: Iterable[int]) -> str:
+    """Return pids as text, comma-separated; "none" if there are none."""
+    return ", ".join(str(pid) for pid in pids) or "none"
