@@ -280,12 +280,10 @@ class FormatReader:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
         `row` holds the printed columns; `last` is the position of the row before, or None. `steps_of_row` counts the
-        steps. Seconds and wait are steps x the printed figure of one step. A garbled wait is None. Both are None in
-        these cases:
+        steps. Seconds and wait are steps x the printed figure of one step. A garbled wait is None. Both are None if:
 
-        - The steps or the printed step time are not known.
-        - The printed time is that of the row's last step (`prints_mean_times` is False), and the row covers other
-          steps, too.
+        - the steps or the printed step time are not known;
+        - the printed time is only the last step's (`prints_mean_times` is False), and the row covers other steps, too.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
