@@ -22,8 +22,8 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
     - mlperf-logging has no points of the benchmark in the round of `ruleset`: for each run, a note that the test was
       not applied.
     - Otherwise: for each run, the hyperparameters that differ from those of the point at its batch, or a note that
-      there is no point to compare it with. Then, if the runs converged too fast, or could not be tested, one more finding for each
-      run.
+      there is no point to compare it with. Then, if the runs converged too fast, or could not be tested, one more
+      finding for each run.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
