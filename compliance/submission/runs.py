@@ -131,7 +131,7 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
     """Compare the runs of each submission. Return the new findings on each run, in the order of `checked`.
 
     Four things are compared: the seeds; the course of the runs, because none may be a copy of another; their
-    configuration; and how fast they converged, in comparison with MLPerf's reference.
+    configuration; and how fast they converged, in comparison with the reference of MLPerf.
     """
     # By id(), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
