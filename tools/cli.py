@@ -134,9 +134,10 @@ def _has_subcommands(name: str) -> bool:
 
 
 def run(name: str, options: list[str]) -> int:
-    """Run a command with these options, and return its exit status.
+    """Run a command of PUBLISHING or TRAINING with these options, and return its exit status.
 
-    If a package that the command needs is missing, an error is printed, and the status is 2.
+    `sys.argv` is set to what the command's parser expects. If a package is missing, an error that names it is printed,
+    and the status is 2. A command of TRAINING is not even imported without Paddle.
     """
     _set_arguments(name, options)
     module, _ = (PUBLISHING | TRAINING)[name]

@@ -79,7 +79,10 @@ def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
 def _estimate_of_scaling(operators: Operators, job: env.Job, card: Card, network_bytes_per_s: float) -> JsonObject:
     """Return how a job scales to several nodes of a card, for JSON.
 
-    - `scaling`: what all-reduces cost by estimate, if a node's network sends so many bytes/s.
+    `network_bytes_per_s` is what the network of a node sends.
+
+    - `scaling`: an estimate of a step at each number of GPUs, with the cost of its all-reduces; None if the card's data
+      sheet lacks a peak.
     - `published_scaling`: how published figures of the job's model and precision scale.
     """
     precision = job.model.precision
@@ -123,23 +126,22 @@ def build(job: env.Job) -> Any:
     """Build the training program that rank 0 of a job runs, and return the `TrainingProgram`.
 
     No GPU and no other rank is needed: Paddle gets an address on this machine for each rank, at which nobody listens.
-    The learning rate's schedule is made for SCHEDULED_STEPS steps; its length does not change the operators.
+    The learning rate's schedule is made for SCHEDULED_STEPS steps, because its length does not change the operators.
 
     This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
     cannot be built, or if a convolution's input or output is too large for cuDNN.
     """
     import paddle
 
-    # Addresses at which nobody listens.
     endpoints = [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)]
     env.export_trainer(0, endpoints)
     paddle.enable_static()
     model = workload.of_job(job)
     model.plan = dataclasses.replace(model.plan, is_to_be_run=False)  # else the build waits for the other ranks
-    samples = job.global_batch * SCHEDULED_STEPS  # the schedule's length does not change the operators
+    samples = job.global_batch * SCHEDULED_STEPS
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.check_sizes(training.main)  # raises if a tensor is too large for cuDNN; the estimates are always for GPUs
+    kernels.check_sizes(training.main)  # also for a job on CPUs, because the estimates are always for GPUs
     return training
 
 
@@ -183,7 +185,10 @@ def text(found: JsonObject) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser. An option that sets a variable of the job has the variable's name as its `dest`."""
+    """Return the parser. An option that sets a variable of the job has the variable's name as its `dest`.
+
+    The other options are --network and --json, which `main` takes out before it sets the variables.
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
     choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"

@@ -83,8 +83,8 @@ def pack(source: Path, target: Path, part: str) -> str:
     - An earlier pack was stopped: this one continues it from its journal.
     - Otherwise: it is packed from the beginning.
 
-    The records are written to a file of another name, which is locked until this ends. Only when all are checked does
-    it get its final name.
+    The records are written to a file of another name, which is locked until this ends, so that two packs never write it
+    at once. Only when all records are checked does it get its final name.
 
     Raises ValueError if the list, an image or the target is wrong, and RunError if the disk returns wrong bytes.
     """
@@ -96,8 +96,8 @@ def pack(source: Path, target: Path, part: str) -> str:
     with files.growing.open("ab") as growing:  # makes an empty file if there is none
         _lock(growing)
         if files.packed.exists():
-            # `growing` is the empty file that open() has made. It has no name any more if another pack has renamed it
-            # to `packed` between open() and the lock.
+            # Mostly open() has just made `growing`, an empty file, which is removed here. If another pack ended between
+            # open() and the lock, it has renamed that file to `packed`, so that there is nothing to remove.
             files.growing.unlink(missing_ok=True)
             _raise_unless_packed_from(list_sha256, files)
             return f"{files.packed}: is whole already"
@@ -147,10 +147,10 @@ def _lock(file: BinaryIO) -> None:
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
     """Append the records of all images but the first `done` to the file `growing`, which holds those already.
 
-    Returns the entries of the appended records, and appends them to the journal, too. If this is stopped, the ends of
-    the file and of the journal may be lost, each by itself; `_resume` keeps what both have. At the end the records are
-    on the disk and not in the kernel's cache, so that `_check_written` reads them from the disk. The journal may stay
-    in the cache, because it is needed only after a stop.
+    Returns the entries of the appended records, and appends them to the journal, too. If this is stopped, the end of
+    the file may be lost, and so may that of the journal; `_resume` keeps the records that both have. At the end the
+    records are on the disk and not in the kernel's cache, so that `_check_written` reads them from the disk. The
+    journal may stay in the cache, because it is needed only after a stop.
     """
     appended: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
@@ -201,7 +201,7 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Recover the records of a pack that was stopped, and return their entries.
+    """Recover the records of a pack that was stopped, and return their entries; none if there is no journal.
 
     The file of records, `growing`, is cut off after the recovered ones and left at that position. The journal is
     written anew, with the entries of the recovered ones only.
@@ -350,10 +350,10 @@ def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> 
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Write the width and height of a part's largest image, the one with the most pixels, to `<part>.sizes.json`.
+    """Find the largest image of a part, the one with the most pixels, and write its size to `<part>.sizes.json`.
 
-    The file is in `source`. If it exists already, its other entries are kept, such as the SHA-256 of the list that
-    `pack` wrote. Returns the file's name and content as text.
+    The size is the width and height. The file is in `source`. If it exists already, its other entries are kept, such as
+    the SHA-256 of the list that `pack` wrote. Returns the file's name and content as text.
 
     Raises ValueError if the existing file is damaged, the images cannot be found, or one of them is not an image.
     """
@@ -361,7 +361,7 @@ def find_sizes(source: Path, part: str) -> str:
     earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
     images = data.find(source, part, recordio.MOST_CLASSES)  # any label that a record can hold is accepted
     sizes = _sizes_of_images(images, part)
-    _write_sizes(file, sizes, earlier_content)  # finds the largest one
+    _write_sizes(file, sizes, earlier_content)  # picks the largest one
     return f"{file}: {file.read_text().strip()}"
 
 
@@ -417,9 +417,9 @@ def main() -> int:
 def _run(args: argparse.Namespace) -> None:
     """Do for both parts, train and val, what the command line asks. Print a line of text for each part.
 
-    - --lists: their lists are written.
-    - --sizes: the sizes of their largest images are found.
-    - TARGET: they are packed. `main` has checked that exactly one of the three is given.
+    - --lists: write their lists; `write_lists` goes through both parts itself.
+    - --sizes: find the sizes of their largest images.
+    - Neither, so a TARGET is given, as `main` has checked: pack them.
     """
     if args.lists:
         for line in write_lists(args.source, args.labels):

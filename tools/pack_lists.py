@@ -43,9 +43,10 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 
 
 def _flat_list(image_folder: Path, labels: Path) -> bytes:
-    """Return the text of a list of the images in one folder, from a file `labels` with lines `name label`.
+    """Return the text of a list of the images that lie in `image_folder` itself, labelled by the file `labels`.
 
-    For the folder val: "x.JPEG 7" -> "val/x.JPEG 7", and "anything/x.JPEG 7" -> "val/x.JPEG 7".
+    Each line of `labels` is `name label`. A folder before the name is dropped, and the name of `image_folder` takes its
+    place. If that is val: "x.JPEG 7" -> "val/x.JPEG 7", and "anything/x.JPEG 7" -> "val/x.JPEG 7".
 
     Raises ValueError if there is no file `labels`, a line has no label, or a line names no file of the folder.
     """

@@ -227,9 +227,10 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 
 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
-    """Estimate what all-reduces cost at each number of GPUs in SCALED_GPUS. Returns a row for each, for JSON.
+    """Estimate a step, with its all-reduces, at each number of GPUs in SCALED_GPUS. Returns a row for each, for JSON.
 
-    Each GPU keeps its batch. A node's network sends `network_bytes_per_s` at its peak.
+    A row also says how well its step scales, compared with the step on one full node of GPUS_OF_A_NODE GPUs. Each GPU
+    keeps its batch. A node's network sends `network_bytes_per_s` at its peak.
 
     Returns None if the card's data sheet lacks a peak for a data type that the program computes in.
     """

@@ -43,9 +43,10 @@ def _median_and_range(values: Sequence[float], *, decimals: int, unit: str) -> s
 
 
 def _quality_row(records: Sequence[Record]) -> str:
-    """Return the median and the range over the runs of the quality in a run's last evaluation, as text.
+    """Return the quality in the last evaluation of the runs as text: its median and its range over the runs.
 
-    If some runs have no evaluation, the text names their logs instead: "no evaluation in run_1.txt, run_3.txt".
+    Its unit is the metric of the workload, or "eval_accuracy" for a model that is no workload of this project. If some
+    runs have no evaluation, the text names their logs instead: "no evaluation in run_1.txt, run_3.txt".
     """
     without_evaluation = [record.file for record in records if not record.quality]
     if without_evaluation:
@@ -57,10 +58,11 @@ def _quality_row(records: Sequence[Record]) -> str:
 
 
 def _time_row(records: Sequence[Record], job_score: Score) -> str:
-    """Return the median and the range over the runs of the time to train, as text.
+    """Return the time to train as text: its median and its range over the runs.
 
-    The unit is "s (unverified)" if the score's `standing` demands to say that MLCommons did not verify the result, else
-    "s". If the log of some runs has no end, the text names these logs instead: "no end in run_1.txt, run_3.txt".
+    The unit is "s". The score's `standing`, which says whether the figure is an MLPerf result, may add to it that
+    MLCommons did not verify the result: "s (unverified)". If the log of some runs has no end, the text names these logs
+    instead: "no end in run_1.txt, run_3.txt".
     """
     times_s: list[float] = []
     without_end = []
@@ -183,8 +185,8 @@ def _write_page(
 ) -> None:
     """Write the report of the runs as an HTML page to `page_file`.
 
-    The page shows the command `scoring report` with the arguments that make the page again. `records` has the record of
-    each of `logs`. `findings_file` has what the check of the logs found; it is None if the logs were not checked.
+    `records` has the record of each of `logs`. `findings_file` has what the check of the logs found; it is None if the
+    logs were not checked. The page shows the command `scoring report` that would make the same page from these files.
     """
     findings_by_file: dict[str, JsonObject] = {}
     if findings_file is not None:
@@ -192,7 +194,7 @@ def _write_page(
     given_logs = []
     for log, record in zip(logs, records, strict=True):
         given_logs.append(GivenLog(record=record, path=log, findings=findings_by_file.get(record.file)))
-    # The protocol is the report's default one, with its own number of dropped windows.
+    # None: `build` chooses the protocol by the logs, and drops as many windows as that protocol says.
     report = build(given_logs, protocol=None, skip=None)
     arguments = _report_arguments(page_file, logs, findings_file)
     page_file.write_text(render.html(render.page(report, arguments)), encoding="utf-8")

@@ -145,7 +145,7 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
 
     The cells of the campaign are the published throughputs of its first framework. Raises KeyError, TypeError,
-    AttributeError or ValueError for a wrong field.
+    AttributeError or ValueError for a wrong field, and IndexError if `frameworks` is empty.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
@@ -243,14 +243,16 @@ def reason_to_skip(
 
 
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
-    """Return the environment variables that the job of `run` sets. LOGDIR, and the user's, such as DATADIR, are others.
+    """Return the environment variables that the job of `run` sets. LOGDIR is not among them.
 
-    Of a variable that has several of these sources the last one counts:
+    They come from these sources. If several sources have the same variable, the last source counts:
 
     1. What every campaign sets, and the conditions of `run`.
     2. The environment of the campaign.
-    3. If the user has set DGXSYSTEM, and the campaign is not shrunk: the user's system, for the nodes of `run`.
-    4. If `run` has a strategy: STRATEGY.
+    3. DGXSYSTEM, if the user has set it and the campaign is not shrunk: the user's system for the nodes of `run`.
+    4. STRATEGY, if `run` has a strategy.
+
+    Other variables of the user, such as DATADIR, reach the job too, but are not returned.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -275,10 +277,10 @@ def _system_of_nodes(system: str, nodes: int) -> str:
     """Return the value of DGXSYSTEM for a run on this number of nodes, from the value that the user set.
 
     DGXSYSTEM names a file config_<DGXSYSTEM>.sh. The user's value may be for one node, "DGX1", or several, "4xDGX1".
-    Either way the value for 2 nodes is:
+    The value for 2 nodes is the same for both:
 
-    - "2xDGX1", if the file config_2xDGX1.sh exists
-    - "DGX1", if it does not
+    - The file config_2xDGX1.sh exists: "2xDGX1".
+    - It does not exist: "DGX1".
     """
     system_of_one_node = re.sub(r"^\d+x", "", system)
     system_of_all_nodes = f"{nodes}x{system_of_one_node}"

@@ -76,14 +76,14 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     - `source`, `framework`, `place`, `unit`: what published.csv says of the figure
     - `published`: the published figure
     - `verdict`: BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored
-    - `notes`: how the figure was recomputed, and where it differs from the published one
+    - `notes`: how the figure was recomputed, and where it differs from the published one; for NOT_RECOMPUTED the reason
     - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
     - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
     - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
-    - `as_recorded`: whether published.csv has a note already that the logs do not confirm the figure; False for
+    - `as_recorded`: whether published.csv already notes that the logs do not confirm the figure; False for
       NOT_RECOMPUTED
-    - `protocol`: the name of the rule by which the logs were scored
-    - `footnotes`: what the rules of MLPerf demand beside an MLPerf figure
+    - `protocol`: the name of the protocol by which the logs were scored
+    - `footnotes`: the notes that the rules of MLPerf demand beside an MLPerf figure; empty for any other figure
     """
     recomputed = _recompute(rule, paths, published)
     notes = list(recomputed.notes)
@@ -171,9 +171,11 @@ def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Publ
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is compared with the published one.
 
-    - The score `result`, times the publisher's factor, is within TOLERANCE of the published figure: that product.
-    - Else, the log's closing line has the published figure: the figure of the closing line.
-    - Else: the product.
+    This is the score `result`, multiplied by the publisher's factor if the rule has one. If both conditions hold, it is
+    the figure in the closing line of the log instead:
+
+    - The score, so multiplied, differs from the published figure by more than TOLERANCE.
+    - There is a single log, and the figure in its closing line is the published one at the printed digits.
     """
     scored_figure = result.value * (rule.factor or 1.0)
     if not _is_within_tolerance(scored_figure, published):
@@ -266,7 +268,7 @@ def _fields_to_compare(log: Record, report: Published) -> list[str]:
     They are "devices" and "batch_per_device". There may be a third one, by the first of these cases:
 
     - The log and the report both say whether they computed in FP32 or in TF32: "math_mode", the field that says it.
-    - One of the two computed in half precision, the other did not: "precision".
+    - Only one of the two says that it computed in half precision: "precision".
     - Otherwise: no third one. Two half precisions are not compared, because reports say AMP for each of its levels.
     """
     always_compared = ["devices", "batch_per_device"]
@@ -325,8 +327,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print each published figure beside that of its logs, with the verdict; then the speedups and unknown files.
 
-    Returns 1 if logs could not be scored, or if they do not bear their figure out and published.csv has no note on it.
-    Returns 0 otherwise, even if some files belong to no published figure. Raises InputError if the folder has no files.
+    The same is printed as JSON with --json. The exit status is 1 in two cases:
+
+    - The logs of a figure could not be scored.
+    - The logs of a figure do not bear it out, and published.csv has no note that says so.
+
+    Otherwise it is 0, even if some files belong to no published figure. Raises InputError if the folder has no files or
+    if the table of --map has a mistake.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -371,7 +378,13 @@ class _Files(NamedTuple):
 
 
 def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
-    """Return the files in a folder or below it, sorted by their paths, each with the rule that knows it if one does."""
+    """Return the files in a folder or below it in two parts: those that a rule knows, and those that no rule knows.
+
+    - `known` has for each rule the paths of the logs that the rule knows.
+    - `unknown` has the other paths, as text.
+
+    Both are in the order of the paths. `find_rule` knows a log by its SHA-256 or by the end of its path.
+    """
     files = _Files(known={}, unknown=[])
     for path in sorted(folder.rglob("*")):
         if not path.is_file():

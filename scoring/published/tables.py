@@ -25,9 +25,17 @@ UNSHOWN = (
 def our_figure(job: Job, protocol: Protocol) -> Score | str:
     """Return the score of a job's finished trials, or a text that says why there is none.
 
-    - No finished trial: the text says that the job is skipped, else why a trial does not count, else "not run yet".
-    - Fewer trials than the protocol asks for: their score if they make one, else the error's text.
-    - Trials that cannot be scored: the error's text.
+    If no trial is finished, the text is the first of these that applies:
+
+    - This machine cannot do the job: "skipped: " and the reason.
+    - Trials were run, but do not count: the reason why the first of them does not.
+    - No trial was run: "not run yet".
+
+    If there are finished trials, the result is one of these:
+
+    - The protocol asks for more trials: the score of those that are finished, or the error's text if they make none.
+    - The trials cannot be scored for another reason: the error's text.
+    - Neither: their score.
     """
     if not job.done:
         if job.skipped:
@@ -37,7 +45,7 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
     try:
         return score(job.done, protocol)
     except TooFewRunsError as error:
-        score_of_too_few = error.partial  # None if they make none
+        score_of_too_few = error.partial  # None if they make no score
         return score_of_too_few or str(error)
     except InputError as error:
         return str(error)
@@ -93,8 +101,8 @@ class _CellResult(NamedTuple):
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
-    `_row_of_cell` says what the columns hold. One of them may be the speedup of our figure over our figure of the same
-    run on one device.
+    A cell is a published throughput. `_row_of_cell` says what the columns hold. If the report has speedups, one column
+    is our speedup: our figure divided by our figure of the same run on one device.
     """
     results = _results_of_cells(campaign, jobs)
     rows = []
@@ -117,10 +125,12 @@ def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) 
 
 
 def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
-    """Return each cell of the report with our figure of it, which is that of the job that ran for the cell.
+    """Return each cell of the report with our figure of it, which is the figure of the job that ran for the cell.
 
     - The campaign is full-size: the job did the run that the report names.
-    - The campaign is shrunk: the job did a tiny run, which several cells share.
+    - The campaign is shrunk: the job did a tiny run, which several cells may share.
+
+    `jobs` must have the job of every cell.
     """
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
@@ -237,9 +247,11 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     """Return notes on published figures that their publisher's own log does not confirm.
 
-    - For each such figure, of any framework and metric, such as speedup, under the conditions of `cell`: the note of
-      `_note_on_figure`. `published_row_by_framework` says what conditions are.
-    - If the log of `cell` itself gives another throughput: a last note, that our ratio is to the throughput of the log.
+    - A figure was published under the conditions of `cell`, and its log does not confirm it: the note of
+      `_note_on_figure`. The figure may be of any framework of the campaign and of any metric, such as speedup.
+    - The log of `cell` itself gives another throughput: a last note, which says that our ratio is to this throughput.
+
+    `published_row_by_framework` lists the conditions, such as the number of devices.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order

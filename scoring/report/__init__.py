@@ -62,11 +62,14 @@ def main(args: argparse.Namespace) -> int:
 def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return their report.
 
-    Raises InputError if an output file (--html, --markdown, --csv) is the log of a run, or for --runs without
-    --protocol.
+    Raises InputError in these cases:
+
+    - An output file (--html, --markdown, --csv) is the log of a run.
+    - --runs is given, and --protocol is not.
+    - `read_systems`, `read_findings` or `build` refuses the logs or the findings.
     """
     records: list[Record] = []
-    folders: list[str | None] = []  # of each record: the folder on the command line that its log was found in
+    folders: list[str | None] = []  # one for each record: the folder that its log was found in; None: given by itself
     for log_or_folder, records_of_it in read_systems(args, args.logs):
         folder = log_or_folder if Path(log_or_folder).is_dir() else None
         records += records_of_it
@@ -131,9 +134,11 @@ def _write(file: str, text: str) -> None:
 
 
 def values(report: Report) -> JsonObject:
-    """Return all of a report as JSON values, as `report --json` prints them; null stands for what is not known.
+    """Return all of a report as plain values, as `report --json` prints them; None stands for what is not known.
 
-    `headline` is the index of the group whose figure the page shows first.
+    - `headline` is the index of the group whose figure the page shows first.
+    - `published` has the published tables that the page shows as curves, and `published_note` says why these or none.
+    - `mixture` has a warning for each setting, other than the number of devices, that differs within a scaling table.
     """
     checks = [check.as_dict() for check in report.checks]
     return {
@@ -164,9 +169,12 @@ def _curve_values(curve: Curve) -> JsonObject:
 
 
 def _group_values(group: Group) -> JsonObject:
-    """Return a group of repeated runs as JSON values: its figure, the parts of a step, and each run.
+    """Return a group of repeated runs as plain values for JSON: its figure, the parts of a step, and each run.
 
-    Without a figure `score` is null. `problem` says why it is missing, or is not the one that the protocol asks for.
+    - `score`: the figure; None if the group has none.
+    - `problem`: a sentence on why there is no figure, or why the figure is not the one that the protocol asks for; None
+      if the figure is the one that the protocol asks for.
+    - `step_time`: the parts of a mean step in seconds; None if the step time is not known.
     """
     step_time = None
     if group.step_time is not None:

@@ -109,7 +109,8 @@ class _Start(NamedTuple):
 def _dates(runs: Sequence[ReportedRun]) -> Inline:
     """Return the day on which the runs began, or the first and the last day: "2024-05-01 to 2024-05-03".
 
-    Days are in UTC. The text is "not said" if no log says when its run began.
+    Days are in UTC. Each day is a link to a line of a log that says it. The text is "not said" if no log says when its
+    run began, or only by an invalid time.
     """
     starts = _starts_in_order(runs)
     if not starts:

@@ -50,7 +50,7 @@ class _RepeatKey(NamedTuple):
     batch_per_device: int | None
     global_batch: int | None
     machine: str | None
-    folder: str | None  # on the command line; None for logs that were given one by one
+    folder: str | None  # that holds the logs; None for logs that were given one by one
 
 
 class _FigureOptions(NamedTuple):
@@ -85,15 +85,16 @@ class GivenLog:
 
     record: Record
     path: str | os.PathLike[str]  # where to read the log, which may not be at the record's `file`
-    folder: str | None = None  # on the command line that the log was found in; None for a log that was given by itself
+    folder: str | None = None  # that the log was found in; None for a log that was given by itself
     findings: JsonObject | None = None  # the log's entry of `python -m compliance check --json`; None: not checked
 
 
 def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
     """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
-    Without a `protocol` one is chosen by the logs. `skip` replaces the protocol's number of dropped windows. Raises
-    InputError if a log is given twice.
+    There must be at least one log. If `protocol` is None, the protocol is `mlperf` if the logs have nothing to score
+    but the time of their runs, else `window`. `skip` replaces the number of windows that the protocol drops at the
+    start of a run; None keeps this number. Raises InputError if a log is given twice.
     """
     records = [log.record for log in logs]
     refuse_same_run_twice(records)
@@ -180,7 +181,9 @@ def _system_of(record: Record) -> _System:
     """Return the properties that a run shares with runs of the same system on other numbers of devices.
 
     - A submission to MLPerf by others: the batch is left out, and the kind of devices is the accelerator's name.
-    - Any other log: all properties are those of the record.
+    - Any other log: the batch and the kinds of devices are those of the record.
+
+    The other properties are those of the record in both cases. The framework is named without its version.
     """
     batch_per_device = record.batch_per_device
     kind_of_devices: object = record.device_kinds
@@ -231,11 +234,11 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
 
 
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
-    """Score the runs of a group, and return it with its figure or with a sentence on the problem.
+    """Score the runs of a group, and return the group with its figure, and with a sentence if there is a problem.
 
-    - The runs make the figure that the protocol asks for: no problem.
+    - The runs make the figure that the protocol asks for: this figure and no problem.
     - There are too few runs for the protocol: a problem, and the figure of the runs that there are, if they make one.
-    - The runs cannot be scored: a problem and no figure.
+    - The runs cannot be scored for another reason: a problem and no figure.
 
     `name_machine` adds the machine to the group's name.
     """
@@ -326,13 +329,16 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 
 
 def _reported_run(number: int, log: GivenLog) -> ReportedRun:
-    """Return a run of the report: its number, what was given of its log, and what the log says before run_start.
+    """Return a run of the report, made of what `log` holds and of what its file says before the event run_start.
+
+    The file of an MLPerf log fills these fields of ReportedRun:
 
     - `header_lines`: {section of the header: number of its line}
-    - `start`: the time of the first event
-    - `preamble`: {key of an event: its value}, of EVENTS_SHOWN
+    - `start`: the time of the first event in Unix seconds, and its line
+    - `preamble`: {key of an event: its value and line}, for the keys in EVENTS_SHOWN
 
-    If something is logged twice, the first one counts. For a log that is not an MLPerf log all of these are empty.
+    If the file has a section or a key twice, the first one counts. For a log of another format `start` is NOT_LOGGED,
+    and the other two are empty.
     """
     entries = _entries_before_run_start(log)
     header_lines: dict[str, int] = {}

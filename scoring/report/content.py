@@ -60,7 +60,7 @@ class ReportedRun:
     number: int  # 1-based, in the order given
     record: Record
     path: str | os.PathLike[str]  # where to read the log, which may not be at the record's `file`
-    given_folder: str | None = None  # on the command line that the log was found in; None: it was given by itself
+    given_folder: str | None = None  # that the log was found in; None: it was given by itself
     header_lines: dict[str, int] = field(default_factory=dict)  # section: line
     start: Logged = NOT_LOGGED  # the time of the log's first event, in Unix seconds
     preamble: dict[str, Logged] = field(default_factory=dict)  # events before run_start, by their keys

@@ -121,17 +121,18 @@ class _Curves(NamedTuple):
 
 
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
-    """Return a curve of one quantity over the windows of each run. Runs without any value are left out.
+    """Return a curve of one quantity over the windows of each run. Runs without a finite value are left out.
 
-    `read` returns the quantity of a window, or None. All curves have one axis:
+    `read` returns the quantity of a window, or None. All curves have the same horizontal axis:
 
-    - The log of each of these runs says all its steps: "step", the steps done at the end of a window.
-    - Else: "printed row", the numbers of a run's windows from 1.
+    - `_steps_done` knows the steps of every run that has a curve: "step". A window stands at the number of steps that
+      the run had done at its end.
+    - `_steps_done` returns None for at least one of these runs: "printed row". A run's windows are numbered from 1.
     """
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
     known_steps = [steps for steps in steps_of_runs if steps is not None]
-    if len(known_steps) == len(runs):
+    if len(known_steps) == len(runs):  # the steps of no run are None
         by_step = [_curve_of_run(run, steps, read) for run, steps in zip(runs, known_steps, strict=True)]
         return _Curves(by_step, "step")
     by_row = [_curve_of_run(run, range(1, len(run.record.windows) + 1), read) for run in runs]
@@ -340,12 +341,13 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return the section on how far windows, runs and hosts differ: two tables with a row for each group of runs.
+    """Return the section on how far windows, runs and hosts differ.
 
-    Groups without a figure have no row. If no group has a figure, the section has a sentence that says so.
+    It has two tables with a row for each group of runs that has a score. If no group has one, the section has a
+    sentence instead, and the gist, which is the text beside the section's title, is "not measured".
 
-    The gist, which is the words beside the section's title, is the standard deviation of the headline: the group whose
-    figure the page shows first.
+    Otherwise the gist is the standard deviation of the headline's score, as a share of the score. The headline is the
+    group that the page shows first. The gist is empty if the standard deviation is unknown or the score is 0.
     """
     rows = []
     level_rows = []

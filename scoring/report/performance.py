@@ -17,7 +17,6 @@ from scoring.report.text import efficiency_in_words, number, short_percent
 
 DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
-# Each with the verb for it
 
 
 class _Straggler(NamedTuple):
@@ -83,17 +82,18 @@ def _data_wait(group: Group) -> Inline:
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return the throughput per device.
+    """Return a group's throughput per device.
 
-    - The figure is not a throughput: "not measured".
-    - The figure is that of one device already: the figure.
-    - The number of devices is known: the figure divided by it. If it is not known, words that say so.
+    - The group has no score, or its score is not in images/s: "not measured".
+    - The score is in "images/s per device": the score.
+    - The score is in "images/s", and the number of devices is known: the score divided by this number.
+    - The score is in "images/s", and the number of devices is not known: DEVICES_NOT_SAID.
     """
     devices = group.record.devices
     score = group.score
     if score is None or not score.unit.startswith("images/s"):
         return NOT_MEASURED
-    if score.unit != "images/s":  # "images/s per device"
+    if score.unit != "images/s":  # the only other one that begins so is "images/s per device"
         return link_to_runs(group, number(score.value))
     return link_to_runs(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
 

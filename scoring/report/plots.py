@@ -35,7 +35,7 @@ class Marker(NamedTuple):
     hollow: str
 
 
-MARKERS = (  # as many as SERIES_COLORS
+MARKERS = (  # as many as SERIES_COLORS, because one index chooses a colour and its marker
     Marker("o", "●", "○"),
     Marker("s", "■", "□"),
     Marker("^", "▲", "△"),
@@ -95,11 +95,11 @@ class Plot:
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend, which has equal entries only once.
 
-        `style_index` counts the lines of a plot from 0 and chooses the line's style. `style` replaces any of this, by
-        the names of matplotlib's `plot`.
+        `style_index` counts the lines of a plot from 0 and chooses the line's colour, marker and dash. `style` has
+        arguments of matplotlib's `plot` that replace those chosen, except in the legend.
 
-        A long line has markers at some of its points only. Later lines have fewer of them than the first line, so that
-        lines do not hide each other.
+        A value y beyond GREATEST_DRAWN becomes a gap in the line. A long line has markers at some of its points only.
+        Later lines have fewer markers than the first line, so that lines do not hide each other.
         """
         chosen = _style_of_series(style_index)
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
@@ -184,8 +184,8 @@ class _SeriesStyle(NamedTuple):
 def _style_of_series(style_index: int) -> _SeriesStyle:
     """Return the look of a line by its number in the plot, from 0.
 
-    The first lines differ in colour and marker. After the last colour both begin again, with the next dash. Every other
-    time their markers are hollow.
+    A round is one line of each colour of SERIES_COLORS. Within a round the lines differ in colour and marker. Each
+    round has the next dash of DASHES, which repeat after the last. In every second round the markers are hollow.
     """
     round_number = style_index // len(SERIES_COLORS)
     index_in_round = style_index % len(SERIES_COLORS)
@@ -249,13 +249,15 @@ def throughput(
     level: float | None,
     starts_at_zero: bool = True,
 ) -> None:
-    """Draw the throughput of one or several runs over time, a line for each. The warm-up is grey with hollow markers.
+    """Draw the throughput of one or several runs over time, a line for each.
+
+    Points that are not measured, such as those of the warm-up, are grey with hollow markers.
 
     - `runs` has the label and the points of each run. A single run is labelled "measured" in place of its own label,
       and the background of its measured parts is shaded.
     - `axis_unit` is what the points' starts and ends count on the horizontal axis: "s", "step" or "row".
     - `rate_unit` is the unit of the points' rates, which names the vertical axis.
-    - `level` is a figure to draw as a dashed line; None: there is none.
+    - `level` is a figure to draw as a dashed horizontal line, or None.
     - `starts_at_zero`: the vertical axis starts at 0, and the horizontal axis at 0 or before. Otherwise both axes span
       what is drawn.
     """

@@ -61,7 +61,14 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 def compliance(report: Report) -> Section:
     """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
 
-    Findings of severity `info` are notes, in a folded table.
+    It has, in this order:
+
+    - for each run: the verdict of the check, or "Not checked" if the run has no findings
+    - a table of the errors and warnings of all runs; a sentence if a run was checked and there are none
+    - a folded table of the notes, which are the findings of severity `info`, if there are any
+
+    The gist, which is the text beside the section's title, counts the errors and warnings. It is "not checked" if no
+    run was checked.
     """
     parts: list[Block] = []
     notes = []
@@ -231,7 +238,10 @@ def _passport_in_words(passport: schema.Passport) -> str:
 def _header_table(title: str, content: Any) -> Table:
     """Return a section of the log's header as a table of names and values.
 
-    The table of the configuration also says what set each value.
+    - `title` is "Configuration": a row for each setting, with its value and what set it, such as the environment.
+      Settings whose entry is not a dict are left out.
+    - `title` is that of another section, or `content` is not a dict: a row for each plain value in `content`, named by
+      the path to it.
     """
     rows: list[list[Inline]] = []
     if title == "Configuration" and isinstance(content, dict):
@@ -366,12 +376,12 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 
 
 def _options_for_what_logs_lack(record: Record) -> list[str]:
-    """Return the options that tell `score` what the logs of a group do not say. `record` is that of a log of the group.
+    """Return the options that tell `score` what the logs of a group do not say. `record` is that of one of its logs.
 
     - The number of devices comes from the command line or a description of the system: `--devices` with this number.
-    - The batch comes from the command line: `--batch` with this batch.
+    - The batch per device comes from the command line: `--batch` with this batch.
 
-    The report's own options cannot be copied, because its `--devices` is a list for all groups.
+    The report's own --devices and --batch cannot be copied, because they may have a number for each of several systems.
     """
     options: list[str] = []
     is_of_description = bool(record.described_by)

@@ -108,10 +108,10 @@ def _code(value: object) -> Markup:
 def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.Environment:
     """Return the jinja2 environment for the templates of a folder, `html` or `markdown`.
 
-    Each value that a template shows is first handed to `finalize`. Then jinja2 escapes it for HTML, unless it is
-    Markup.
+    Each value that a template shows goes through `finalize` first. Then jinja2 escapes the result for HTML, unless it
+    is Markup: text that needs no more escaping.
 
-    The templates draw plots with the function `drawn`. It is None if matplotlib is not installed.
+    The templates draw a plot with the function `drawn`, which is None if matplotlib is not installed.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
@@ -123,7 +123,7 @@ def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.En
         keep_trailing_newline=True,
     )
     environment.filters["code"] = _code
-    # matplotlib is optional: without it and Paddle's packages an installation has half the size.
+    # matplotlib is an optional package. If `drawn` is None, the page says in place of a plot that it is not drawn.
     environment.globals["drawn"] = plots.drawn if find_spec("matplotlib") else None
     return environment
 

@@ -138,10 +138,11 @@ def _mean_step(group: Group) -> _MeanStep | None:
 
 
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
-    """Return the mean step of windows: the sum of their times over the sum of their steps.
+    """Return the mean step of windows: the sum of their times divided by the sum of their steps.
 
-    Returns None if a window does not say its time and steps. The wait for data is a mean in the same way. It is None if
-    a window does not say it.
+    Returns None if at least one window does not say its time or its number of steps. The mean wait for data is the sum
+    of the windows' waits divided by the sum of their steps. If at least one window does not say its wait, the mean wait
+    alone is None. There must be at least one window.
     """
     seconds: list[float] = []
     waits_s: list[float] = []

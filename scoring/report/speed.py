@@ -34,9 +34,10 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 
 
 def throughput(report: Report) -> Section:
-    """Return the section on each run's throughput over time: a plot, and a table of its windows.
+    """Return the section on each run's throughput over time: a plot with a table of its windows.
 
-    A window is the steps that one row of the log is about. If the log of a run has no rates, a sentence says so.
+    `_plot_of_run` makes both, and `_plot_blocks` says what is folded. A run without rates has a sentence instead, after
+    the plots. The gist, the text beside the section's title, is the range of the measured rates, if there are any.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
@@ -59,14 +60,15 @@ def throughput(report: Report) -> Section:
 def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
     """Return the blocks of the page that show the runs' plots.
 
-    - One plot: its caption, and the table of its windows, folded. The plot itself is at the top of the page already.
+    - No plot: none.
+    - One plot: its caption, and its table of windows, folded. The first plot of the page shows this run already.
     - Several plots: the first SHOWN_PANELS, and the others folded.
     """
     if not figures:
         return []
     if len(figures) == 1:
         table_of_windows = figures[0].numbers
-        assert table_of_windows is not None
+        assert table_of_windows is not None  # `_plot_of_run` gives each plot one
         return [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[table_of_windows])]
     parts: list[Block] = [*figures[:SHOWN_PANELS]]
     folded = figures[SHOWN_PANELS:]
@@ -294,11 +296,11 @@ class _PlotByDevices(NamedTuple):
 def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
 
-    A published curve has the same colour and marker in both plots.
+    A published curve has the same style, which is a colour and a marker, in both plots.
     """
     our_rates = _our_rates(report)
-    # Styles are numbered: our curves of throughput have the first ones, from 0, and the published curves the next ones.
-    # Style 0 is ours even without a curve of ours.
+    # Styles are numbered from 0. Ours have the first numbers, the published curves the next ones. Without a curve of
+    # ours the published ones begin at 1, so that none of them looks like "this report" does in other reports.
     first_published_style = max(len(our_rates), 1)
     return [
         _throughput_figure(report, our_rates, first_published_style),
@@ -391,8 +393,8 @@ def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float
 def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:
     """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
 
-    Its title is the caption up to the first colon. `first_published_style` chooses the colour and marker of the first
-    published curve. The next curves have the next numbers.
+    Its title is the caption up to the first colon. Colours and markers are numbered as styles: `first_published_style`
+    is the number for the first published curve, and each further one has the next number.
     """
     words = []
     for label, points in (*plot.ours, *plot.published):
@@ -422,8 +424,9 @@ def _published(curves: Sequence[Curve]) -> Table:
 def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     """Return the row of one published figure, with the line of published.csv that it comes from.
 
-    The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. The
-    efficiency compares the figure with that of one device in the same published table, `curve`.
+    The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. A
+    question mark stands for an unknown memory. The efficiency is the figure divided by the devices and by the figure of
+    one device in `curve`, which is the published table.
     """
     memory_gb = "? "
     if figure.accelerator_memory_gib is not None:

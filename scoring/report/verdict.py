@@ -51,9 +51,12 @@ def overall(checks: Sequence[Verdict]) -> Overall:
 
 
 def next_steps(checks: Sequence[Verdict]) -> list[str]:
-    """Return what to do about each check that is not ok, each step once; or what the result is good for.
+    """Return what to do about the checks of a report, each step once.
 
-    A result can be packaged only if the compliance check of its runs applied.
+    - Some checks have a `fix`: each fix.
+    - No check has one, and the check "compliance" applies, which means that it had runs to look at: a sentence that the
+      result can be packaged or compared with others.
+    - No check has one, and "compliance" does not apply: a sentence that the result can only be compared.
     """
     steps = list(dict.fromkeys(check.fix for check in checks if check.fix))
     if steps:
@@ -93,10 +96,11 @@ def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the runs' compliance with the rules of MLPerf. The first of these cases counts:
 
-    - A run failed the compliance check: fatal, with the number of errors in all runs.
+    - A run failed the compliance check: fatal, with the number of errors in all runs that were checked.
     - A run that needs the check was not checked: unknown.
     - At least one run was checked: ok.
-    - No run was checked, and none needs it: a verdict that does not apply, so that the report's status ignores it.
+    - No run was checked, and none needs the check: a verdict that does not apply, so that the report's status ignores
+      it.
     """
     checked = [run for run in runs if run.findings]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
@@ -248,8 +252,9 @@ def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
 def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
     """Yield the verdicts on the figures of all groups:
 
-    - Always: the verdict of `_judge_measurement`, by missing figures and all warnings but those of UNSTEADY_WARNINGS.
-    - If a score has a warning of UNSTEADY_WARNINGS: a warning to measure again.
+    - Always: the verdict of `_judge_measurement`, by the problems of the groups and the warnings of their scores. The
+      warnings in UNSTEADY_WARNINGS do not count here.
+    - If a score has a warning in UNSTEADY_WARNINGS: a warning to measure again.
     """
     warnings = warnings_of_scores(groups)
     problems = [group.problem for group in groups if group.problem]

@@ -51,9 +51,10 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
 def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
     """Return the report as text for a terminal.
 
-    Each line begins with its subject, such as `step` or `left out`. The lines are in this order: the number of nodes,
-    each metric, the arithmetic, a step of all ranks, the links, facts that differ between nodes, changes since a
-    baseline, bad verdicts, doubts, the nodes left out, the good nodes.
+    The lines are in this order: the number of nodes, each metric, the arithmetic, a step of all ranks, the links, facts
+    that differ between nodes, changes since a baseline, bad verdicts, doubts, the nodes left out, the good nodes. Each
+    line begins with its subject, such as `step` or `left out`. Only the lines on bad verdicts have the form of
+    `as_text`, which begins with the status.
 
     `changes_since` are the changes since the baseline; empty without one.
     """
@@ -167,7 +168,11 @@ def _change_lines(change: Change) -> list[str]:
 
 
 def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> JsonObject:
-    """Return the verdicts on a record as the object that --json prints; `changes_since` is None without a baseline."""
+    """Return the object that --json prints: the status of each node, the good nodes, all verdicts and what differs.
+
+    `changes_since` are the changes since the baseline. Without a baseline it is None, and so is "changes" in the
+    result.
+    """
     return {
         "nodes": judged.statuses,
         "good": judged.good_hosts,
@@ -175,7 +180,6 @@ def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> Js
         "links": [verdict.as_dict() for verdict in judged.link_verdicts],
         "doubts": judged.doubts,
         "differences": [dataclasses.asdict(difference) for difference in judged.differences],
-        # None stays None, which is null in JSON.
         "changes": changes_since and [dataclasses.asdict(change) for change in changes_since],
     }
 

@@ -26,7 +26,7 @@ from tools.acceptance.machine import Machine, NotPossible
 from tools.fleet.steps import SEED
 from tools.fleet.verdicts import NOT_POSSIBLE
 
-# In a turn a rank takes training steps for STEP_S seconds, but at least LEAST_STEPS and at most MOST_STEPS.
+# In a turn a rank takes LEAST_STEPS training steps, and then further ones for STEP_S seconds, up to MOST_STEPS in all.
 STEP_S = 2.0
 LEAST_STEPS = 3
 MOST_STEPS = 200
@@ -133,10 +133,10 @@ class RankMeasurements:
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
-        """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
+        """Take training steps for a turn; return the median and the mean of their seconds.
 
-        There are at least LEAST_STEPS and at most MOST_STEPS steps. Their times become `self.step_times_s`. Raises
-        NotPossible if this machine cannot take a step.
+        After LEAST_STEPS steps come further ones, for about STEP_S seconds or up to MOST_STEPS steps in all. The
+        seconds of all steps become `self.step_times_s`. Raises NotPossible if this machine cannot take a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -198,7 +198,7 @@ class RankMeasurements:
             return (time.perf_counter() - began) / count
 
     def _input_batches(self) -> loader.Loader:
-        """Start the job's input pipeline on this rank, and return its batches.
+        """Build the job's input pipeline on this rank; return the loader that yields its batches.
 
         The images are those of DATADIR, or the embedded ones if DATADIR is not set. This rank reads all of them as if
         it were the only one, in an order of its own. A batch has as many images as the job says, or all images if they
@@ -247,8 +247,9 @@ def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_in
 
     All ranks must call this together. `host_index` is the number of this rank's host among the compared hosts.
 
-    A first turn, the warm-up, does not count. TURNS turns follow. They end early if TURNS * TURN_S seconds have passed,
-    but not before LEAST_TURNS turns.
+    A first turn, the warm-up, does not count. TURNS turns follow. They end early if TURNS * TURN_S seconds have passed
+    on rank 0 since the warm-up began, but not before LEAST_TURNS turns. If a measurement fails in any turn, this rank
+    does not take it again. The values of earlier turns are kept beside the failure.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     warm_up = _take_turn_together(me, measurements, failed_metrics=())

@@ -109,8 +109,8 @@ def _given_by_most(count_by_result: Mapping[ResultName, int], total: int) -> Res
 def ranks_of(record: Record) -> list[Rank]:
     """Return the ranks of a fleet's record (fleet.json) with their digests, in the record's order.
 
-    The list is empty if the record has no digests. That is so if a version before digests wrote the record, or if
-    Paddle has no kernels for the GPUs.
+    The list is empty if the record has no digests: an old version of this project wrote none, and none are taken if a
+    rank's Paddle has no kernels for its device.
     """
     if record.get("digests") is None:
         return []
@@ -132,7 +132,8 @@ def ranks_of(record: Record) -> list[Rank]:
 def judge(record: Record) -> list[Verdict]:
     """Return a verdict on each host by the digests of its ranks, in the order of the record's hosts.
 
-    The list is empty if the record has no digests.
+    Each rank is compared with the other ranks of its class (`_judge_ranks`). The worst status of its ranks is the
+    status of the host. A host without ranks in the digests is left out. The list is empty if the record has no digests.
     """
     ranks = ranks_of(record)
     if not ranks:
@@ -145,7 +146,13 @@ def judge(record: Record) -> list[Verdict]:
 
 
 def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Compare the digests of ranks of the same class; return {number of a rank: judgement}."""
+    """Judge each rank by the digests of all ranks of its class; return {number of a rank: judgement}.
+
+    A class is a model of GPU or CPU with the same driver, cuDNN and Paddle: its ranks should compute the same bits.
+
+    - The class of the rank is known: the rank is judged by `_judge_class`.
+    - Its class is unknown (None): unknown, even if the rank failed, because it has no ranks to be compared with.
+    """
     ranks_by_class: dict[str | None, list[Rank]] = {}
     for rank in ranks:
         ranks_by_class.setdefault(rank.class_name, []).append(rank)
@@ -212,9 +219,11 @@ def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return a summary of the results of a class: the majority's result, and how many hosts gave each result.
+    """Return a summary of the results that the ranks of one class gave.
 
-    `measured` are the ranks of the class that did not fail.
+    `measured` are the ranks of the class that did not fail. The summary has their number, the majority's result, and
+    for each result how many hosts gave it. Hosts count there, not ranks, because a fault of hardware is not the same on
+    two hosts.
     """
     hosts_by_result: dict[ResultName, set[str]] = {}
     for rank in measured:
@@ -248,14 +257,15 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
     - All of them gave the same result: unknown, because no majority of ranks confirms it.
     - No result came out in more than half of them: unknown.
-    - Otherwise, its usual result counts as right: fatal if no other host gave one of its other results, else unknown.
+    - Otherwise: the result of more than half of them counts as right. `_judge_unsteady` judges by the other results:
+      fatal if no other host gave one of these, else unknown.
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
         return Judgement(UNKNOWN, found)
-    # The text becomes "1 of 20 repetitions differ from the others of its own".
+    # `given_by` ends the message "1 of 20 repetitions differ from the others of its own".
     right = RightResult(rank.usual_result, given_by="the others of its own")
     return _judge_unsteady(rank, digests, summary_of_class, right)
 
@@ -279,7 +289,7 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 
     - All repetitions of the rank gave the right result: ok.
     - More than half of them gave the same wrong result: fatal if no other host gave that result, else unknown.
-    - Otherwise, wrong results came only now and then: fatal if no other host gave one of them, else unknown.
+    - Otherwise: fatal if no other host gave one of the rank's wrong results, else unknown.
     """
     is_always_right = not rank.results_other_than(right.name)
     if is_always_right:
@@ -303,17 +313,17 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank that gave a wrong result in some repetitions, but has no usual result that is wrong.
+    """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
 
-    Of its wrong results, the one that the fewest hosts gave decides:
+    A wrong result is any other than `right`. The rank must have given one.
 
-    - Only its own host gave it: fatal. The rank computes wrongly.
-    - Other hosts gave it, too: unknown. The kernels seem to sum in a random order, because a fault of hardware is not
-      the same on two hosts.
+    - A wrong result came from no other host: fatal. The rank computes wrongly.
+    - Other hosts gave each of the wrong results, too: unknown. The kernels seem to sum in a random order, because a
+      fault of hardware is not the same on two hosts.
     """
     wrong_results = rank.results_other_than(right.name)
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
-    if fewest_hosts == 1:
+    if fewest_hosts == 1:  # the rank's own host
         return Judgement(FATAL, _describe_fault(rank, digests, right))
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 

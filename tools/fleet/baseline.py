@@ -49,8 +49,8 @@ def changes(now: Record, then: Record) -> list[Change]:
 def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
     """Return how one metric changed on each node that was measured both now and then, by the name of the node.
 
-    The logarithms of a node's times in one record are summed up by their level. The change is the level now minus the
-    level then, and its error follows from the errors of both levels.
+    The logarithms of a node's times in one record are summed up by `level_of`, an estimate of their middle. The change
+    is the level now minus the level then. Its error follows from the errors of both levels.
     """
     log_times_now = _logarithms(now)
     log_times_then = _logarithms(then)
@@ -69,8 +69,9 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down more than it.
 
-    Such a node is named only if chance does not explain the difference from the median change. `alpha` is the chance
-    of a false alarm if all nodes changed alike.
+    `find_slow` decides which nodes these are: chance must not explain their difference from the median change, and
+    there are none among fewer than LEAST_NODES nodes. `alpha` is the chance of a false alarm if all nodes changed
+    alike.
     """
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
@@ -82,7 +83,6 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
         nodes=len(log_ratios),
         fleet=math.expm1(median_log_ratio),  # 0.05: 5 % slower than in the earlier record
         interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
-        # The nodes that slowed down more than the median change, and by how much more.
         slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in slow_hosts},
     )
 

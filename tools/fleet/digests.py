@@ -75,13 +75,14 @@ class RepeatableTraining:
     """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Prepare the repetition of training steps. The start of each repetition is the state that a program has now.
+        """Keep the present state of the program `main` as the start of each repetition.
 
-        This state is the values of weights, statistics and momenta, and must be the same on all ranks. Only the
-        learning rate is replaced: it is RATE in all steps.
+        The state is the values of weights, batch-norm statistics and momenta, and must be the same on all ranks. Only
+        the learning rate is replaced: it is RATE in all steps.
 
-        `main` is the program, without its all-reduces. `model` is the workload that it was built from. `rate_variable`
-        is the name of its variable with the learning rate.
+        `main` is a training program without all-reduces, so that each rank computes its results by itself. `model` is
+        the workload that `main` was built from. `rate_variable` is the name of the variable of `main` with the learning
+        rate.
         """
         self._executor = executor
         self._main = main
@@ -177,11 +178,11 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    All digests of a repetition are its result. Returned is how many repetitions gave each result, and the digests of
-    the first MOST_TABLES_KEPT different results.
+    All digests of a repetition are its result. The digests of the first MOST_TABLES_KEPT different results are kept as
+    tables. How many repetitions gave a result is counted for every result.
 
-    If a step raises an error, the digests taken so far are dropped. Returned is then only the error's message, as
-    `failure`, and the names of the tensors.
+    If a step raises an error, all digests taken so far are dropped. Then only the error's message, as `failure`, and
+    the names of the tensors are returned.
     """
     mine = DigestsOfRank(tensors=training.tensors)
     least_end_s = time.monotonic() + amount.least_s
@@ -220,9 +221,15 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 
 
 def _gpu_of(local_rank: int) -> Device:
-    """Return the title and the class of a rank's GPU: its model and the versions of driver, cuDNN and Paddle.
+    """Return the title and the class of a rank's GPU, which is the GPU `local_rank` among those that NVML shows.
 
-    The class is None if NVML does not show the GPU, or if a part of the class is unknown.
+    The title has the number, the model, the UUID and the serial number, as far as they are known. The class is the
+    model and the versions of driver, cuDNN and Paddle: GPUs of one class should compute the same bits, so only they are
+    compared.
+
+    - NVML does not show the GPU: the title is "GPU 3 of the job", and the class is None.
+    - The model or the version of driver or cuDNN is unknown: the class is None.
+    - Otherwise: both are known.
     """
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
@@ -269,13 +276,13 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    `mine` are the digests of this rank, and `host_index` is the number of its host. `steps` is the number of steps in
-    each repetition. The entry has:
+    `mine` are the digests of this rank. `host_index` is the number of this rank's host among the compared hosts.
+    `steps` is the number of steps in each repetition. The entry has:
 
     - "steps".
     - "tensors": their names.
     - "tables": {name of a result: its digests}. Ranks that compute right have the same results, so each is there once.
-    - "ranks": for each rank its device, and how many of its repetitions gave which result.
+    - "ranks": for each rank its host, its device, and how many of its repetitions gave which result, or its failure.
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -287,6 +294,7 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         "failure": mine.failure,
     }
     entries = me.comm.allgather(entry_of_this_rank)
+    # A rank's "repetitions" are gone through by their keys, so that each rank counts once for each of its results.
     rank_count_by_result = Counter(itertools.chain.from_iterable(entry["repetitions"] for entry in entries))
     most_common_first = [result for result, _ in rank_count_by_result.most_common()]
     tables = _gather_tables(me, mine.kept_tables, most_common_first)

@@ -106,11 +106,13 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
 def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
 
-    A fact may be empty.
+    - The node has no such device, as without GPUs: the fact is empty.
+    - A file cannot be read: the fact is "not readable".
+    - Something is not known, such as a GPU's driver: the fact says "None".
     """
     gpus = probed["gpus"]
     source = probed["source"]
-    interfaces = probed["interfaces"]  # {name: "<address> <speed>"}
+    interfaces = probed["interfaces"]  # {name: "<address> <speed>", or the address alone}
     sys = Path("/sys")
     return {
         "GPUs": _gpus(gpus),

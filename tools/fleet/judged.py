@@ -48,9 +48,10 @@ class Judged:
 
 
 def _doubts_on_steps(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a text which says that some nodes may be slow although the verdicts call none slow.
+    """Return a doubt on the verdicts if the nodes' training steps differ much although no node is called slow.
 
-    `verdicts` are those on the nodes by their training steps. The list has this one text, or is empty:
+    `verdicts` are those on the nodes by their training steps. The list has one text, which names the fastest and the
+    slowest node, or is empty:
 
     - A node is called slow: empty.
     - No node's steps were compared with those of others: empty.
@@ -89,8 +90,9 @@ def _counts_for_status(verdict: Verdict) -> bool:
 def judge_record(record: Record) -> Judged:
     """Return a fleet's record with the verdicts on its nodes and links, the status of each node, and the differences.
 
-    The status of a node is its worst verdict: by its own times, its network, its arithmetic, or the doctor
-    (tools/doctor). It is unknown if no verdict counts for it.
+    The verdicts on a node are by its own times, its network, its arithmetic, and the doctor (tools/doctor). Its status
+    is the worst of those that count (`_counts_for_status`): an unknown verdict does not count, nor one that the
+    arithmetic is ok. If none counts, the status is unknown.
     """
     network = judge_links(record)
     node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)

@@ -122,7 +122,8 @@ class ComparedHosts(NamedTuple):
 def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
     """Return the hosts of the job that are compared: its nodes, or its ranks as "node:rank" if it has one node.
 
-    Raises ValueError if SWITCH_GROUPS does not fit the nodes.
+    In a job of one node all ranks are in the same switch group, and each represents itself. Raises ValueError if
+    SWITCH_GROUPS does not fit the nodes.
     """
     groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
     if job.cluster.dgxnnodes == 1:
@@ -164,7 +165,7 @@ def _start_paddle(job: Job, origins: Origins, me: ranks.Ranks) -> Machine:
 
 
 class NetworkResults(NamedTuple):
-    """Results that the ranks measured and gathered which represent the compared hosts; empty on the other ranks."""
+    """The results on the network, as a rank gets them that represents a compared host; empty on other ranks."""
 
     links: list[JsonObject]
     nodes: list[JsonObject] | None  # of `gather_nodes`: None on all ranks but the first
@@ -180,12 +181,15 @@ class TrainingResults(NamedTuple):
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
     """Measure the fleet, and return its record (fleet.json), but for "took_s", the seconds of the whole measurement.
 
-    All ranks must call this together. Only rank 0 gets the complete record. `node_result` is the result of
-    `examine_node` on this rank.
+    All ranks must call this together. Only rank 0 gets the complete record: on another rank "nodes" is None, and
+    "links" is empty if the rank does not represent its host. `node_result` is the result of `examine_node` on this
+    rank.
 
-    Each rank measures by itself first, in turns. Then come the links between the hosts, then the training of all ranks:
-    the digests of repeated steps, and steps of all together. There is no training if the Paddle of any rank has no
-    kernels for its device.
+    - Each rank measures by itself first, in turns: "metrics", and "steps_s", the seconds of each rank's steps alone.
+    - Then the links between the hosts are measured: "links".
+    - Then all ranks train at the same time: "digests" of repeated steps, and "whole_s", the seconds of the steps that
+      all ranks take together. If the Paddle of any rank has no kernels for its device, there is no training: "digests"
+      is None, and "whole_s" is empty.
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
@@ -214,9 +218,13 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
     """Measure the links between the compared hosts, and gather the results of `examine_node`.
 
-    All ranks must call this together. Only the one rank of each host that represents it measures; the others wait.
+    All ranks must call this together. One rank of each host represents it, and only these ranks measure.
+
+    - On a rank that represents its host: all links are returned. `nodes` has the results of all nodes on the first of
+      these ranks, and is None on the others.
+    - On any other rank: it only waits. No links are returned, and `nodes` is None.
     """
-    color = 0 if hosts.is_representative else 1  # MPI makes a communicator of the ranks of each color
+    color = 0 if hosts.is_representative else 1  # MPI makes a communicator for each color; that of 1 is not used
     ranks_of_color = me.comm.Split(color, me.rank)
     results = NetworkResults(links=[], nodes=None)
     if hosts.is_representative:
@@ -234,7 +242,8 @@ def _measure_training(
 ) -> TrainingResults:
     """Repeat the same training steps on each rank for their digests, and take steps of all ranks together.
 
-    All ranks must call this together. `times_alone_by_rank` has for each rank the seconds of its steps alone.
+    All ranks must call this together. `times_alone_by_rank` has for each rank the seconds of its steps alone, which
+    decide how many steps are taken together.
     """
     me = machine.me
     repeated = training_programs.repeatable_training

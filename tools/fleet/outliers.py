@@ -20,8 +20,9 @@ from runlog import stats
 from scoring.figure.calibration import smallest_difference
 
 LEAST_NODES = 4  # of three the odd one cannot be told
-# Rosner's test consists of several tests, each of which may name a healthy node. So the chance of any false alarm is so
-# many times the chance in one of them: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normally distributed).
+# Rosner's test consists of several tests, each of which may name a healthy node. So the chance of a false alarm in any
+# of them is larger than in one of them, by a factor of up to 2.2 at 5 to 16 nodes, and of 1 at 64 (simulated with a
+# normal distribution).
 ALARM_INFLATION = 2.0
 LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
 LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha` allows less
@@ -76,15 +77,20 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 
 
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of the slow outliers by Rosner's test, if their difference is large enough to matter.
+    """Return the names of the slow outliers by Rosner's test, without those that are hardly slower.
 
     `distances` has for each name its distance from the median: above 0 if it is slower, below 0 if it is faster.
     `noise` is the standard error of one distance. `alpha` is the chance of a false alarm among healthy nodes.
 
-    More than half of the names, those nearest to the median, are taken to be usual. Each farther name, from near to
-    far, is tested against all nearer ones. The first one that is a slow outlier makes all farther ones outliers, too.
-    So several outliers do not hide each other. Of these outliers, the fast ones and those that are hardly slower are
-    left out.
+    Rosner's test sets the farthest names aside one after the other, and tests each against all names that are left. The
+    last test that finds an outlier decides: its name and all names set aside before are outliers. Here the same tests
+    are made in the opposite order, so that the first test that finds an outlier decides:
+
+    - More than half of the names, those nearest to the median, are not tested: they are taken to be usual.
+    - Each farther name, from near to far, is tested against all nearer ones (`_is_slow_outlier`).
+    - A test finds a slow outlier: its name and all farther names are outliers. Of these, the names are returned that
+      are slower than the median by more than `smallest_difference`. So the fast outliers are left out.
+    - No test finds one: the set is empty.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
@@ -101,13 +107,14 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
 
 
 def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float) -> bool:
-    """Return whether the distance farthest from the median is an outlier above the others, by a one-sided t-test.
+    """Return whether `value` is an outlier above the values of `nearer`, by a one-sided t-test.
 
-    `nearer` has the others, which are all nearer to the median. Their standard deviation is taken to be at least
-    `noise`, because few values may be alike by chance. `alpha` is the chance of a false alarm.
+    `value` is the distance of one name from the median, and `nearer` has the distances of all names that are nearer to
+    it. The standard deviation of `nearer` is taken to be at least `noise`, because few values may be alike by chance.
+    `alpha` is the chance of a false alarm in this test.
 
-    To be an outlier, the value must be above the mean of the others by more than LEAST_T standard errors, and by more
-    than chance explains. A value below the mean, of a fast node, is no outlier in this sense.
+    An outlier is above the mean of `nearer` by more than LEAST_T standard errors, and by more than chance explains. A
+    value below the mean, of a fast node, is no outlier in this sense.
     """
     count = len(nearer)
     deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)

@@ -181,7 +181,15 @@ def _table_of_nodes(judged: Judged) -> Table:
 
 
 def _conclusion(judged: Judged) -> tuple[str, str]:
-    """Return the status of the whole fleet, and sentences that say it in words, with the doubts."""
+    """Return the status of the whole fleet, and sentences that say it in words. The first of these cases counts:
+
+    - A node or link is bad: fatal. The sentence names the bad ones.
+    - All nodes are unknown: unknown.
+    - There are doubts: unknown. The sentence is that no node and no link is named.
+    - Otherwise: ok, with the same sentence.
+
+    In each case the doubts follow the sentence.
+    """
     sentence = "No node and no link is named."
     if judged.bad_verdicts:
         status = FATAL
@@ -210,8 +218,8 @@ def _sentence_on_bad(judged: Judged) -> str:
 def report_as_page(judged: Judged) -> str:
     """Return the report as an HTML page, rendered from the template page.html.
 
-    It has a table of the bad nodes and links, maps of the links' bandwidth and latency, a table of what differs between
-    the nodes, and a table of all nodes.
+    It has a table of the bad nodes and links if there are any, maps of the links' bandwidth and latency, a table of
+    what differs between the nodes, and a table of all nodes.
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []

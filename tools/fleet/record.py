@@ -48,8 +48,8 @@ def _read_format(path: Path) -> dict[str, Any]:
 def _check(record: Record) -> None:
     """Raise ValueError unless the values in a record (fleet.json) are right, and its parts fit together.
 
-    Raises LookupError, TypeError or AttributeError if a field is missing or of another type. The facts of the nodes are
-    not looked at.
+    Raises LookupError, TypeError or AttributeError if a field is missing or of another type. Only the number of the
+    nodes' entries is checked, not the facts in them.
     """
     hosts = record["hosts"]
     _raise_unless_texts((record["system"], record["time"], *hosts))
@@ -73,17 +73,20 @@ def _check(record: Record) -> None:
 
 
 def _check_times(record: Record) -> None:
-    """Raise ValueError unless every series of times is right: of the metrics, of the links and of the whole fleet."""
+    """Raise ValueError unless every series of times is right: of the metrics, of the links and of the whole fleet.
+
+    A series is right if `_check_series` accepts it. Besides, a link must have times.
+    """
     for metric in record["metrics"]:
         _check_series(metric, of_hosts(record, metric))
     links = links_of(record)
     for metric in LINK_METRICS:
         times_by_link = {name: link[metric] for name, link in links.items()}
         for name, times in times_by_link.items():
-            if times is None:  # a node may have measured nothing, a link is listed only when it was measured
+            if times is None:  # a link is listed only if it was measured; only a node may have measured nothing
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # Both are of the whole fleet: "all" stands for the name of a node.
+    # The last two series are of the whole fleet: "all" stands for the name of a node.
     whole_s = record["whole_s"] or None  # an empty list: not measured
     _check_series("whole_s", {"all": whole_s})
     _check_series("took_s", {"all": [record["took_s"]]})
@@ -108,11 +111,11 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 def _check_series(metric: str, series: Series) -> None:
     """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
 
-    Each node or link has one value for each turn. All nodes take part in every turn, so all have the same number of
+    A node or link has a value for each turn, and all nodes take part in every turn. So all must have the same number of
     values, at least one. A time is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
-    turns = len(next(iter(measured.values()), ()))  # of the first one that was measured; the others must have as many
+    turns = len(next(iter(measured.values()), ()))  # the number that the first one has; 0 if none was measured
     for name, values in measured.items():
         if len(values) != turns or turns == 0:
             has = f"{metric} of {name} has {len(values)} turns, another {turns}"
@@ -135,7 +138,7 @@ def _check_digests(record: Record) -> None:
 
 
 def _check_repetitions(rank: arithmetic.Rank) -> None:
-    """Raise ValueError unless a rank has either positive counts of repetitions or a failure.
+    """Raise ValueError unless a rank has either positive counts of repetitions or a failure, and not both.
 
     Raises TypeError if one of its texts is not a text.
     """
@@ -150,10 +153,10 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
 
 
 def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
-    """Raise ValueError unless the ranks are numbered from 0 on, and each host has a rank.
+    """Raise ValueError unless the ranks are numbered 0, 1, 2, ... in their order, and each host has a rank.
 
-    `entries` are the ranks as the record has them. The "unit" of an entry is the index of its host in `hosts`; another
-    index raises ValueError too.
+    `entries` are the ranks as the record has them. The "unit" of an entry is the index of the rank's host in `hosts`.
+    An index that no host has raises ValueError, too.
     """
     rank_numbers = [entry["rank"] for entry in entries]
     if rank_numbers != list(range(len(entries))):

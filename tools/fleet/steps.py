@@ -46,9 +46,9 @@ def programs(machine: Machine) -> Programs:
     """Build the job's training program, start it, and return what the fleet check runs.
 
     - `step_alone`: a step of this rank alone, by the program without its all-reduces.
-    - `step_of_all`: a step of all ranks together.
-    - `repeatable_training`: a training without all-reduces, set back to its start for each repetition. Its results must
-      be the same on all ranks.
+    - `step_of_all`: a step of all ranks together, by the whole program.
+    - `repeatable_training`: a training without all-reduces that begins from the first weights in each repetition. Its
+      results must be the same on all ranks.
 
     The two steps use a synthetic batch that differs from rank to rank. All ranks start with the same weights. All ranks
     must call this together, because the weights are broadcast.
@@ -60,7 +60,7 @@ def programs(machine: Machine) -> Programs:
     training = model.training_program(schedule, seed=SEED)
     _start_with_same_weights(machine, model, training)
     without_all_reduces = _without_all_reduces(training.main)
-    repeatable_training = digests.RepeatableTraining(  # begins from the weights that were just set
+    repeatable_training = digests.RepeatableTraining(  # keeps the present weights as its start, so they are set before
         machine.executor,
         without_all_reduces,
         model,

@@ -179,8 +179,8 @@ def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
 def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, Slowness]) -> dict[str, Verdict]:
     """Return the verdict on each measured node or link by name: a warning if it is called slow, else ok.
 
-    `slowness_by_name` has for each measured one how it compares with the others. `series` has the measured times, whose
-    median is a figure of the verdict.
+    `slowness_by_name` has for each measured node or link how it compares with the others. `series` has the measured
+    times. The median of these times is the figure `value` of the verdict.
     """
     verdicts = {}
     for name, slowness in slowness_by_name.items():
@@ -196,8 +196,9 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
     `log_ratios_by_name` has for each node, in each turn, the logarithm of its time over the fleet's median time in that
     turn. `alpha` is the chance that any node of a healthy fleet is called slow.
 
-    A node's level sums up its log ratios over the turns. The fleet's level is the median of all nodes' levels. A node's
-    extra time follows from the difference of the two.
+    The level of a node sums up its log ratios over the turns. The fleet's level is the median of the levels of all
+    nodes. The extra time of a node follows from the difference of the two. `find_slow` decides by the levels which
+    nodes are called slow. The interval of the extra time is None for fewer than five turns.
     """
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     level_of_fleet = statistics.median(levels.values())
@@ -220,13 +221,13 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
 
 
 def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a node's level, as (low, high), for comparing it with the level of its fleet.
+    """Return the 95 % interval of a node's level, as (low, high), wide enough to compare it with the fleet's level.
 
-    `level` sums up `log_ratios`, which has a value for each turn. `compared` is the number of nodes in the fleet. None
-    if there are too few turns for an interval.
+    `log_ratios` has the node's value for each turn, and `level` is the estimate of their middle by `level_of`.
+    `compared` is the number of nodes in the fleet. If there are fewer than five turns, the result is None.
 
-    The interval by the node's own values is too narrow for a comparison, because the fleet's level has an error, too.
-    So both of its ends are moved away from the node's level by the factor of `_widening_by_error_of_median`.
+    The interval of the median of `log_ratios` only covers the error of the node. The fleet's level has an error, too.
+    So both ends of the interval are moved away from `level` by the factor of `_widening_by_error_of_median`.
     """
     interval = medians.median_interval(log_ratios)
     if interval is None:
@@ -308,10 +309,13 @@ def _names_across(links: Sequence[LinkTimes]) -> set[str]:
 
 
 def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
-    """Return for each host, in each turn, the median over its links of a link's time divided by the usual time.
+    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time.
 
-    So 2.0 takes twice as long as usual. The usual time is the median time of the links of a kind, which are inside a
-    switch group or from one group to another. None for a host without measured links.
+    - A host with measured links: for each turn the median of its links' times, each divided by the usual time.
+    - A host without measured links: None.
+
+    The usual time of a link is the median time, in that turn, of all links of its kind. The two kinds are the links
+    inside a switch group and the links from one group to another.
     """
     times_by_name = {link.name: link.times for link in links}
     log_ratios_by_link = _log_ratios_to_median(times_by_name, _names_across(links))
@@ -328,7 +332,7 @@ def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict
             continue
         # The median over the host's links, so that a single slow link does not count against the host.
         median_by_turn = np.median(log_ratios_of_links, axis=0)
-        slowness[host] = np.exp(median_by_turn).tolist()
+        slowness[host] = np.exp(median_by_turn).tolist()  # from logarithms back to ratios of times
     return slowness
 
 
@@ -348,7 +352,8 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     A node has a warning if both of these hold, else it is ok:
 
     - It has more turns with a stall than chance explains.
-    - It loses noticeable time by them: its mean over its median is greater than is usual in the fleet.
+    - It loses noticeable time by them: its mean over its median, averaged over the turns, is greater than is usual in
+      the fleet, by more than `smallest_difference`.
 
     The list is empty if fewer than LEAST_NODES nodes have these times.
     """
@@ -390,10 +395,11 @@ def _count_stalls(mean_over_median: Array) -> StallCount:
 
 
 def _hosts_with_more_stalls_than_by_chance(count_by_host: Mapping[str, StallCount]) -> set[str]:
-    """Return the hosts with so many stalled turns that chance hardly gives any host of a healthy fleet as many.
+    """Return the hosts that have more stalled turns than chance explains.
 
-    That chance is at most OTHERS_ALPHA then. For one host it is `_chance_of_stalls`; for any host of the fleet it is at
-    most the sum over all hosts.
+    `_chance_of_stalls` gives the chance that a certain host of a healthy fleet has at least as many stalled turns. The
+    chance that any host of the fleet has as many is at most this chance times the number of hosts (Bonferroni's bound).
+    A host is returned if that product is at most OTHERS_ALPHA.
     """
     of_fleet = StallCount(
         stalled_turns=sum(count.stalled_turns for count in count_by_host.values()),
