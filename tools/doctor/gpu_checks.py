@@ -74,8 +74,10 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 
     - NVML shows enough GPUs: ok.
     - The NVML library is missing, but CUDA shows enough GPUs: fatal. The fix says how to start the container with NVML.
-    - NVML shows too few GPUs for another reason: fatal. The fix is the one that faults.yaml has for NVML's reason, or
-      else the one of checks.yaml.
+    - Otherwise, NVML shows too few: fatal. The fix is the one that faults.yaml has for NVML's reason, or else the one
+      of checks.yaml.
+
+    The verdict also gives the reason why NVML lacks GPUs of the node, if there is one.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
@@ -144,7 +146,8 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     - The driver is as new as the one that is bundled with this CUDA, or newer: ok.
     - The driver is as new as the oldest one that runs this CUDA, or newer: ok.
-    - CUDA has started on this node: ok, even if the driver is older or its version unknown.
+    - This CUDA or a later one has given a context on each GPU that was tried: ok, even if the driver is older or its
+      version unknown.
     - The driver's version is unknown: a warning.
     - The driver is older than the oldest one that runs this CUDA: fatal.
     """
@@ -283,7 +286,7 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
 
 
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether somebody has set the GPU's application clock below the card's default.
+    """Return the verdict on the GPU's application clock: a warning if it is set below the card's default, else ok.
 
     An unknown clock is ok, too: some cards have no application clocks. The check "gpu.throttling" then shows what slows
     the GPU down.
@@ -332,10 +335,10 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether the job's training fits into the GPU's memory.
+    """Yield the verdict on whether the job's training fits into the GPU's memory: ok, or else a warning.
 
     The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
-    and its libraries take. A margin must be left over. The verdict lists all parts.
+    and its libraries take. A share of the GPU's memory, MARGIN, must be left over. The verdict lists all parts.
 
     Nothing is yielded if the GPU's memory is unknown, or if the peak of the job's program was never measured.
     """

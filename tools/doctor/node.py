@@ -70,8 +70,11 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
-    `rank_cores` are the cores that each rank of this node may use: `cores_by_launcher` says which it will have.
-    `node` is the node's number in HOSTS.
+    `rank_cores` has for each rank of this node the cores that it may use. If the ranks are not started yet, they are
+    those of `cores_by_launcher`. `node` is the node's number in HOSTS.
+
+    CUDA's libraries are loaded into this process. Paddle, DALI, CUDA and NCCL are tried in child processes, because
+    they may hang or die. What fails is a fact, too.
     """
     # NVML reports the memory in use before CUDA, started in a thread below, takes some. NVML stays open until CUDA's
     # start has ended, because on a driver without persistence closing NVML unloads the driver.
@@ -228,11 +231,12 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import lacked, by the import's error.
+    """Return a sentence on how to install what an import lacked. `error` is the error of the import.
 
-    - The error names no shared library, so a Python package is missing: the script that installs this project's ones.
-    - "libGL.so.1: cannot open shared object file": the packages that have this library, "apt-get install libgl1, or by
-      dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file name.
+    - The error names no shared library, or is empty: "launch/setup.sh run installs the packages of locks/run.lock".
+    - "libGL.so.1: cannot open shared object file": the sentence names the packages that have this library, "apt-get
+      install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file
+      name.
     """
     library = _LIBRARY_IN_ERROR.search(error)
     if library is None:
@@ -259,14 +263,15 @@ def own_cores() -> list[int]:
 
 
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
-    """Return the cores that launch/bind.sh would give each local rank.
+    """Return for each local rank the cores that launch/bind.sh would give it.
 
-    - RANK_NUMA is not set: all cores of this process for every rank.
-    - RANK_NUMA names a NUMA node for each rank: the node's cores; an empty list if there is no such node.
+    - RANK_NUMA is not set: all cores of this process, for every rank.
+    - RANK_NUMA names a NUMA node for each rank, as "0,0,1,1": the cores of this node, or an empty list if there is no
+      such node. Ranks for which it names no node have no list.
     """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
-    cores_of_nodes = _numa()
+    cores_of_nodes = _numa()  # {"node0": "0-15,32-47"}
     node_numbers = job.cluster.rank_numa.split(",")
     cores_of_ranks = []
     for number in node_numbers[: job.cluster.dgxngpu]:

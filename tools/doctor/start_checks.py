@@ -62,7 +62,7 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
 
-    Call this only if no GPU refused a context. The remaining cases are:
+    Call this only if neither the driver itself failed nor a GPU refused a context. The remaining cases are:
 
     - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
     - Time ran out before all GPUs of the job were tried: a warning.
@@ -122,8 +122,10 @@ def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     """Return the `cause` and the `fix` that faults.yaml has for a failed step of CUDA's start.
 
-    One code of CUDA has many causes. So a sign that NVML or the system shows, such as a GPU in MIG mode, goes before
-    the code.
+    One error code of CUDA has many causes. So other evidence is more telling, such as a hang or a GPU in MIG mode:
+
+    - `_name_of_evidence` finds evidence that explains the failure: the cause of this evidence.
+    - Otherwise: the cause of the step's error code, or the default one if faults.yaml does not have this code.
     """
     name = _name_of_evidence(step, _evidence(facts))
     if name:
@@ -228,11 +230,12 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
-    - The process hung or died: how it did.
-    - Nothing could be called: the reason.
-    - The call returned an error: its code, NCCL's message, and `settings`, the text of NCCL's variables.
+    - The process hung or died: the verdict says how.
+    - Nothing could be called: it gives the reason.
+    - The call returned an error: it gives the error's code, NCCL's message, and `settings`, the text of NCCL's
+      variables.
 
-    What to do comes from faults.yaml.
+    In each case faults.yaml says what to do.
     """
     if start.hang_or_death:
         found = f"ncclGetUniqueId {start.hang_or_death}"
@@ -250,9 +253,11 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
     - It is the loopback: fatal.
-    - It has the address by which HOSTS names this node, `hosts_address`: ok. That is empty if HOSTS does not say it.
+    - It has the address by which HOSTS names this node: ok.
     - It links only containers, by its name, or has a link-local address: a warning.
     - Any other interface: ok.
+
+    `hosts_address` is this node's address in HOSTS; empty if HOSTS does not say it.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
     if start.interface == "lo":
@@ -281,7 +286,7 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    The verdict reports the first of these faults:
+    The verdict is a warning about the first of these faults; without any of them it is ok:
 
     - A name in the setting also matches other ports, by the beginning of their names: mlx5_1 matches mlx5_10.
     - No port that NCCL uses is ACTIVE.
