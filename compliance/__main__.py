@@ -129,7 +129,15 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
-    """Check the logs that the options name, and return a report for each; `hashed`: with the SHA-256 of each log."""
+    """Check the logs that the command line names, and return a report for each.
+
+    - --official: mlperf-logging's own checker is asked about each log, too.
+    - --receipt: the verdict and the SHA-256 of each log are written into a file beside it, LOG.checked.
+    - `hashed`, or --receipt: the report has the SHA-256 of its log.
+    - --verdict: it names the verdict that counts, official or strict.
+
+    Raises ValueError or OSError for a log, ruleset, benchmark or system description that cannot be used.
+    """
     official_checker = None
     if options.official:
         official_checker = importlib.import_module("compliance.official.tools").check_log

@@ -172,11 +172,15 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Keep a section of the header. Sections beyond the first SECTIONS_KEPT are ignored.
+        """Keep a section of the header among the run's facts, and report a null GPU that it names.
 
-        - A second section of the same name is not kept. It is a fault, which is reported if the log turns out to be one
-          of this project.
-        - A section that names a null GPU is a breach of run-mode in any log, whether the section is kept or not.
+        - The run has SECTIONS_KEPT sections already: nothing is done with this one.
+        - A section of the same name is kept already: this one is not kept. It is a fault, which is reported if the log
+          turns out to be one of this project.
+        - Otherwise: the section is kept.
+
+        In the last two cases the section is checked for a null GPU, a stand-in that computes nothing: see
+        `_check_devices`.
         """
         sections = self._run.headers
         if len(sections) >= SECTIONS_KEPT:
@@ -194,9 +198,13 @@ class Checker:
             self._collector.add_breach("run-mode", header.line, actual)
 
     def _take_event(self, event: Event) -> None:
-        """Pass an event on to the checks, and note whether the clock of the log counts milliseconds.
+        """Take an event: note the facts that it states, and pass it on to each check.
 
-        An event of an unknown key is not kept among the facts of the run, and its type is not checked.
+        - Its time is not a whole second: the log's clock counts milliseconds.
+        - The rules or the schema name its key: it is kept among the run's facts, and its value's type and its event
+          type are checked. An event of any other key is not kept, and its types are not checked.
+
+        Each event is checked for its rank, by the official rules, and for its place in the order of the run.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -208,7 +216,7 @@ class Checker:
             self._check_types(event)
         self._judge.take(event)  # by the official rules
         self._tool_reader.take(event)  # the time and the convergence, as the official tools read them
-        self._order.take(event)  # after `self._run`, which it looks at
+        self._order.take(event)  # after `self._run.take`: its checks count this event among the run's
 
     def _check_rank(self, event: Event) -> None:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
@@ -306,8 +314,11 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
-    `benchmark` is the benchmark that the log must be of; None allows any. If the log has damaged lines, its findings
-    may be revised: see `_findings_on_damaged_log`. A link to a file in another folder is reported as the first finding.
+    `benchmark` is the benchmark that the log must be of; None allows any.
+
+    - A finding is about a damaged line, and the official parser may read such a line differently: the findings are
+      revised by `_findings_on_damaged_log`.
+    - The log is a link to a file in another folder: a finding about this is put before the others.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """
@@ -328,10 +339,9 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Revise the findings on a log with damaged lines, which mlperf-logging's parser may read differently.
 
-    The log is read a second time, as that parser reads it, for the official verdict: see `official_findings`.
-
-    A log of this project, or of one of its benchmarks, must not be damaged. In any other log, errors that only come
-    from our reader's strictness are excused: see `_excuse_errors_on_damaged_log`.
+    1. For the official verdict, the log is read again as that parser reads it: see `official_findings`.
+    2. Errors that only come from our reader's strictness are excused: see `_excuse_errors_on_damaged_log`. This step is
+       left out for a log of this project, or of a benchmark that `ruleset` has: such a log must not be damaged.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks

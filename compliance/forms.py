@@ -73,7 +73,14 @@ def _lines_of_verdicts(report: Report) -> list[str]:
 
 
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a line for each note, which names its rules, then one line for all notes that a rule was not applied."""
+    """Return the lines of a report's notes. `rules_by_note` has the rules that each note is about.
+
+    A note that begins with _NOT_APPLIED says why its rules were not applied. All such notes share the last line, where
+    these words stand once. Any other note has a line of its own. For instance:
+
+          info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
+          info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
+    """
     lines = []
     not_applied = []
     for note, rules in rules_by_note.items():
@@ -194,7 +201,11 @@ def explain(name: str, ruleset: Ruleset) -> str:
 
 
 def _explain_strict(rule: StrictRule) -> str:
-    """Return a text on a strict rule. Its bounds are left out if it has none."""
+    """Return a text on a strict rule, a rule that mlperf-logging's checker does not have.
+
+    It says what the rule expects, why, what to do about a breach, which logs it applies to, and its source. If the rule
+    has bounds, the numbers that it compares a log with, they are listed with their origin.
+    """
     lines = [
         f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",
         f"  expects: {rule.expected}",

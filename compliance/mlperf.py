@@ -71,13 +71,10 @@ class ResultFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The facts that decide whether a result is an MLPerf result, and what follows for its name.
-
-    `is_mlperf` is True, False, or None if that is not known.
-    """
+    """The facts that decide whether a result is an MLPerf result, and what follows for its name."""
 
     facts: ResultFacts
-    is_mlperf: bool | None
+    is_mlperf: bool | None  # None: it is not known
     contradictions: tuple[str, ...]  # why it is not an MLPerf result
     unknown: tuple[str, ...]  # what decides it and is not known
 
@@ -169,10 +166,10 @@ class Standing:
             "is_mlperf": self.is_mlperf,
             "status": self.status,
             "name": self.name,
-            "not_mlperf_because": list(self.contradictions),
-            "not_stated": list(self.unknown),
+            "not_mlperf_because": list(self.contradictions),  # empty unless `is_mlperf` is False
+            "not_stated": list(self.unknown),  # the facts that decide it and are not known
             "dataset": self.dataset_in_words,
-            "target": self.facts.quality_target,
+            "target": self.facts.quality_target,  # None: not stated; `target_in_words` may have the benchmark's
             "target_in_words": self.target_in_words,
         }
 
@@ -314,10 +311,11 @@ def dataset_name(section: JsonObject) -> str | None:
 
 
 def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
-    """Yield why the benchmark or the division is not one of MLPerf. Nothing is yielded if no benchmark is stated.
+    """Yield why the benchmark or the division is not one of MLPerf.
 
+    - No benchmark is stated: nothing is yielded, not even about the division.
     - MLPerf has no such benchmark, or the round has no such benchmark.
-    - The division is neither closed nor open.
+    - A division is stated, and it is neither closed nor open.
     """
     if facts.benchmark is None:
         return

@@ -46,8 +46,12 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
     """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
 
-    `parts` are the training and evaluation data as a log states them. `published` has the least and the most bytes of
-    the publisher's files. Records (`is_exact` is False) may have more bytes than these.
+    `parts` are the training and evaluation data, with the sums of bytes that a log states. `published` has the least
+    and the most bytes of each part as the publisher distributes it.
+
+    - The files of a part have fewer bytes than the least: too few.
+    - They have more than the most, and `is_exact` is true: too many. If `is_exact` is false, the files are records,
+      which hold more than the encoded images and so may have more bytes.
     """
     for part in parts:
         if part.part == _EVALUATION:

@@ -26,11 +26,15 @@ def main() -> int:
 def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
 
-    That `main` is called with the job, the origins of its values (who set each), and `options`. With `checks_precision`
-    a job is refused whose precision a GPU of this node lacks.
+    The module's `main` is called with the job, the origins of its values (who set each), and `options`. With
+    `checks_precision` a job is refused if a GPU of this node lacks the job's precision.
 
-    The status is 0; 2 for what a user did wrong (ValueError); 1 for any other error. An error is one line `error: ...`
-    on stderr, and ends all other ranks, too. The traceback of an unexpected one stands above it.
+    - `main` returns: the status is 0.
+    - ValueError, for what a user did wrong: the status is 2.
+    - RunError, for a run that cannot go on: the status is 1.
+    - Any other Exception: the status is 1. Its traceback is printed.
+
+    Each error is printed as a line `error: ...` on stderr, and ends all other ranks, too.
     """
     try:
         job, origins = env.read()

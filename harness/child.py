@@ -40,8 +40,8 @@ class Talk:
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a script of Python in a child process; return the lines that it printed, and how it hung or died if it did.
 
-    The child's environment is `environ`, or this process's where that is None. A child that prints nothing for
-    `silent_s` seconds is killed, and so is one that closed its output and has not ended as many seconds later.
+    The child's environment is `environ`; None stands for the environment of this process. A child that prints nothing
+    for `silent_s` seconds is killed. So is a child that still runs `silent_s` seconds after it closed its output.
 
     The result's `hang_or_death` is one of "no answer in 20 s" (the child was killed here), "ended by signal 6
     (SIGABRT)" and "ended with status 1: <its last line>". It is empty if the child ended with status 0.
@@ -99,8 +99,8 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 def hanging_call_of_nvml() -> str:
     """Say which call of NVML hung or killed the process that made it; empty if NVML answers, even by an error.
 
-    A child process makes the calls, once in the life of this process. Without the package pynvml it makes none, and the
-    answer is empty, too.
+    A child process makes the calls, once in the life of this process. Without the package pynvml the child makes none,
+    and the text is empty, too.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
     calls = [answer["call"] for answer in child.answers() if "call" in answer]

@@ -26,8 +26,8 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
 
-    If a run would fail to find a part, its description has only the key `error`. Otherwise it has the keys of
-    `_describe_part`. If both parts are found, what `notes_on` says of them together is among the notes of "train".
+    If a run would fail to find a part, the part's description has only the key `error`. Otherwise it has the keys of
+    `_describe_part`. If both parts are found, the sentences of `notes_on` about both are added to the notes of "train".
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}

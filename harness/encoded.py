@@ -72,11 +72,11 @@ def _jpeg_fault(content: bytes) -> str:
     thumbnail lies inside a segment and is skipped with it. What follows the end marker is not looked at.
 
     - An end marker comes before any scan: the picture has no pixels.
+    - An end marker comes after a scan: the picture is whole.
     - `_segment_fault` finds a fault in a segment: the text is that fault.
     - The picture is not progressive, and so has a single scan, and the last bytes of the file have an end marker: the
       picture is taken as whole. To search through all its pixels for the marker takes long. If the picture was cut off,
       and another one follows it in the file, this is wrong.
-    - An end marker comes after a scan: the picture is whole.
     - No end marker comes: the picture was cut off.
     """
     has_single_scan = False  # the picture's frame tells it

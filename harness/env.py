@@ -98,8 +98,8 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     replace earlier ones:
 
     1. the variables of `environ`
-    2. the variables as the file leaves them. It is a script that runs in `environ`, and it keeps what a user has set:
-       `export DATA_THREADS="${DATA_THREADS:-6}"`.
+    2. the variables as the file leaves them. The file is a script that runs in `environ` and keeps what a user has
+       set: `export DATA_THREADS="${DATA_THREADS:-6}"`.
     3. the values that these variables have for the job's workload and precision alone. If the job is RN50 in AMP O2,
        and the user gave STRATEGY no value, STRATEGY gets the value of RN50_AMP_O2_STRATEGY.
     4. three variables about the job: DGXSYSTEM is the system. JOB_FROM_USER has the names of the job's variables that
@@ -198,14 +198,17 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable of the environment whose name looks like a misspelt one of the job's.
+    """Return a warning for each variable of the environment whose name looks like a misspelt name of the job's.
 
-    That is a name in another case, as batchsize, or one much like a longer name, as BATCHSZIE. Nothing reads such a
-    variable, so the user's setting would be lost without a word. The warning does not show its value, which may be a
-    secret.
+    Nothing reads such a variable, so the user's setting would be lost without a word. A name looks misspelt if:
+
+    - in capitals it is the name of a job's variable: batchsize.
+    - it is much like the name of a job's variable with LEAST_LETTERS letters or more, by difflib's ratio: BATCHSZIE.
+
+    The warning has both names, but not the value, which may be a secret.
     """
     variables = names()
-    # Names much like a short one, as MODE or HOSTS, may be other programs' own, as MODEL or HOST.
+    # A short name, as MODE, is left out: another program may have a variable that is much like it, as MODEL.
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
@@ -233,9 +236,13 @@ def _warnings_on_data(job: Job) -> list[str]:
 def runtime(job: Job) -> dict[str, str]:
     """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
 
-    They are the number of threads and how much Paddle prints; on a GPU also which GPU is this rank's and how FP32 is
-    computed; on a CPU also what MKL needs on this processor. Then come those that the workload's traits
-    (`paddle_<workload>/traits.py`) name for the device. Nothing is set here: `export` does that.
+    - Always: the number of threads, and that Paddle's C++ code prints errors only.
+    - On a CPU: Paddle's serial executor, the CPU variables of the workload's traits (`paddle_<workload>/traits.py`),
+      and MKL's fast path if the CPU is AMD's.
+    - On a GPU: lazy loading of kernels, the order of the GPUs, which GPU is this rank's, no TF32 if the precision is
+      FP32, and the GPU variables of the workload's traits.
+
+    Nothing is set here: `export` does that.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -249,8 +256,8 @@ def runtime(job: Job) -> dict[str, str]:
         settings["FLAGS_new_executor_serial_run"] = "1"
         return settings | dict(job.model.traits.cpu_settings) | mkl_settings(Path("/proc/cpuinfo").read_text())
 
-    settings["CUDA_MODULE_LOADING"] = "LAZY"  # else the driver loads 1.8 GB of kernels, of which a run takes few
-    settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
+    settings["CUDA_MODULE_LOADING"] = "LAZY"  # else the driver loads 1.8 GB of kernels, and a run uses few of them
+    settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which nvidia-smi and NVML number GPUs
     settings["FLAGS_selected_gpus"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")  # else GPU 0
     if job.model.precision == "fp32":
         settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
@@ -329,7 +336,7 @@ def table() -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line of `python -m harness.env`: which form of the job is printed, exactly one of four."""
+    """Read the command line of `python -m harness.env`: exactly one of four options, which says what is printed."""
     says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
     parser = argparse.ArgumentParser(prog="python -m harness.env", description=says)
     form = parser.add_mutually_exclusive_group(required=True)
@@ -400,7 +407,8 @@ def main() -> int:
     - --launch prints the variables that a launcher exports.
     - --shell prints the variables that a node exports.
 
-    Warnings and notes go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
+    Notes go to stderr, and so do warnings, unless this environment was resolved before. Returns the exit status: 0, or
+    2 with an error on stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:

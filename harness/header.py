@@ -44,10 +44,10 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
 
     1. The header has the code, the settings, the libraries, the machines and the data set. The settings are the job's
        variables (`origins` has their values and who set them) and the fields of the `recipe`, a frozen dataclass.
-    2. Events that MLPerf has for a submission.
-    3. An event for each node: whether its page cache was flushed, as the job may ask.
+    2. The events that MLPerf has for a submission.
+    3. Each node's page cache is flushed if the job asks for it. An event for each node says whether that was done.
 
-    Every rank must call this: the others send rank 0 what they know, and only rank 0's log is a file.
+    Every rank must call this: the ranks exchange what they know of their nodes, and only rank 0's log is a file.
     """
     node_of_each_rank = ranks.comm.allgather(provenance.node())
     nodes = {node.host: node for node in node_of_each_rank}  # each node once
@@ -136,12 +136,15 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
 def optimizer_events(
     schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float
 ) -> list[tuple[schema.Point[Any], Any]]:
-    """Return the optimizer's hyperparameters as (event, value), under the names that MLPerf has for its kind.
+    """Return the optimizer's hyperparameters as (event, value), with the events that MLPerf has for its kind.
 
-    `optimizer` and `warmup_epochs` are those of the recipe. The learning rates and the length of the decay come from
-    the `schedule`, which has them for the run's global batch.
+    Each kind, "sgd" or "lars", has its own events in KINDS: one for the warm-up, and one for each of the
+    `hyperparameters` listed here. Only LARS has an epsilon.
+
+    `optimizer` and `warmup_epochs` are those of the recipe. The learning rates and their decay come from the
+    `schedule`, which has them for the run's global batch.
     """
-    kind = KINDS[optimizer.kind]  # the events that MLPerf has for it
+    kind = KINDS[optimizer.kind]
     hyperparameters = {
         "base_learning_rate": schedule.base,
         "end_learning_rate": schedule.end,

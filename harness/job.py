@@ -377,7 +377,8 @@ GROUPS: dict[str, Any] = {
 def _settings() -> dict[str, Setting]:
     """Return every setting of a job by the name of its environment variable, as "SEED".
 
-    They are read off the fields of the dataclasses in GROUPS, which `_setting` has made with the rest as metadata.
+    Each field of a dataclass in GROUPS is a setting. The field was made by `_setting`: its default is the setting's
+    default, and its metadata have all else. If these name no variable, the variable is the field's name in capitals.
     """
     by_variable = {}
     for group, dataclass_of_group in GROUPS.items():

@@ -40,9 +40,9 @@ class ReaderConfig:
     ) -> "ReaderConfig":
         """Return how a rank reads its images, by the job's settings.
 
-        It reads batches of `batch` images in the workload's format `image`, by DATA_THREADS threads of the CPU; where
-        that is 0, by as many as the rank computes with. Rank n of a node (`local_rank`) decodes on the node's GPU n,
-        where the job has GPUs. `seed` is the run's.
+        Each batch has `batch` images in the workload's format `image`. If the job has GPUs, the rank decodes on GPU
+        number `local_rank` of its node. The CPU takes part with DATA_THREADS threads; if that is 0, with as many as the
+        rank computes with. `seed` is the run's.
         """
         return cls(
             batch=batch,
@@ -80,14 +80,14 @@ class Loader(ABC):
         """Build the DALI pipeline that decodes the batches; nothing is read yet.
 
         `samples` is a part of a data set, and `plan` says which samples are in each batch. `reader` says how the rank
-        reads them. `make_pipeline` is the workload's function that makes a DALI pipeline. It gets from here the
+        reads them. `make_pipeline` is the workload's function that makes a DALI pipeline. Its arguments are the
         function that feeds the pipeline (`_next_inputs`), what `reader` says, and the workload's own `settings`.
 
         A batch goes through three stages, each of which works ahead of the next:
 
-        1. A thread of `_pool` reads its files. It is in `_being_read`.
-        2. DALI calls `_next_inputs` for it, and decodes it. Its sample numbers are in `_ids_in_pipeline`.
-        3. `__next__` takes it from the pipeline and returns it.
+        1. A thread of `_pool` reads the batch's files. The batch is in `_being_read`.
+        2. DALI gets the files by `_next_inputs`, and decodes them. The sample numbers are in `_ids_in_pipeline`.
+        3. `__next__` takes the batch from the pipeline and returns it.
         """
         self._samples = samples
         self._plan = plan
@@ -159,8 +159,8 @@ class Loader(ABC):
     def _culprit(self, error: RuntimeError) -> str:
         """Say in one line which file the pipeline could not decode; if none is found, what DALI says in its `error`.
 
-        The files of all batches inside the pipeline are tried one by one. The first counts that is cut off, by its
-        structure, or that the same decoder of DALI refuses.
+        The files of all batches inside the pipeline are tried one by one. The line names the first file that is not a
+        whole image (`encoded.fault`), or that DALI's decoder refuses on the device of this rank.
         """
         single = decoder.Decoder(self._reader.device, self._device_id)
         for ids in self._ids_in_pipeline:
@@ -206,10 +206,10 @@ def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> Ar
 
 
 def resident(batch: Batch, place: Any) -> Batch:
-    """Return a synthetic batch with its arrays as tensors of the device `place`, where a real run's batches are.
+    """Return a synthetic batch whose image, label and valid are Paddle's tensors on the device `place`.
 
-    The batch is fed again and again: from the host's memory it would be copied at each step, which a real run does not
-    wait for.
+    A run on synthetic data feeds this batch at every step. If it were in the host's memory, each step on a GPU would
+    wait for a copy of it. A run on real data does not, because its batches are on the GPU before their steps.
     """
     import paddle
 

@@ -129,10 +129,12 @@ class _DecoderBuffers(NamedTuple):
 
 
 def _decoder_buffers(job: Job) -> _DecoderBuffers:
-    """Return the buffers of a decoder thread: for the largest image of DATADIR, or the least that DALI reserves.
+    """Return how much memory DALI reserves for one thread of its decoder.
 
-    The least is for the embedded data set, whose images are small, and for a workload whose images are not decoded on
-    the GPU.
+    - The workload's images are not decoded on the GPU (it has no `decoder`), or DATADIR is empty, which selects the
+      embedded data set of small images: the least that DALI reserves.
+    - Otherwise: as much as an image with the largest width and the largest height of DATADIR's images needs.
+      `images_in_words` tells the user both.
     """
     decoder = job.model.traits.decoder
     if decoder is None or not job.data.folder:
@@ -146,9 +148,10 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
 
 
 def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
-    """Return the largest width and the largest height of the images of DATADIR, by its files PART.sizes.json.
+    """Return the largest width and the largest height of the images of DATADIR, in pixels.
 
-    Where one of these is absent or damaged they are those of the workload's usual data set.
+    Its files train.sizes.json and val.sizes.json have the largest of each part. If one of these files is absent or
+    damaged, the result is the `usual_largest` of the `decoder`, which is for the workload's usual data set.
     """
     widths, heights = [], []
     for part in ("train", "val"):
@@ -179,8 +182,8 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
     """Raise a RunError of one line in place of an error that says that memory ran out inside this context.
 
-    A MemoryError of Paddle, DALI or NumPy says so, and an OSError in the words of a library of CUDA. Any other error
-    passes as it is. The line is that of `_exhaustion_in_words`; `batchsize` is the number of images of one device.
+    Paddle, DALI and NumPy raise a MemoryError then. A library of CUDA has its own words for it, in an OSError. Any
+    other error passes as it is. The line is made by `_exhaustion_in_words`, for `batchsize` images on each device.
     """
     try:
         yield
@@ -212,10 +215,13 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
 
 
 def _exhausted_memory(text: str) -> str:
-    """Say which memory an error message is about, how much of it is left, and how much more was asked for.
+    """Say which memory ran out, by an error's message, and what is known of it.
 
-    `text` is the message of Paddle, of DALI, which decodes the images, or of a library of CUDA. A message that names no
-    GPU is about the memory of this host: how much of it is left is read now, and the message may name an amount.
+    `text` is a message of Paddle, of a library of CUDA, or of DALI, which decodes the images.
+
+    - The message is about a GPU: the result is all that it says of the GPU's memory (`_exhausted_gpu_memory`).
+    - Any other message is about this host's memory: the result is how much is left now, and how much this rank holds.
+      If the message says how much more was asked for, that is added.
     """
     host = socket.gethostname()
     gpu_memory = _exhausted_gpu_memory(text, host)

@@ -291,12 +291,12 @@ class Gpu:
 
 
 def gpu_of(handle: Handle) -> Gpu:
-    """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
+    """Return a GPU's properties and its state before a run; a field is None if NVML does not answer.
 
-    - `processes` are those that compute on it.
-    - `services` are those of `processes` that hold too little memory to be another job.
-    - `displays` are the processes that draw on its display. They are listed only if the GPU is in use, as a possible
-      explanation. The field is empty if the GPU is not in use, or NVML does not answer.
+    - `processes`: the processes that compute on the GPU.
+    - `services`: those of `processes` that hold too little memory to be another job. It is empty without an answer.
+    - `displays`: the processes that draw on the GPU's display, which may explain why a GPU is in use. It is empty if
+      the GPU is not in use, or NVML does not answer.
     """
     memory = memory_of(handle)
     # Whether the GPU is divided into MIG instances: now, and after its next reset.
@@ -401,10 +401,11 @@ def _is_service(process: Any) -> bool:
 
 
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
-    """Return the readings of a GPU's sensors of now, by the names that a line of the telemetry file has.
+    """Return what a GPU's sensors read now, by the names that a line of the telemetry file has.
 
-    What NVML does not answer is None; `throttle`, the reasons that slow the GPU down now, is then empty. With `nvlink`
-    the data that went over all its NVLinks since the driver was loaded is asked for, too.
+    A reading is None if NVML does not answer. `throttle` lists the reasons that slow the GPU down now; it is empty if
+    NVML does not answer. Without `nvlink`, the data that went over all NVLinks since the driver was loaded are not
+    asked for, and are None.
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used

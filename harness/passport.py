@@ -243,10 +243,10 @@ def _size(path: str) -> int:
 
 
 def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
-    """Return the `count` sizes that an earlier run stored in a file by `_store_sizes`.
+    """Return the sizes of `count` files of a data set that an earlier run stored in `file`, or None.
 
-    None is returned where the file cannot be read, is of other files, or has another length. `digest` is that of the
-    files' names, with which the stored file must begin; the sizes follow it.
+    `file` begins with a digest of the names of the data set's files; the sizes follow. None is returned if `file`
+    cannot be read, begins with another digest than `digest`, or does not have `count` sizes.
     """
     try:
         content = file.read_bytes()

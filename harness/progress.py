@@ -60,11 +60,11 @@ class Progress:
             self._bar.stop()
 
     def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
-        """Show a window of steps that has ended with `step`: its loss and its images per second over all ranks.
+        """Show the loss and the speed, in images per second over all ranks, of a window of steps that ends with `step`.
 
-        A bar is moved on to `step`, and shows them beside it. In plain output they are printed as a line, with the
-        percentage of the window's time that it waited for data, and the time left if the steps to come take as long as
-        these. On the other ranks nothing is shown.
+        - There is a bar: it moves on to `step`, and shows both beside it.
+        - There is no bar: `say` prints a line, on rank 0 alone. The line also has the percentage of the window's time
+          in which the training waited for data, and the time left if each further step takes as long as these.
         """
         rate = window.images / window.time_s
         if self._bar:

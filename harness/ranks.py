@@ -86,9 +86,10 @@ def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI; return which rank this is, and of how many.
 
     1. If mpirun has started this process, the process ends when mpirun does.
-    2. The watchdog watches this process from now on.
+    2. The watchdog watches this process from now on, unless HANG_TIMEOUT_S is 0.
     3. The number of ranks is checked.
-    4. A variable of the environment tells NCCL which network interface leads to the other nodes.
+    4. If there are several nodes with GPUs, a variable of the environment tells NCCL which network interface leads to
+       the other nodes. `network.nccl_settings` finds it.
 
     Raises ValueError if mpirun started another number of ranks than the cluster's settings say.
     """
@@ -228,8 +229,8 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     The ranks find each other through a server that Paddle starts on rank 0, at `first_address` and the port
     `gloo_port` (GLOO_PORT); 0 stands for any free port. Each rank then listens at its `own_address`.
 
-    The process keeps what is set here before Paddle connects the ranks: the two addresses at which Paddle listens, and
-    that each process that it forks ends with it.
+    Some settings made here last as long as this process: the two addresses at which Paddle listens, and that each
+    process forked from this one ends with it.
 
     Raises RunError if no network interface of this node has its `own_address`, or GLOO_PORT is taken.
     """

@@ -299,8 +299,10 @@ def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
 def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why Paddle's automatic mode (STRATEGY=auto) cannot do the job.
 
-    The mode has its own optimizer and loss scale, computes in mixed precision, and divides the state over AUTO_RANKS
-    GPUs. So no recipe can be trained by it: its speed can only be measured.
+    - The job does not have AUTO_RANKS GPUs: the mode divides the training state over so many.
+    - The job sets a loss scale: the mode has its own.
+    - The precision is not amp_o1: the mode computes in mixed precision.
+    - The job trains: the mode has its own optimizer, and no rank has the whole state. Only its speed can be measured.
     """
     auto = "STRATEGY=auto: Paddle's automatic mode"
     if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:

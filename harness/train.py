@@ -139,13 +139,14 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program, on every rank, the state that the training starts from.
 
-    Each of these replaces some of what the one before has set:
+    Each of these steps replaces some of what the one before has set:
 
     1. The start-up program sets everything.
-    2. The `first_weights`, by name, are those of the file PRETRAINED. There are none if the job has no such file.
+    2. The parameters that `first_weights` names get these weights. They are those of the file PRETRAINED; there are
+       none if the job has no such file.
     3. Rank 0 sends its state to the other ranks.
-    4. A checkpoint, if the run resumes from one. It gives each rank statistics of batch normalization of its own, which
-       rank 0 would overwrite if it sent its state later.
+    4. If the run resumes from a checkpoint, all ranks get its state. Each rank gets its own statistics of batch
+       normalization, which rank 0 would overwrite if it sent its state later.
 
     Every rank must call this. Raises ValueError on rank 0 if the checkpoint does not have what the program needs.
     """
@@ -158,9 +159,10 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
 
 
 def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
-    """Return this rank's batches of the training from where the run starts: of one epoch after the other without end.
+    """Return this rank's batches of the training, from the place where the run starts.
 
-    Nothing is read before the first batch is asked for.
+    The batches never end: after an epoch `sampling.training_plan` goes on with the next one. Nothing is read before the
+    first batch is asked for.
     """
     task = run.task
     position = run.start.position

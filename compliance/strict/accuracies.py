@@ -39,11 +39,11 @@ class StatedData(Enum):
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     """Return which data set a run is on, by the numbers of samples that its log states:
 
-    - If train_samples is not the benchmark's number, or eval_samples is missing or no whole number, return OTHER.
-    - If eval_samples is the benchmark's number, which may also count the padding of the last batch, return BENCHMARK.
-    - If it is another number, but the accuracies of a ResNet run are shares of the benchmark's number and not of that
-      other one, return WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
-    - Otherwise return OTHER.
+    - train_samples is not the benchmark's number, or eval_samples is no whole number above 0: OTHER.
+    - eval_samples is the benchmark's number, or this number with the padding of the last batch: BENCHMARK.
+    - eval_samples is another number, but the accuracies of a ResNet run show that they were counted on the benchmark's
+      number: WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
+    - Otherwise: OTHER.
     """
     stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(stated_eval_samples):
@@ -71,8 +71,8 @@ def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None)
 def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stated: float) -> bool:
     """Return whether accuracies show that they were counted on the `real` number of samples, not on the `stated` one.
 
-    An accuracy is the number of right samples over all samples, so accuracy * samples is a whole number. They show it
-    if all accuracies make it whole with the `real` number, and some do not with the `stated` one.
+    An accuracy is the number of right samples over all samples, so accuracy * samples is a whole number. All accuracies
+    must give a whole number with `real`, and at least one must not with `stated`.
 
     Fewer than _LEAST_VALUES different accuracies show nothing: they may fit a number by chance.
     """
@@ -88,13 +88,12 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
 
-    An evaluation states its epoch. Beside this, it is counted how many epochs the log has started before it: some runs
-    state epochs 3, 6 and 10 for the evaluations after 4, 8 and 12 epochs.
+    An evaluation states its epoch. Some runs state it wrongly: 3, 6 and 10 for the evaluations after 4, 8 and 12
+    epochs. So the epochs that the log has started before an evaluation were counted, too.
 
-    - If the counted epochs are on schedule, and the stated ones never leap by more than 4, nothing is reported.
-    - Otherwise each breach of the schedule by the stated epochs is reported.
-
-    `exact`: more frequent evaluations are a breach, too.
+    - The counted epochs are on schedule, and the stated ones never leap by more than 4: nothing is reported.
+    - Otherwise: each breach of the schedule by the stated epochs is reported. If `exact`, an evaluation less than 4
+      epochs after the one before is a breach, too.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
     is_counted_on_schedule = _are_counted_epochs_on_schedule(run, order, period)
@@ -106,7 +105,8 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
     """Return whether a run is on schedule by the epochs that were counted before each evaluation.
 
-    Evaluations before the first epoch are left out. There must be two others at least, and all of these must hold:
+    An evaluation before which no epoch was counted is left out. At least two others must be left, and all of these must
+    hold:
 
     - At most `period` epochs were counted before the first evaluation.
     - Exactly `period` epochs were counted from each evaluation to the next.
@@ -132,11 +132,13 @@ def _check_stated_epochs(
 ) -> None:
     """Report each breach of the schedule by the epochs that the evaluations state.
 
-    Evaluations of epoch 0, of the initial weights, are left out. Nothing is reported if there are no others.
+    An evaluation of epoch 0, of the initial weights, is left out. If there is no other, nothing is reported. These are
+    breaches:
 
     - An evaluation comes too late, or if `exact`, too early: see `_check_gaps_of_stated_epochs`.
-    - There are more evaluations than the EVENTS_KEPT that are kept, so that some cannot be checked.
-    - The last evaluation is `period` epochs or more before `last_epoch`, the last one trained. None: it is not known.
+    - The log has more eval_accuracy than the EVENTS_KEPT that are kept: the others cannot be checked.
+    - The last evaluation is `period` epochs or more before `last_epoch`, the last epoch that was trained. If
+      `last_epoch` is not known (None), this is not checked.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:
@@ -154,10 +156,12 @@ def _check_stated_epochs(
 def _check_gaps_of_stated_epochs(
     evaluations: Sequence[Evaluation], period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report evaluations that come too late, by the epochs that they state. There must be one evaluation at least.
+    """Report evaluations that come too late, or if `exact` too early, by the epochs that they state.
 
-    - The first one must be of epoch `period` or earlier.
-    - From each one to the next there must be at most `period` epochs; if `exact`, neither more nor fewer.
+    There must be at least one evaluation.
+
+    - The first evaluation must be of epoch `period` or earlier.
+    - From each evaluation to the next there must be at most `period` epochs; if `exact`, exactly `period`.
     """
     first = evaluations[0]
     if first.epoch > period:
@@ -177,11 +181,12 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
     """Report a breach if a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
     An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If accuracy * `samples` is
-    not always a whole number, this function looks for the number that makes it whole for all accuracies:
+    a whole number for each accuracy, nothing is reported. Otherwise `_find_number_of_samples` looks for a number of
+    samples near `samples` that makes it whole for all accuracies:
 
-    - The number is larger than `samples`: the padding of the last batch was counted. This is a warning.
-    - The number is smaller: samples were left out. This is an error.
-    - No number is found: nothing. The accuracies are means over the workers' accuracies, which no rule forbids.
+    - The number is larger than `samples`: a warning. The padding of the last batch was counted.
+    - The number is not larger: an error. Samples were left out.
+    - No number is found: nothing. The accuracies may be means over the workers' accuracies, which no rule forbids.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
@@ -201,9 +206,11 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the number of samples, near `samples`, on which a run's accuracies were counted; None if none is found.
 
-    It is the least of the numbers that `_possible_numbers_of_samples` gives that makes accuracy * number whole for all
-    accuracies. None is found, too, if the log states no global batch, if the batch is larger than `samples`, or if the
-    accuracies are so few that some number may fit them all by accident.
+    It is the least number of `_possible_numbers_of_samples` for which accuracy * number is whole for all accuracies.
+    None is found, too, in these cases:
+
+    - The log states no global batch, or a batch larger than `samples`.
+    - There are so few different accuracies that some number may fit them all by accident.
     """
     batch = run.global_batch
     if batch is None or batch > samples:

@@ -38,12 +38,13 @@ class Mark(NamedTuple):
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return the marks by which a run is recognised: another run with an equal mark is a copy.
+    """Return the marks of a run: values by which another run with the same values is recognised as a copy.
 
-    - `run`: the start, the end and the accuracies together. Left out if the log states no start.
-    - `times`: the durations of the epochs, evaluations and other parts. Left out if there are fewer than 10 different
-      durations above 0, because a coarse clock makes equal ones.
-    - `accuracies`: left out if there are fewer than 5 different ones, because these may be equal by chance.
+    - `run`: the start, the end and the accuracies together. It is left out if the log states no start.
+    - `times`: the durations of the epochs, evaluations and other parts. It is left out if there are fewer than 10
+      different durations other than 0, because a coarse clock makes equal ones.
+    - `accuracies`: the accuracies alone. It is left out if there are fewer than 5 different ones, because these may be
+      equal by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -58,9 +59,9 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on marks that are equal in two runs and show, in any benchmark, that they are the same run.
+    """Return a sentence that says that two runs are one, if their marks show this in any benchmark; else "".
 
-    The first of these that holds gives the sentence; "" if none does:
+    A mark is a set of values by which a run is recognised: see `marks`. The first of these cases gives the sentence:
 
     - Their start, end and accuracies are equal: "its start, end and accuracies are those of result_1.txt".
     - Their times and their accuracies are equal: "its times and accuracies are those of result_1.txt".
@@ -74,12 +75,18 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
 
 
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on a single mark that is equal in two runs, such as "its times are those of result_1.txt".
+    """Return a sentence on a single kind of values that is equal in two runs; "" if none is.
 
-    The first of these that is equal gives the sentence: the start, the times, the accuracies. "" if none is.
+    The first kind that is equal gives the sentence:
 
-    Call it only for this project's benchmarks. Logs of others may hold few accuracies and coarse times, of which a
-    single kind is easily equal.
+    - the time of run_start: "run_start 1700000000000 is those of result_1.txt"
+    - the times of the parts, if they are a mark: "its times are those of result_1.txt"
+    - the accuracies, if they are a mark: "its accuracies are those of result_1.txt"
+
+    The times or the accuracies are a mark if there are enough different ones: see `marks`.
+
+    Call it only for this project's benchmarks. Logs of others may hold few accuracies and coarse times, so a single
+    kind is easily equal.
     """
     equal_marks = _names_of_equal_marks(run, other)
     if run.start_ms is not None and run.start_ms == other.start_ms:
@@ -98,11 +105,13 @@ def _names_of_equal_marks(run: LoggedRun, other: LoggedRun) -> set[str]:
 
 
 def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_chance: float) -> str:
-    """Return a sentence on the first suspicious likeness of two runs; "" if there is none. Compared are, in this order:
+    """Return a sentence on the first suspicious likeness of two runs; "" if there is none.
+
+    These are compared, in this order:
 
     - the counts of right (correctly classified) images in the evaluations
-    - the intervals: the durations of epochs and other parts. Equal ones are reported only if the chance of so many
-      equal intervals is `most_chance` or less.
+    - the intervals, which are the durations of epochs and other parts. Equal intervals are reported only if the chance
+      of so many is `most_chance` or less.
     - the losses of the step_windows
 
     The sentence is such as "3 of 9 losses of step_windows are those of result_1.txt".
@@ -122,13 +131,13 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    It is such as "5 of 9 counts of right images are those of result_1.txt". Compared are, in this order:
+    It is such as "5 of 9 counts of right images are those of result_1.txt". These are compared, in this order:
 
     - the counts of right (correctly classified) images
-    - the rises of these counts from one evaluation to the next. Equal ones show a curve that was moved up or down.
+    - the rises of these counts from one evaluation to the next. Equal rises show a curve that was moved up or down.
 
-    Nothing is compared if the benchmark is another one, if the log does not state eval_samples, or if there is no
-    estimate of how easily counts are equal by chance.
+    If one run has more evaluations, the others are left out. Nothing is compared if `run` is not of ResNet or states no
+    eval_samples, or if `_chance_of_equal_counts` has no estimate.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -155,8 +164,8 @@ def _describe_equal_series(
 ) -> str:
     """Return a sentence on two series of numbers that are equal at more places than chance explains; else "".
 
-    `what` are the numbers, such as "counts of right images". `chance_of_one` is the chance that the series are equal at
-    one place.
+    `what` names the numbers in the sentence, such as "counts of right images". `chance_of_one` is the chance that the
+    two series are equal at one place. Both must be of one length.
     """
     equal = _number_of_equal_values(series, other_series)
     if not _is_beyond_chance(equal, len(series), chance_of_one):
@@ -165,16 +174,19 @@ def _describe_equal_series(
 
 
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
-    """Estimate, rather too high, the chance that two runs count equally many right images in one evaluation.
+    """Return an estimate of the chance that two runs count equally many right images in one evaluation.
+
+    The estimate is rather too high:
 
         chance = 1 / sqrt(2 pi v), where v = 2 N a (1 - a) / 4
 
-    N is `samples`, and a is the mean of `accuracies`. The difference of the two counts is taken as normal, with mean 0
-    and variance v; the formula is its density at 0. If the errors of the runs were independent, the variance would be
-    2 N a (1 - a). Two runs err on many of the same images, so it is smaller: v is a quarter of that. For N = 50,000 and
-    a = 0.76 the chance is 0.006. In published submissions, 16 of 13,332 counts are equal: 0.0012.
+    N is `samples`, and a is the mean of `accuracies`, those of both runs. The difference of the two counts is taken as
+    normal, with mean 0 and variance v; the formula is its density at 0. If the errors of the runs were independent, the
+    variance would be 2 N a (1 - a). Two runs err on many of the same images, so the variance is smaller: v is a quarter
+    of that. For N = 50,000 and a = 0.76 the chance is 0.006. In published submissions, 16 of 13,332 counts are equal:
+    0.0012.
 
-    None if the formula gives no chance below 1, if there are no accuracies, or if one is not between 0 and 1.
+    None if there are no accuracies, if one is not between 0 and 1, or if the formula gives no chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -258,13 +270,14 @@ def _divergence(share: float, chance: float) -> float:
 
 
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
-    """Return a sentence on suspiciously equal durations (intervals) of the epochs, evaluations and windows of two runs.
+    """Return a sentence on suspiciously equal intervals of two runs; "" if there are none.
 
-    It is such as "51 of 90 intervals are, to the clock's tick, those of result_1.txt". It is "" if fewer than
-    LEAST_EQUAL_VALUES intervals are equal, or if the chance of so many equal intervals is above `most_chance`.
+    An interval is the duration of an epoch, a block, an evaluation or a step window. The sentence is such as "51 of 90
+    intervals are, to the clock's tick, those of result_1.txt". It is "" if fewer than LEAST_EQUAL_VALUES intervals are
+    equal, or if the chance of so many equal intervals is above `most_chance`.
 
-    The n-th interval of a kind in one run is compared with the n-th of this kind in the other. A kind that one of the
-    runs does not have is not compared.
+    The n-th interval of a kind in one run is compared with the n-th interval of this kind in the other. A kind that one
+    of the runs does not have is not compared.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
@@ -289,11 +302,11 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 
 
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
-    """Estimate the chance that two intervals at one place are equal by accident in two runs.
+    """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    It is the share of equal pairs among pairs of neighbours: an interval of one run, and one of the other run that is
-    up to _NEIGHBOURS places away. Neighbours are similarly long, and can be equal by accident only. Pairs are formed
-    around each of `places`, in both directions.
+    It is the share of equal pairs among pairs of neighbours: an interval of either run at one of `places`, and an
+    interval of the other run that is up to _NEIGHBOURS places away. Neighbours are similarly long, and can be equal by
+    accident only.
 
     One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
     """
@@ -334,12 +347,12 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return a key for a seed: no two runs of a submission may have a seed of one key. None: the seed need not differ.
+    """Return a key of a seed: no two runs of a submission may have equal keys. None: the seed need not differ.
 
-    - If the event has no value, return None.
-    - If the benchmark is one of this project's, the key is the seed alone.
-    - If it is another one, and the ruleset is before _FIRST_RULESET_OF_DIFFERENT_SEEDS, return None.
-    - Otherwise the key is the seed, with the file and the line of code that logged it.
+    - The event has no value: None.
+    - The benchmark is one of this project's: the key is the seed alone.
+    - It is another benchmark, and the ruleset is before _FIRST_RULESET_OF_DIFFERENT_SEEDS: None.
+    - Otherwise: the key is the seed, with the file and the line of code that logged it.
     """
     if seed.value is None:
         return None

@@ -140,9 +140,10 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Check the losses and the last step of a run that ended with success at `line`, the line of its run_stop.
 
-        - A loss that is not a number is a fault.
-        - Another last step than the planned one is a fault, if the run only measures throughput. The plan of any other
-          run has no last step.
+        - Some of the losses that were kept are None: a fault. The loss was not a number, or its step_window was
+          malformed.
+        - The run ended with another step than the last one of its plan: a fault. The plan has a last step in a run that
+          only measures throughput. In any other run `measured_end` is 0, and the last step is not checked.
         """
         losses = self._run.losses
         lost = losses.count(None)
@@ -192,10 +193,12 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Take an event step_window, about the steps between two lines of progress.
 
-        - Its loss and its time are kept to compare the run with others. A malformed event leaves a gap in their places.
-        - A malformed event is a fault, and nothing more is done with it.
+        - The loss and the time are kept to compare the run with others. If the value does not fit the schema, a gap is
+          kept.
+        - A malformed event is a fault, and nothing more is done with it: its value or its metadata does not fit the
+          schema, or its numbers are not possible.
         - The first step_window of the log makes the plan of the steps that are due in each window. If it is malformed,
-          nothing is planned, and each window after it is another fault.
+          nothing is planned, and each later window is a fault, too.
         - The window is added to the sums and compared, until there are FINDINGS_PER_RULE faults.
         """
         self._windows_seen += 1
@@ -239,11 +242,11 @@ class Measured:
         Only the first of these faults is kept:
 
         1. The window does not begin after `previous_step`, or has another number of steps or images than planned.
-        2. Its phase is not the planned one, or its epoch is not the open one.
+        2. Its phase is not the planned one, or its epoch is not the one that windows must state now.
         3. It states an impossible time: see `has_impossible_time`.
         """
         steps = window.steps
-        # The plan is that for the epoch which the window states. Whether this epoch is the open one is tested below.
+        # Planned for the epoch that the window states. Whether this epoch is the right one is tested below.
         planned = self._plan.next_window(previous_step, position.epoch_num)
         begins_elsewhere = position.step - steps != previous_step
         is_of_other_size = steps != planned.steps or window.images != steps * self._plan.batch
@@ -358,9 +361,10 @@ class Measured:
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
-        """Keep a fault for each total of an epoch (images, time, waiting) that its windows do not add up to.
+        """Keep a fault for each total of an epoch_throughput that is not the sum over the windows since epoch_start.
 
-        Each window and the event state seconds that are rounded, so the seconds may differ by these errors.
+        The totals are the images, the seconds, and the seconds of waiting for data. The images must be equal. The event
+        and each window state rounded seconds, so the seconds may differ by one ROUNDING_ERROR_S for each of them.
         """
         sums = self._epoch_sums
         rounded_times = sums.windows + 1
@@ -389,13 +393,13 @@ class Measured:
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
-        The training time is from epoch_start to epoch_stop, without evaluations.
+        The training time is from epoch_start to epoch_stop, without evaluations. The stated time may differ from it by
+        `_most_difference_ms`.
 
-        - If the event is not of the last epoch that ended, report a breach.
-        - If the stated time is too long, report a breach.
-        - If it is too short, keep it for `judge_short_throughputs`, because checkpoints may explain it.
-
-        Too long or short is by more than `_most_difference_ms`. At most EVENTS_KEPT short ones are kept.
+        - The event is not of the last epoch that ended: a breach.
+        - The stated time is too long: a breach.
+        - The stated time is too short: it is kept for `judge_short_throughputs`, because checkpoints may explain it. At
+          most EVENTS_KEPT are kept.
         """
         training_ms = self._last_epoch_training_ms
         if stated.epoch != self._last_epoch or training_ms is None:
@@ -415,10 +419,11 @@ class Measured:
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a breach if a throughput in another project's log does not fit the last epoch by the log's clock.
 
-        - If the event states no images/s, the log states no train_samples, or no epoch has just ended, report nothing.
-        - If the images/s are not above 0, report a breach.
-        - If the train_samples would, at these images/s, take another time than the epoch took, report a breach. The
-          times may differ by `_most_difference_ms`.
+        - The event states no images/s, the log states no train_samples, or no epoch has just ended: nothing is
+          reported.
+        - The images/s are not above 0: a breach.
+        - At these images/s the train_samples take another time than the epoch took: a breach. The times may differ by
+          `_most_difference_ms`.
         """
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)

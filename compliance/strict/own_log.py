@@ -29,12 +29,15 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe each logged hyperparameter must equal: event key -> name of the setting.
+    """Return the setting of the recipe that each hyperparameter must equal, by the key of the hyperparameter's event.
 
-    The hyperparameters are those of the optimizer that the log states; none if that optimizer is not known. For lars:
+    The hyperparameters are those of the log's optimizer. own_log.yaml has the setting of each, and the schema has its
+    event. The epochs of warmup are added. For lars:
 
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
+
+    Empty if the log states no optimizer that the schema has.
     """
     optimizer = run.stated_text(schema.OPT_NAME)
     event_by_hyperparameter = schema.OPTIMIZER.get(optimizer)  # such as momentum -> the event lars_opt_momentum

@@ -23,9 +23,11 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
     - Epochs are compared with each other, in every benchmark.
     - The time of a step is checked for ResNet alone.
     - The time of an evaluation is compared with that of the fastest epoch, for ResNet alone, and only if train_samples
-      is that of the benchmark. If the log has no time of a single epoch, the mean time of an epoch is taken.
+      is that of the benchmark. If no epoch has a time, the run's mean time of an epoch takes its place; without either,
+      nothing is compared.
 
-    Call it once the whole log has been read.
+    The time of an epoch may be the mean over a block, which is several epochs together. A time that is not above 0 is
+    left out. Call it once the whole log has been read.
     """
     trained = [part for part in order.trained if part.epoch_ms > 0]
     _check_epochs(trained, collector)
@@ -39,12 +41,12 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
 
 
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach if some epochs were far faster than the median epoch, but not at the start or end of the run.
+    """Report a breach if some epochs within the run were far faster than the median epoch.
 
-    - If there are fewer epochs than the bound `epochs`, nothing is checked.
-    - If the median is below the bound `median_ms`, nothing is checked, because such short times are no evidence.
-    - If some epochs took less than a share of the median, the bound `share_of_median`, with slower epochs before and
-      after them, there is one breach, at the first of them.
+    - There are fewer epochs than the bound `epochs`: nothing is checked.
+    - The median is below the bound `median_ms`: nothing is checked, because such short times are no evidence.
+    - Some epochs took less than the median times the bound `share_of_median`: one breach, at the first of them. Such
+      epochs at the start and the end of the run are left out, so slower ones come before and after.
     """
     bounds = collector.strict_rules[RULE].bounds
     if len(trained) < bounds["epochs"]:
@@ -122,10 +124,10 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
 def _check_evaluations(run: LoggedRun, training_ms_per_image: float, collector: FindingCollector) -> None:
     """Report a breach if the fastest evaluation took far less time than to train on as many images.
 
-    `training_ms_per_image` is the time of an image in the fastest training. The least time of an evaluation is a share
-    of the time to train on its images: the rule's bound `share_of_training`.
+    `training_ms_per_image` is the time of an image in the fastest training. An evaluation must take at least
+    `share_of_training`, a bound of the rule, of the time to train on its images.
 
-    Nothing is checked if the log lacks eval_samples or run_stop, or if the fastest evaluation has no time above 0.
+    Nothing is checked if the log lacks eval_samples, run_stop or evaluations, or if an evaluation took no time above 0.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
     evaluation_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)

@@ -55,10 +55,11 @@ class Policy:
 
         1. Check the run by the rules for any benchmark.
         2. Check it by the rules for its own benchmark, if the ruleset has this benchmark.
-        3. Check a log that this project's harness wrote, of any benchmark, as such a log. Its breaches of form become
-           errors.
+        3. If the log has anything that only this project writes, check it as a log of this project, of any benchmark.
+           Its breaches of form are reported as errors, too.
         4. Drop the findings of rules that do not apply to the run's benchmark and division, and note these rules.
-        5. If a closed run is on another data set than the benchmark's, note the rules that this leaves out.
+        5. If the run is refused because it is on another data set than the benchmark's, note the rules that were not
+           applied for this reason.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -99,8 +100,9 @@ class Policy:
     def _check_status(self, benchmark: Benchmark | None) -> None:
         """Report a run that did not end with success. A log without run_stop is skipped.
 
-        `benchmark` is None if the ruleset does not have it. Logs of such benchmarks have other words for success, so
-        only the status "aborted" is reported for them.
+        `benchmark` is None if the ruleset does not have the run's benchmark. Logs of such benchmarks have other words
+        for success, so only the status "aborted" is reported for them. The report quotes the log's abort_reason, if it
+        has one.
         """
         run = self.run
         status = run.status
@@ -130,7 +132,11 @@ class Policy:
                 self._add_breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
 
     def _check_caches(self) -> None:
-        """Report each cache_clear event that says that its cache was not cleared. Report it, too, if all came too late.
+        """Report each cache_clear event whose cache was not cleared, and a run whose caches were cleared too late.
+
+        A cache_clear counts as one that cleared its cache, unless its value or its metadata says otherwise. If even the
+        earliest of these came too long after run_start, it is reported: see `_check_time_of_clearing`. If the log has
+        no run_start, no time is checked.
 
         A log without any cache_clear breaks another rule.
         """
@@ -169,12 +175,12 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Report what is wrong with a run of one of this project's benchmarks. Checked are, in this order,
+        """Report what is wrong with a run of one of this project's benchmarks. These are checked, in this order:
 
-        - of any run: its throughputs, its accuracies, its pace and its target
-        - of a run with a log of this project that states the benchmark's numbers of samples: the bytes of the data set
-        - of a closed run: the values of single keys, such as hyperparameters, and its numbers of samples
-        - of a ResNet run: its evaluations
+        - any run: its throughputs, its accuracies, its pace and its target
+        - a run with a log of this project that states the benchmark's numbers of samples: the bytes of its data set
+        - a closed run: the values of single keys, such as hyperparameters, and its numbers of samples
+        - a ResNet run: its evaluations
         """
         run = self.run
         is_closed = division == "closed"

@@ -40,12 +40,12 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 
 
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
-    """Return whether an event rank_times can be of a run with so many `ranks`.
+    """Return whether an event rank_times is possible in a run with this number of `ranks`, which count from 0.
 
-    - The rank that waited for data most, and the one that computed most, must be ranks of the run. The second one may
-      be missing.
-    - The times that ranks waited for data must be in order: 0 <= least <= median <= most.
-    - The times that ranks computed must be in order, too.
+    - `data_wait_rank`, the rank that waited for data most, must be below `ranks`. So must `compute_rank`, the rank that
+      computed most, unless it is missing.
+    - The times for which ranks waited for data must be in order: 0 <= least <= median <= most.
+    - The times for which ranks computed must be in order, too. A missing time counts as 0.
     """
     highest_rank = max(times.data_wait_rank, times.compute_rank or 0)
     if highest_rank >= ranks:

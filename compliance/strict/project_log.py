@@ -195,15 +195,15 @@ class ProjectLog:
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
     def _window_beyond_peak(self) -> Iterator[Fault]:
-        """Yield a fault if a ResNet run has a window of more images/s than its machines can do at their peak.
+        """Yield a fault if a window of a ResNet run has more images/s than the run's devices can reach at their peak.
 
-        The peak is that of all GPUs that the header describes, or if the run is on CPUs, of all CPU cores. It also
-        depends on the size of the images.
+        The devices are all GPUs that the header describes. In a run on CPUs, or without any GPUs, they are all CPU
+        cores. The peak also depends on the size of the images.
 
-        - If the header describes no nodes, or the run is of another benchmark, nothing is yielded.
-        - If the setting RECIPE.image_size is no number of pixels, a fault is yielded for that alone.
-        - If the peak is not known, as of a GPU without a row in peaks.yaml, nothing is yielded.
-        - If the fastest window is faster than the peak, a fault is yielded at this window.
+        - The header describes no nodes, or the run is of another benchmark: nothing is yielded.
+        - The setting RECIPE.image_size is no number of pixels: a fault for this setting alone.
+        - The peak is not known, as of a GPU without a row in peaks.yaml: nothing is yielded.
+        - The fastest window is faster than the peak: a fault at this window.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -265,10 +265,9 @@ class ProjectLog:
 
         - Too few are fewer than the share _LEAST_SHARE_OF_DUE of the samples that are due while the run lasts.
         - Too many are more than the share _MOST_SHARE_OF_DUE of the samples that are due in the time of the whole log,
-          and _MOST_EXTRA_SAMPLES_PER_NODE for each node. Telemetry may also be taken before and after the run.
+          and _MOST_EXTRA_SAMPLES_PER_NODE more for each node. Telemetry may also be taken before and after the run.
 
-        Nothing is yielded if the log does not state how many samples there are and how many are due: see
-        `_stated_telemetry`.
+        Nothing is yielded if the log does not state what decides this: see `_stated_telemetry`.
         """
         telemetry = self._stated_telemetry()
         if telemetry is None:
@@ -285,8 +284,8 @@ class ProjectLog:
     def _stated_telemetry(self) -> _StatedTelemetry | None:
         """Return the number of samples of telemetry that the log states, and what decides how many are due.
 
-        None if the log lacks the number of samples, a TELEMETRY_S above 0, run_start or init_start. Other rules report
-        the lack of the last two.
+        None if the log lacks the number of samples in telemetry_summary, a setting TELEMETRY_S above 0 (the seconds
+        from one sample to the next), run_start or init_start. Other rules report the lack of the last two.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -308,14 +307,13 @@ class ProjectLog:
         )
 
     def _missing_convolutions(self) -> Iterator[Fault]:
-        """Yield a fault if the program has fewer convolutions than the benchmark's model needs.
+        """Yield a fault if the program has less than half as many convolutions as the benchmark's model.
 
-        The header's section `program` has the number of its operators by their kind.
+        The other half need not be there: passes of the compiler may fuse convolutions into operators of any name.
 
-        - An operator counts if its kind contains `conv2d`. So does `resnet_unit`, which is a convolution fused with
-          what follows it. Operators of the backward pass, `..._grad`, do not count.
-        - At least half of the model's convolutions must be there. Passes of the compiler may fuse the others into
-          operators of any name.
+        The header's section `program` has the number of its operators by their kind. An operator is a convolution if
+        its kind contains `conv2d`, or is `resnet_unit`, a convolution fused with what follows it. Operators of the
+        backward pass, `..._grad`, do not count.
 
         Nothing is yielded for a benchmark without a known number, or if Paddle makes the program.
         """
@@ -325,7 +323,6 @@ class ProjectLog:
         convolutions = 0
         for kind, count in self.run.header_section(schema.PROGRAM)["operators"].items():
             is_forward = not kind.endswith("_grad")
-            # resnet_unit is a convolution fused with what follows it.
             if is_forward and ("conv2d" in kind or kind == "resnet_unit"):
                 convolutions += count
         if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * wanted:

@@ -92,12 +92,12 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Report an event whose time is earlier than that of an event above it. It depends on the key:
+        """Compare an event with the clock, the latest time of the events of _KEYS_OF_THE_CLOCK so far.
 
-        - _KEYS_OF_THE_CLOCK, by whose times a score or a rate is computed: see `_check_event_of_the_clock`.
-        - KEYS_OF_EVERY_RANK are not checked, because each rank logs them by its own clock.
-        - Any other key only annotates the run. A time before the latest one of the clock is a breach of event-order,
-          which only warns.
+        - The key is one of _KEYS_OF_THE_CLOCK: see `_check_event_of_the_clock`. By their times a score or a rate is
+          computed.
+        - The key is one of KEYS_OF_EVERY_RANK: nothing is checked, because each rank logs these by its own clock.
+        - Any other key only annotates the run: a time before the clock's is a breach of event-order, which only warns.
         """
         if event.key in _KEYS_OF_THE_CLOCK:
             self._check_event_of_the_clock(event)
@@ -107,10 +107,10 @@ class RunOrder:
     def _check_event_of_the_clock(self, event: Event) -> None:
         """Check an event by whose time a score or a rate is computed, and set the clock on to its time.
 
-        - It may be earlier than the latest time of the clock by a bound of the rule time-order, because clocks are
-          corrected during a run. If it is earlier than that, the rule is broken.
-        - After the first run_stop, only another run_stop may come. Anything else is a breach of event-order, which only
-          warns.
+        - It may be earlier than the clock by `back_ms`, a bound of the rule time-order, because clocks are corrected
+          during a run. If it is earlier by more, the rule is broken. The clock never goes back.
+        - Of these events, only another run_stop may come after the first run_stop. Any other is a breach of
+          event-order, which only warns.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
@@ -211,9 +211,10 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_block(self, event: Event) -> None:
-        """Open the block that starts at `event`. Report a start that is too early, or another epoch than the next one.
+        """Open the block that starts at `event`. Its epochs count as announced: see `epochs_counted`.
 
-        The block has as many epochs as it states, else one. They are announced: see `epochs_counted`.
+        Report a time before run_start, a block or epoch that is still open, and a first epoch that is missing or is not
+        the next one. If the event does not state how many epochs the block has, report this, too, and take one.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "block")
@@ -230,7 +231,8 @@ class RunOrder:
     def _start_epoch(self, event: Event) -> None:
         """Open and count the epoch that starts at `event`.
 
-        Report a start that is too early, or another epoch than the next one.
+        Report a time before run_start, an epoch that is still open, and a number that is missing or is not the next
+        one.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
@@ -243,12 +245,12 @@ class RunOrder:
         self._open_parts["epoch"] = OpenPart(event, number, due=next_epochs)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open the evaluation that starts at `event`. From now on it waits for its accuracy. Report
+        """Open the evaluation that starts at `event`. From now on it waits for its accuracy. These are reported:
 
-        - a time that is before run_start,
-        - a previous evaluation that is still open,
-        - a previous evaluation that is over, and still waits for its accuracy, and
-        - another epoch than the one to evaluate now.
+        - a time that is before run_start
+        - a previous evaluation that is still open
+        - a previous evaluation that is over, and still waits for its accuracy
+        - another epoch than the one to evaluate now
         """
         self._check_time_of_start(event)
         is_previous_over = "eval" not in self._open_parts
@@ -278,9 +280,9 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        - If the log has events of single epochs, check that the block's last epoch is the last one trained. The block's
-          time is not kept, because the time of each epoch is kept at its epoch_stop.
-        - If the log has blocks alone, keep the duration of the block, and the mean time of its epochs.
+        - The log has events of single epochs: no epoch may be open, and the block's last epoch must be the last one
+          trained. The block's time is not kept, because the time of each epoch is kept at its epoch_stop.
+        - The log has blocks alone: the duration of the block, and the mean time of its epochs, are kept.
         """
         block = self._close_part("block", event)
         if block is None:
@@ -316,10 +318,10 @@ class RunOrder:
             self._evaluated_in_epoch_ms += took_ms
 
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
-        """Return the open part of a kind, which stops at `event` and is open no longer.
+        """Return the open part of a kind, such as an epoch. It stops at `event`, and is open no longer.
 
-        - If no part of the kind is open, report a breach, and return None.
-        - If the event states an epoch that is not due for this part, warn.
+        - No part of the kind is open: report a breach, and return None.
+        - The event states an epoch that is not due for this part, or no number of an epoch: report it, too.
         """
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
         part = self._open_parts.pop(kind, None)
@@ -390,11 +392,11 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy with the number of its epoch, and give it to the evaluation that waits for one, if any.
+        """Keep an accuracy, if it is a number, with that of its epoch. An evaluation that waits for it waits no longer.
 
-        - If the event states an epoch, the accuracy is of this epoch, whose number is checked.
-        - If it states none, and the waiting evaluation has an epoch, the accuracy is of that epoch.
-        - Otherwise it has the number 1, 2, ... of this accuracy: some benchmarks count samples or steps, not epochs.
+        - The event states an epoch: the accuracy is of this epoch, whose number is checked.
+        - The event states none, and the waiting evaluation has an epoch: the accuracy is of that epoch.
+        - Otherwise: its number is 1, 2, ..., that of this accuracy. Some benchmarks count samples or steps, not epochs.
         """
         evaluation = self._waiting_evaluation
         self._waiting_evaluation = None

@@ -14,10 +14,10 @@ def fits(kind: Any, value: Any) -> bool:
 
     - Any: always true.
     - A union: the value must fit one of its types.
-    - list[X], dict[str, X]: it must be a list or a table, and each item or value must fit X.
-    - A dataclass: it must be a table with the dataclass's fields.
-    - A simple type: it must be of just that type, so a bool is not an int. An int may stand for a float. In either
-      place it must have 63 bits at most.
+    - list[X], dict[str, X]: the value must be a list or a table, and each item, or each value in the table, must fit X.
+    - A dataclass: the value must be a table with the dataclass's fields: see `_has_fields`.
+    - Any other type: an int fits int and float, if it is between -2**63 and 2**63. Any other value must be of just this
+      type, so a bool is not an int.
     """
     outer_type = typing.get_origin(kind)  # list, of list[int]
     inner_types = typing.get_args(kind)

@@ -112,8 +112,8 @@ class Keeper(Hook):
         - If CHECKPOINT_MINUTES have passed on rank 0, a thread begins to write a checkpoint, and the training goes on.
         - Otherwise no checkpoint is written.
 
-        Every rank must call this after the same step. The signals are caught from the first call on. `window` is not
-        used; other hooks want it.
+        Every rank must call this after the same step. The outcome of the last checkpoint is logged first. The signals
+        are caught from the first call on. `window` is not used; other hooks want it.
         """
         if not self._active:
             return 0.0

@@ -107,11 +107,12 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     """Give every rank's program the state of the checkpoint that the run starts from, if it starts from one.
 
     1. Rank 0 sets its program's tensors, and broadcasts them to the other ranks.
-    2. The statistics of batch normalization (BN) differ from rank to rank. If there are as many ranks as before, each
-       gets its own; else all get the mean.
+    2. The statistics of batch normalization (BN) differ from rank to rank. If the checkpoint's run had as many ranks,
+       each rank gets its own; else all get the mean.
     3. The learning rate goes on at the checkpoint's step.
 
-    Every rank must call this. Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program.
+    Every rank must call this. Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program, or has it in
+    another shape.
     """
     if not start.is_from_checkpoint:
         return

@@ -86,9 +86,12 @@ class Sampler(Hook):
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def _sample_into(self, file: TextIO) -> None:
-        """Take a sample, append it to the file as a line of JSON, and write the file for Prometheus if one is wanted.
+        """Take a sample and append it to the file as a line of JSON.
 
-        The latter is written under another name and renamed, as the collector of Prometheus may read it at any time.
+        If a file for Prometheus is wanted, the sample also replaces its content. The collector of Prometheus may read
+        that file at any time, so a temporary file is written and renamed.
+
+        What `summary` and `readings` return later is kept up to date: peaks, power, number of samples and CPU time.
         """
         sample = self.sample()
         self._keep_for_log(sample)
@@ -100,7 +103,7 @@ class Sampler(Hook):
             temporary.write_text(prometheus(sample))
             temporary.replace(prometheus_file)
         self._samples += 1
-        self._cpu_s = time.thread_time()
+        self._cpu_s = time.thread_time()  # of this thread since it began
 
     def sample(self) -> dict[str, Any]:
         """Return the node's readings of now, by the names that a line of the telemetry file has.
@@ -160,13 +163,16 @@ class Sampler(Hook):
         return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
-        """Return what this node has measured since the run began, as `summarize` takes it of each node.
+        """Return what was measured on this node; `summarize` takes one such dictionary from each node.
 
-        - `samples`: how many were taken
-        - `peak_gpu_memory_mib`, `peak_gpu_temperature_c`: of the job's GPUs
-        - `energy_j`: that these GPUs used since the first step; None where one of them does not tell it
-        - `images`: how many all ranks have trained on
-        - `sampler_cpu_s`, `elapsed_s`: the CPU time that sampling cost, and the time since it began
+        - `samples`: the number of samples that were taken
+        - `peak_gpu_memory_mib`, `peak_gpu_temperature_c`: the largest reading of the job's GPUs on this node in any
+          sample; None if there was no reading
+        - `energy_j`: the energy that these GPUs have used since the first step; None if there is no such GPU, one of
+          them does not tell its energy, or no step has begun
+        - `images`: the number of images that all ranks have trained on
+        - `sampler_cpu_s`: the CPU time of the sampling thread
+        - `elapsed_s`: the time since the sampling began
         """
         begin_j = self._energy_begin_j
         end_j = self._energy_j()
@@ -175,7 +181,7 @@ class Sampler(Hook):
             energy_j = end_j - begin_j
         return {
             "samples": self._samples,
-            **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},
+            **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},  # memory_mib and temperature_c
             "energy_j": energy_j,
             "images": self._images,
             "sampler_cpu_s": round(self._cpu_s, 4),

@@ -38,13 +38,16 @@ class Results(NamedTuple):
 
 
 def gather(folder: Path) -> Results:
-    """Read the files of the jobs in `folder`; return a verdict on each check, run or not, and the jobs' nodes.
+    """Read the files of the jobs in `folder`; return a verdict on each check, and the nodes that the jobs ran on.
+
+    There is a job for each precision in CHECKS. A check that its job did not run gets a verdict, too: UNKNOWN if this
+    machine cannot run the precision, else FATAL.
 
     Raises ValueError if the folder cannot be read, has no file of a job, or has a line that is not JSON.
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
-    nodes: list[JsonObject] = []  # from the last job that wrote them
+    nodes: list[JsonObject] = []
     for precision, checks in CHECKS.items():  # a job for each precision
         verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
         # The first line is {"nodes": [...]}, and each further line is a verdict.
@@ -131,10 +134,10 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 def main() -> int:
     """Run this rank's checks, write the report, or print the precisions whose jobs can run; return the exit status.
 
-    - mpirun started this process: it is a rank of a job, and runs the checks of the job's precision.
-    - With --report FOLDER it writes the report on the jobs whose files are in FOLDER.
-    - With --precisions, or without an option, it prints the precisions whose jobs can run here. launch/trials.sh then
-      starts these jobs.
+    - mpirun started this process, as a rank of a job: the checks of the job's precision are run.
+    - --report FOLDER: the report on the jobs whose files are in FOLDER is written and printed.
+    - --precisions, or no option: the precisions whose jobs can run here are printed. launch/trials.sh then starts these
+      jobs.
 
     Raises ValueError if the settings of the job or the folder of the report do not fit.
     """

@@ -115,9 +115,10 @@ def why_constant(losses: Array) -> str:
 
 
 def sensors(machine: Machine) -> Verdict:
-    """Check that NVML reads each rank's GPU as the telemetry of a run needs it, and return the verdict.
+    """Check that NVML reads all SENSORS of each rank's GPU, and that Paddle computes on the same GPU.
 
-    All ranks must call this together, and each returns the verdict on the GPUs of all ranks.
+    The verdict is fatal if a sensor has no reading, or NVML's name of a GPU is not Paddle's; else ok. All ranks must
+    call this together, and each returns the verdict on the GPUs of all ranks.
     """
     gpus = machine.me.comm.allgather(_readings_of_gpu(machine.me.local_rank))
     wrong_gpus = 0
@@ -134,16 +135,17 @@ def sensors(machine: Machine) -> Verdict:
 
 
 def _readings_of_gpu(index: int) -> JsonObject:
-    """Return what NVML reads of a GPU of this node: its name, each sensor, and "silent", the sensors without a reading.
+    """Return NVML's name and readings of a GPU of this node; "silent" lists the SENSORS that have no reading.
 
-    "same" says whether NVML's name is the name of the device that Paddle computes on.
+    "same" says whether Paddle has the same name for its GPU `index`. If not, NVML numbers the GPUs differently from
+    CUDA, and the readings are of another GPU than the one that computes.
     """
     with nvidia.opened() as (handles, _):  # in CUDA's order, so that the local rank is the index
         name = nvidia.gpu_of(handles[index]).name
         readings = nvidia.sample(handles[index])  # by sensor; None if there is no reading
     return {
         "name": name,
-        "same": name == paddle.device.cuda.get_device_name(index),  # NVML may number GPUs differently from CUDA
+        "same": name == paddle.device.cuda.get_device_name(index),
         "silent": [sensor for sensor in SENSORS if readings[sensor] is None],
         **readings,
     }
@@ -198,10 +200,9 @@ def pooling(machine: Machine) -> Verdict:
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
     """Return the loss's gradient at the pixels of a global average pooling, for a given gradient at its output.
 
-    The output is the mean of the pixels, one value for each image and channel. So `gradient_at_mean` has one, too.
-
-    The program here is built as a training program is: the pass `gradients.spread_mean_gradients` replaces Paddle's
-    operator for the pooling's gradient by a faster one. The result is that of the faster operator.
+    The output is the mean of the pixels, one value for each image and channel. So `gradient_at_mean` has one, too. As
+    in a training program, `gradients.spread_mean_gradients` replaces Paddle's operator for the pooling's gradient by a
+    faster one. The result is that of the faster operator.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -225,8 +226,8 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    The pipelines of training and of evaluation are both compared, and the largest difference on any rank counts. All
-    ranks must call this together.
+    The verdict is ok if the mean difference is at most MOST_GREY_LEVELS in the pipeline of training and in that of
+    evaluation, on every rank; else fatal. All ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
@@ -430,7 +431,7 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
 
 def _fault_of_replay(launched: Array, replayed: Array) -> str:
-    """Say what is wrong with the losses of replayed steps, or of the launched ones that they are compared with.
+    """Say what is wrong with the losses [ranks, steps] of replayed steps, or of the launched steps to compare with.
 
     - A launched loss is not finite: the text says so, because a difference from it means nothing.
     - Any loss differs: the text has the number of these steps, the first one, and the relative difference there.

@@ -82,8 +82,9 @@ def _evaluation_program(model: ResNet50) -> static.Program:
 def _set_weights(main: static.Program, weights: dict[str, Array], place: Any) -> None:
     """Set the program's variables that `weights` name, in the current scope, on the device `place`.
 
-    The weights are FP32. Each is cast to the type of its variable. Where the program's first convolution has more input
-    channels than the network, its weight is filled up with zeros.
+    The weights are FP32 and have the network's shapes. Each is cast to the type of its variable. The program's first
+    convolution may have more input channels than the network: `state.padded` then adds zeros to its weight. It changes
+    no other weight.
     """
     for variable in main.list_vars():
         if variable.name in weights:

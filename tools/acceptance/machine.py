@@ -86,7 +86,9 @@ class Machine:
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         """Make the embedded data set if it is not there yet, describe all nodes, and make an executor.
 
-        All ranks must call this together. With `short` the checks train fewer steps.
+        On a GPU its compute capability is asked for, too, and whether this Paddle has kernels for it. All ranks must
+        call this together: the first rank of a node writes the data set, and the ranks exchange the descriptions of
+        their nodes. With `short` the checks train SHORT_STEPS steps instead of STEPS.
         """
         self.job, self.origins, self.me, self.short = job, origins, me, short
         self.root = _folder_of_embedded_digits(job, me)
@@ -94,12 +96,12 @@ class Machine:
         node_of_each_rank = me.comm.allgather(provenance.node())
         self.nodes = list({node.host: node for node in node_of_each_rank}.values())  # each node once
         self.steps = SHORT_STEPS if short else STEPS
-        self.kept_by_check: dict[str, Any] = {}  # {name of a check: its result that a later check needs}
+        self.kept_by_check: dict[str, Any] = {}  # {name of a check: what it leaves here for a later check}
         self.capability = 0  # compute capability of this rank's GPU: 80 for 8.0; 0 on a CPU
         if job.cluster.on_gpu:
             major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
             self.capability = 10 * major + minor
-        # Whether this Paddle can compute on the device.
+        # Whether this Paddle can compute on the device. On a GPU it must have machine code that the GPU runs.
         self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(self.capability))
 
     def begin_check(self, me: ranks.Ranks) -> None:
@@ -305,17 +307,19 @@ class VerdictWriter:
         self._precision = precision
 
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
-        """Run a check on all ranks; the first rank writes and prints the verdict.
+        """Run a check on all ranks; the first rank appends the verdict to the job's file and prints it.
 
-        The verdict also gets the precision, as its place, and the seconds that the check took. Errors of the check
-        become its verdict; see `run_on_all_ranks`. All ranks must call this together.
+        Two things are added to the verdict: the job's precision, in the field `where`, and the seconds that the check
+        took, as the figure "took_s". If the check raises an error on any rank, the verdict is that failure.
+
+        All ranks must call this together. Raises RunError as `run_on_all_ranks` does, if another rank hangs.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
         took_s = round(time.monotonic() - started_s, 1)
         if not me.is_first:
             return
-        # The report has a line for each check and precision; `where` tells the precision.
+        # The report has a line for each check and precision, and shows `where`.
         line = replace(verdict, where=self._precision, figures={**verdict.figures, "took_s": took_s})
         self.append_line(line.as_dict())
         print(as_text([line]), end="", flush=True)
@@ -327,10 +331,16 @@ class VerdictWriter:
 
 
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
-    """Run a check on all ranks; return this rank's verdict, or the gravest failure of any rank.
+    """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    All ranks must call this together. The check must not use the communicator of `me`. Raises RunError if a rank hangs
-    in the check after a failure of this rank.
+    The check fails on a rank if it raises an error there:
+
+    - NotPossible, because the machine lacks what the check needs: the failure is UNKNOWN.
+    - Any other Exception: the failure is FATAL, and the traceback is printed on stderr.
+
+    All ranks must call this together, and wait for each other after the check. They exchange their failures by the
+    communicator of `me`, so the check must not use it. Raises RunError if this rank's failure is FATAL, and another
+    rank is still in the check LEAVE_S seconds later.
     """
     verdict: Verdict | None = None
     failure: Verdict | None = None

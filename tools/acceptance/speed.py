@@ -274,9 +274,9 @@ def _text_of_wanted_rate(least_rate: float, published: Published) -> str:
 def peak_memory(machine: Machine) -> Verdict:
     """Report the largest GPU memory that any rank's allocator held during the check `throughput`.
 
-    It is shown with the memory of the smallest GPU. If no GPU reports its memory, that is NaN in the text and None in
-    the figures. The verdict is always ok: a job that does not fit fails in `throughput`, and the user decides how much
-    memory should be left. Raises RunError if `throughput` has failed.
+    The text and the figures also have the memory of the smallest GPU. If no GPU tells how much memory it has, the text
+    has NaN there, and the figures None. The verdict is always ok: a job that does not fit fails in `throughput`, and
+    the user decides how much memory should be left. Raises RunError (by `kept_by`) if `throughput` has failed.
     """
     peaks_mib = machine.kept_by("throughput")
     gpu_sizes_gib: list[float] = []
