@@ -58,8 +58,6 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
     `libraries` has an answer for each file name: "loads", or "error: " and the reason why it does not load. For NCCL
     and cuDNN the answer is their version in place of "loads": {"libnccl.so.2": "22105"}.
-
-    Without libnvcuvid there is a warning. Any other absent library is fatal, and so is an NCCL older than NCCL_LEAST.
     """
     for file_name, answer in libraries.items():
         name, _, _ = file_name.partition(".")  # "libnccl"

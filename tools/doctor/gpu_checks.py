@@ -286,7 +286,7 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
 
 
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on the GPU's application clock: a warning if it is set below the card's default, else ok.
+    """Return the verdict on whether somebody has set the GPU's application clock below the card's default.
 
     - One of the two clocks is unknown: ok, because some cards have no application clocks. The check "gpu.throttling"
       shows what slows such a GPU down.
@@ -337,7 +337,7 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether the job's training fits into the GPU's memory: ok, or else a warning.
+    """Yield the verdict on whether the job's training fits into the GPU's memory.
 
     The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
     and its libraries take. The verdict is a warning if the need and a margin together exceed the GPU's memory, else ok.

@@ -62,7 +62,8 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
 
-    A process needs a context to compute on a GPU. Call this only if no GPU refused a context. The remaining cases are:
+    A process needs a context to compute on a GPU. Call this only if neither the driver itself failed nor a GPU refused
+    a context. The remaining cases are:
 
     - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
     - Time ran out before all GPUs of the job were tried: a warning.
