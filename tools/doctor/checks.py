@@ -32,7 +32,10 @@ CLOCK_QUESTIONS = 5
 
 
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdicts on one node: its GPUs and their libraries, packages, the machine, its network and its data."""
+    """Yield the verdicts on one node: its packages, the machine, its network and its data.
+
+    For a job on GPUs the verdicts on the GPUs and their libraries, and on the start of CUDA and NCCL, come first.
+    """
     if job.cluster.device == "gpu":
         yield from judge_gpus(facts, job)
         yield from _judge_libraries(facts["libraries"], job)
@@ -48,6 +51,10 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether each CUDA library loads. If NCCL loads, yield one on its version, too.
+
+    - A library does not load: fatal; for libnvcuvid only a warning.
+    - NCCL is older than NCCL_LEAST: fatal.
+    - Otherwise: ok.
 
     `libraries` has an answer for each file name: "loads", or "error: " and the reason why it does not load. For NCCL
     and cuDNN the answer is their version in place of "loads": {"libnccl.so.2": "22105"}.
@@ -260,7 +267,8 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
     """Return the verdict on whether the page cache can be flushed before a timed run.
 
-    It is good if the launcher has flushed the cache already, this user may flush it, or the job does not ask for it.
+    It is ok if the launcher has flushed the cache already, if this user may flush it, or if the job does not ask for
+    it. Otherwise it is a warning.
     """
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
     found = flushed_by
@@ -274,11 +282,11 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
 
-    If the part could not be read, the only verdict is a bad one on its list. Otherwise there are:
+    If the part could not be read, the only verdict is a fatal one on its list. Otherwise there are:
 
-    - a good verdict on its list, with the part's size;
-    - a bad verdict for each note on its content;
-    - a verdict on whether the images of a sample can be decoded.
+    - an ok on its list, with the number of samples and their size;
+    - a warning for each note on its content;
+    - a verdict on the samples of the part that were tried: fatal if one cannot be decoded, or its label is no class.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -289,7 +297,7 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     yield judge_check(job, "data.lists", OK, found=found)
     for note in part["notes"]:
         yield judge_check(job, "data.content", WARNING, found=note)
-    fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can
+    fault = part["undecodable"]  # of the first sample that training could not use; empty if it could use all
     found = fault or f"{part['decoded']} samples decoded"
     yield judge_check(job, "data.decode", ok_if(not fault, otherwise=FATAL), found=f"{part['name']}: {found}")
 
@@ -300,9 +308,10 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes, in this order:
 
-    - those on each node, without repetitions; with several nodes each finding begins with the host's name;
-    - those on the facts that must be the same on all nodes;
-    - one on whether the code on the first node differs from its commit.
+    - the verdicts on each node, each once; if there are several nodes, what was found begins with the host's name;
+    - a verdict on each fact that must be the same on all nodes: fatal if it differs, and then with the value of each
+      node;
+    - a verdict on whether the code on the first node differs from its commit.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -355,7 +364,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     """Return two verdicts: on whether MPI started as many ranks as the job has, and on whether the nodes' clocks agree.
 
     `hosts` has the host of each rank. `offsets_s` has for each node how many seconds its clock is ahead of the first
-    node's. No clock may be more than CLOCK_S ahead or behind.
+    node's. Another number of ranks is fatal. A clock that is more than CLOCK_S ahead or behind is a warning.
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
@@ -374,8 +383,9 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
     """Return the verdicts on starting ranks if only this node was looked at.
 
-    - "mpi.start", on a start of two ranks by mpirun. `error` says why it failed; it is empty if it worked.
-    - For a job of several nodes a warning, "mpi.ranks": the other nodes were not looked at.
+    - Always: the verdict "mpi.start", on the start of two ranks by mpirun. It is fatal if there is an `error`, which
+      says why the start failed, and ok if `error` is empty.
+    - For a job of several nodes: a warning, "mpi.ranks", that only this node was looked at.
     """
     verdicts = [
         judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")

@@ -144,7 +144,8 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     - The driver is as new as the one that is bundled with this CUDA, or newer: ok.
     - The driver is as new as the oldest one that runs this CUDA, or newer: ok.
-    - CUDA has started on this node: ok, even if the driver is older or its version unknown.
+    - CUDA has started on this node, in the version of this Paddle or a later one: ok, even if the driver is older or
+      its version unknown.
     - The driver's version is unknown: a warning.
     - The driver is older than the oldest one that runs this CUDA: fatal.
     """
@@ -248,11 +249,11 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     GPUs from Ampere on replace broken rows of memory by spare ones. Earlier GPUs retire broken pages. Both happen at
     the next reset of the GPU; until then the broken part is in use.
 
-    - The GPU reports its rows: a verdict on them.
-    - It does not, though it is of Ampere or later, or of unknown age: a verdict that they are unknown.
-    - It does not, and is older: no verdict on rows.
+    - The GPU reports its rows: the verdict of `_judge_remapped_rows`.
+    - The GPU does not report its rows, and it is of Ampere or later or of unknown age: a warning that they are unknown.
+    - The GPU does not report its rows, and it is older than Ampere: no verdict on rows.
 
-    There is another bad verdict if a page waits for its retirement. All are of the check "gpu.remapped_rows".
+    If a page waits for its retirement, a warning follows. All these verdicts are of the check "gpu.remapped_rows".
     """
     is_before_ampere = gpu.capability is not None and gpu.capability < ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:
@@ -285,8 +286,10 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether somebody has set the GPU's application clock below the card's default.
 
-    An unknown clock is ok, too: some cards have no application clocks. The check "gpu.throttling" then shows what slows
-    the GPU down.
+    - One of the two clocks is unknown: ok, because some cards have no application clocks. The check "gpu.throttling"
+      shows what slows such a GPU down.
+    - The clock is below the default: a warning.
+    - Otherwise: ok.
     """
     set_mhz = gpu.application_clock_mhz
     default_mhz = gpu.default_application_clock_mhz
@@ -335,7 +338,8 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdict on whether the job's training fits into the GPU's memory.
 
     The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
-    and its libraries take. A margin must be left over. The verdict lists all parts.
+    and its libraries take. The verdict is a warning if the need and a margin together exceed the GPU's memory, else ok.
+    It lists all parts of the need.
 
     Nothing is yielded if the GPU's memory is unknown, or if the peak of the job's program was never measured.
     """

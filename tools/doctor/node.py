@@ -70,8 +70,10 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
-    `rank_cores` are the cores that each rank of this node may use: `cores_by_launcher` says which it will have.
-    `node` is the node's number in HOSTS.
+    `rank_cores` has for each rank of this node the cores that it may use. If the ranks were not started yet,
+    `cores_by_launcher` says which ones they will have. `node` is the node's number in HOSTS.
+
+    For a job on GPUs this starts CUDA and NCCL in child processes, and loads CUDA's libraries into this process.
     """
     # NVML reports the memory in use before CUDA, started in a thread below, takes some. NVML stays open until CUDA's
     # start has ended, because on a driver without persistence closing NVML unloads the driver.

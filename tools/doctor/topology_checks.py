@@ -39,11 +39,13 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 
 
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
-    """Return the verdict on the links between the job's GPUs: either each of them has an NVLink, or none has.
+    """Return the verdict on the links between the job's GPUs.
 
-    `names` are the GPUs of the job, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link
-    between two devices: "NV4" is four NVLinks. The verdict counts the pairs of each kind, and names the GPUs without
-    NVLink if others have it.
+    - Some of them have an NVLink to another GPU of the job, and some have none: a warning, which names the latter.
+    - Each of them has one, or none has: ok.
+
+    The verdict also counts the pairs of GPUs by the kind of their link. `names` are the GPUs of the job, such as
+    ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link between two devices: "NV4" is four NVLinks.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
     kind_of_each_pair: list[str] = []
