@@ -220,6 +220,7 @@ def load(name: str) -> RuleFile:
     begin = _Begin(statements=(), joining_field=None)
     wanted_names: Sequence[WantedNames] = ()
     blocks = _blocks(name)
+    # Read from all blocks first: a check such as s['run_started'] may stand before the block of the key that sets it.
     key_by_state_name = _keys_that_set_state(blocks)
     for block in blocks:
         if block.kind == "KEY":

@@ -211,10 +211,10 @@ def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: 
 
 
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
-    """Return the benchmark of the copied logs.
+    """Return the benchmark of the copied logs, and how many runs make a result of it.
 
-    Raises RefusedError if the logs are not all of one submission. Raises ValueError if there are fewer logs than a
-    submission has runs.
+    Raises RefusedError if a log has no events, if the benchmark is not scored, or if the logs are not all of one
+    submission. Raises ValueError if there are fewer logs than a submission has runs.
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
