@@ -175,9 +175,10 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 
 
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds of each window, by the rate of all devices: images / seconds is this rate.
+    """Return images and seconds of each window whose quotient is the rate of all devices that its row gives.
 
-    The windows all weigh the same, however long they are: each has the same number of images.
+    If the number of devices is not known, a rate of one device may stand in for it; see `devices_per_printed_rate`. The
+    windows all weigh the same, however long they are: each has the same number of images.
 
     - All rows print a rate: a window has as many images as `devices_per_printed_rate` says, in 1 / rate seconds. For
       example, if 8 devices do 100 images/s each, it has 8 images in 0.01 s.

@@ -29,7 +29,7 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     `values` are the windows' rates or times, in their order.
 
     - Fewer values than LEAST_WINDOWS: None.
-    - All values are equal but for rounding: both bounds are the mean.
+    - All values, or the means of their batches, are equal but for rounding: both bounds are the mean.
     - The values are so uneven that half the width would be as large as the mean, or larger: None.
     - Otherwise: an interval around the mean. If neighbours are alike, it is wider than the interval of independent
       values.

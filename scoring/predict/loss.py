@@ -122,7 +122,7 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
 
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
-    """Return how much throughput each published figure lost on the way from its table's fewest nodes.
+    """Return how much throughput each published figure lost, compared with its table's fewest nodes.
 
     A figure is the images/s that a table gives for a number of nodes. By linear scaling, it would be nodes / fewest
     nodes times the figure on the fewest nodes; `_lost_throughput` takes the logarithm of this value / the figure. The

@@ -102,7 +102,7 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
-    """Return the verdict on a node's free memory.
+    """Return the verdict on a node's free memory: ok if it is enough for all ranks of the node, else a warning.
 
     Each rank needs MEMORY_PER_RANK_GIB, and also the pinned memory of the GPU's decoders if a GPU decodes its images.
     """
@@ -168,7 +168,8 @@ def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_to
     - Too little space is free: the status `if_too_small`.
     - Otherwise: ok.
 
-    `check` is the check's name.
+    `check` is the check's name. `disk` has the facts of the folder: its path, the free space, and whether it is
+    writable.
     """
     found = f"{disk['folder']}: {disk['free_gib']:.1f} GiB free"
     if not disk["writable"]:
@@ -208,9 +209,11 @@ def _judge_infiniband_ports(
     """Return the verdict on a node's InfiniBand ports. The first of these cases counts:
 
     - The node has no ports: a warning.
-    - Ports that NCCL uses are not ACTIVE, `inactive_ports`: a warning.
-    - No port can be opened by this process: a warning.
+    - Ports that NCCL uses are not ACTIVE: a warning, which names these `inactive_ports`.
+    - This process can open no InfiniBand device: a warning.
     - Otherwise: ok, even if NCCL uses none of the ports, which the check "nccl.ports" reports.
+
+    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     found = _port_states(ports)
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"

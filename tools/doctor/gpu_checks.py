@@ -74,8 +74,10 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 
     - NVML shows enough GPUs: ok.
     - The NVML library is missing, but CUDA shows enough GPUs: fatal. The fix says how to start the container with NVML.
-    - NVML shows too few GPUs for another reason: fatal. The fix is the one that faults.yaml has for NVML's reason, or
-      else the one of checks.yaml.
+    - Otherwise, NVML shows too few: fatal. The fix is the one that faults.yaml has for NVML's reason, or else the one
+      of checks.yaml.
+
+    The verdict also gives the reason why NVML lacks GPUs of the node, if there is one.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])

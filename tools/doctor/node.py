@@ -230,11 +230,12 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import lacked, by the import's error.
+    """Return a sentence on how to install what an import lacked. `error` is the error of the import.
 
-    - The error names no shared library, so a Python package is missing: the script that installs this project's ones.
-    - "libGL.so.1: cannot open shared object file": the packages that have this library, "apt-get install libgl1, or by
-      dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file name.
+    - The error names no shared library, or is empty: "launch/setup.sh run installs the packages of locks/run.lock".
+    - "libGL.so.1: cannot open shared object file": the sentence names the packages that have this library, "apt-get
+      install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file
+      name.
     """
     library = _LIBRARY_IN_ERROR.search(error)
     if library is None:
@@ -261,14 +262,15 @@ def own_cores() -> list[int]:
 
 
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
-    """Return the cores that launch/bind.sh would give each local rank.
+    """Return for each local rank the cores that launch/bind.sh would give it.
 
-    - RANK_NUMA is not set: all cores of this process for every rank.
-    - RANK_NUMA names a NUMA node for each rank: the node's cores; an empty list if there is no such node.
+    - RANK_NUMA is not set: all cores of this process, for every rank.
+    - RANK_NUMA names a NUMA node for each rank, as "0,0,1,1": the cores of this node, or an empty list if there is no
+      such node. Ranks for which it names no node have no list.
     """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
-    cores_of_nodes = _numa()
+    cores_of_nodes = _numa()  # {"node0": "0-15,32-47"}
     node_numbers = job.cluster.rank_numa.split(",")
     cores_of_ranks = []
     for number in node_numbers[: job.cluster.dgxngpu]:

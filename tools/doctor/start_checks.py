@@ -62,7 +62,8 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
 
-    A process needs a context to compute on a GPU. Call this only if no GPU refused a context. The remaining cases are:
+    A process needs a context to compute on a GPU. Call this only if neither the driver itself failed nor a GPU refused
+    a context. The remaining cases are:
 
     - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
     - Time ran out before all GPUs of the job were tried: a warning.
@@ -122,8 +123,10 @@ def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     """Return the `cause` and the `fix` that faults.yaml has for a failed step of CUDA's start.
 
-    One code of CUDA has many causes. So a sign that NVML or the system shows, such as a GPU in MIG mode, goes before
-    the code.
+    One error code of CUDA has many causes. So other evidence is more telling, such as a hang or a GPU in MIG mode:
+
+    - `_name_of_evidence` finds evidence that explains the failure: the cause of this evidence.
+    - Otherwise: the cause of the step's error code, or the default one if faults.yaml does not have this code.
     """
     name = _name_of_evidence(step, _evidence(facts))
     if name:

@@ -85,13 +85,13 @@ class _Binding:
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether each rank of this node may use a core near its own GPU.
+    """Return the verdict on whether each rank of this node may run on a core near its own GPU.
 
-    - A rank may use none of the cores near its GPU: a warning, which names all such ranks. Its fix is to set RANK_NUMA
+    - All cores of some rank are far from its GPU: a warning, which names every such rank. Its fix is to set RANK_NUMA
       to the NUMA nodes near the GPUs.
-    - Every rank may use one, or it is unknown which cores are near its GPU: ok.
+    - Each rank may use a core near its GPU, or it is unknown which cores are near: ok.
 
-    The verdict always says which cores the ranks may use, and which cores are near each GPU.
+    In both cases the verdict says which cores the ranks may use, and which cores are near each GPU.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
@@ -101,7 +101,7 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     cores_near_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
     rank_numa = ",".join(binding.numa_node for binding in bindings)
     status = ok_if(not far_bindings, otherwise=WARNING)
-    # `near` and `numa` fill placeholders of checks.yaml: "set RANK_NUMA={numa}".
+    # In checks.yaml `near` fills the text of what is wanted, and `numa` that of the fix: "set RANK_NUMA={numa}".
     return judge_check(job, "cpu.binding", status, found=found, near=cores_near_gpus, numa=rank_numa)
 
 
