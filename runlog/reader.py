@@ -335,7 +335,7 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Ent
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
     """Yield the Problems of the text of an event, then the Event, if one can be read.
 
-    - No space and valid JSON value follow TOKEN, or a JSON object has a key twice: one Problem, and nothing more.
+    - TOKEN is not followed by a space and valid JSON, or a JSON object has a key twice: one Problem, and nothing more.
     - Any other case: a Problem if other text follows the JSON value. Then come the Problems of the value's fields, and
       the Event unless a field that it needs is missing or of the wrong type (see `_event_of_json`).
     """

@@ -83,7 +83,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     `_coefficients_in_pairs` has the other coefficients d_n. The formulas are those of Numerical Recipes, 6.4. For a
     larger x below 1 they hold too, but the fraction converges slowly.
     """
-    if x == 0:
+    if x == 0:  # it has no logarithm
         return 0.0
     # By logarithms, because gamma itself overflows above 171.
     factor = math.exp(

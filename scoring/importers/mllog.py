@@ -289,7 +289,7 @@ class MLLog(FormatReader):
         )
 
     def _report_unreadable_images(self) -> None:
-        """Add a check that nothing was compared, if some step windows lack a number of images that can be read.
+        """Add a check that says that nothing was compared, if some step windows lack a readable number of images.
 
         The check `images` compares the images that all step windows count with their steps x batch, so it needs those
         of every window. The check that is added here stands in its place. Its text says how many windows lack their

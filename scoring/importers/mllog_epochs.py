@@ -128,8 +128,8 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     """Return the rates of each epoch, in the order of `events.rates`, by the epoch's number.
 
     A rate that another submitter's program logged is left out if it is not a positive number. A rate of our own program
-    is always kept. A rate without a number belongs to the epoch that stopped last before it; its number is None if none
-    did.
+    is always kept. A rate that is logged without a number belongs to the epoch that stopped last before it. If no epoch
+    stopped before it, its number is None.
     """
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
