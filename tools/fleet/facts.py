@@ -106,9 +106,9 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
 def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
 
-    - The node has no such device, as without GPUs: the fact is empty.
+    - The node has none of the devices that a fact is about, such as GPUs: the fact is empty.
     - A file cannot be read: the fact is "not readable".
-    - Something is not known, such as a GPU's driver: the fact says "None".
+    - A value is not known, such as a GPU's driver: the fact has "None" in its place.
     """
     gpus = probed["gpus"]
     source = probed["source"]
