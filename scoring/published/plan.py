@@ -145,13 +145,15 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
 
     The cells of the campaign are the published throughputs of its first framework. Raises KeyError, TypeError,
-    AttributeError or ValueError for a wrong field, and IndexError if `frameworks` is empty.
+    AttributeError or ValueError for a wrong field.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
     # A run's log then marks as warm-up exactly the steps that the protocol drops.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
     frameworks = fields["frameworks"]
+    if not frameworks:
+        raise ValueError("frameworks is empty")
     published = select(read_published(), table=name)
     # These are `workload` and perhaps `note`. Campaign raises TypeError if `workload` is missing or another field is
     # there.
