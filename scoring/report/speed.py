@@ -2,6 +2,7 @@
 
 import functools
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,22 +38,21 @@ def throughput(report: Report) -> Section:
     """Return the section on each run's throughput over time: a plot with a table of its windows.
 
     `_plot_of_run` makes both, and `_plot_blocks` says what is folded. A run without rates has a sentence instead, after
-    the plots. The gist, the text beside the section's title, is the range of the measured rates, if there are any.
+    the plots. The gist, the text beside the section's title, is the range of the measured rates in each of their units.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
-    measured_rates: list[float] = []
+    measured_rates: defaultdict[str, list[float]] = defaultdict(list)  # by their unit
     for run in report.runs:
         rates_over_time = timeline(run)
         if not rates_over_time.points:
             without_rates.append(Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True))
             continue
         figures.append(_plot_of_run(report, run, rates_over_time))
-        measured_rates += [point.images_per_s for point in rates_over_time.points if point.measured]
+        measured_rates[unit_of_rates(run)] += [point.images_per_s for point in rates_over_time.points if point.measured]
 
-    gist = NOT_MEASURED
-    if measured_rates:
-        gist = f"measured windows {range_in_words(measured_rates)} images/s"
+    ranges = [f"{range_in_words(rates)} {unit}" for unit, rates in measured_rates.items() if rates]
+    gist = f"measured windows {', '.join(ranges)}" if ranges else NOT_MEASURED
     parts = [*_plot_blocks(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 
@@ -428,7 +428,7 @@ def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     question mark stands for an unknown memory. The efficiency is the figure divided by the devices and by the figure of
     one device in `curve`, which is the published table.
     """
-    memory_gb = "? "
+    memory_gb = "?"
     if figure.accelerator_memory_gib is not None:
         memory_gb = str(figure.accelerator_memory_gib)
     batch = "not said"

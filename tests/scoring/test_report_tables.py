@@ -1,5 +1,6 @@
 """What single cells, tiles and captions of a report say, and what they leave out."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 
 from scoring.figure import protocols
+from scoring.published.table import read_published, select
 from scoring.record import Record, Window
-from scoring.report import course, plots
-from scoring.report.blocks import Figure
+from scoring.report import course, plots, speed
+from scoring.report.blocks import Figure, Fold, Table
 from scoring.report.build import GivenLog, build
+from scoring.report.content import Curve
 from tests.scoring.pages import page_of, report, values_of, write_log
 
 LEAST = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "compute_least_s": 1.0, "compute_median_s": 1.0}
@@ -88,6 +91,28 @@ def test_a_target_is_shown_if_all_runs_have_the_same(tmp_path: Path, target: flo
     logs[1].write_text(logs[1].read_text().replace('{"value": 0.9,', f'{{"value": {target},'))
     [caption] = re.findall(r"eval.accuracy, first and last: .*", report(*logs).stdout.replace("\\", ""))
     assert caption.endswith(said) and ("target" in caption) == bool(said)
+
+
+def test_the_gist_of_the_throughput_has_the_unit_of_the_rates(tmp_path: Path, published_logs: Path) -> None:
+    unknown_devices = published_logs / "paddleclas_a100_gpu1_fp32_bs256.log"
+    text = "".join(page_of(tmp_path, unknown_devices).text)
+    per_device = r"measured windows [\d.,]+ to [\d.,]+ images/s per device"
+    assert re.search(per_device, text)
+    text = "".join(page_of(tmp_path, unknown_devices, write_log(tmp_path / "log.txt")).text)
+    assert re.search(rf"{per_device}, [\d.,]+ to [\d.,]+ images/s(?! per device)", text)
+
+
+def test_an_unknown_memory_of_a_published_figure_is_a_question_mark() -> None:
+    record = Record(file="a", sha256="a", lines=2, format="csv", windows=(Window(line=1, step=10),))
+    made = build([GivenLog(record=record, path="a")], protocols.find("window"), skip=None)
+    rows = select(read_published(), table="fleetx", metric="throughput")
+    assert {row.accelerator_memory_gib for row in rows} == {None}
+    section = speed.scaling(dataclasses.replace(made, curves=(Curve(label="FleetX", rows=tuple(rows)),)))
+    [fold] = [block for block in section.blocks if isinstance(block, Fold)]
+    [table] = fold.blocks
+    assert isinstance(table, Table)
+    at = table.head.index("accelerator")
+    assert {row[at] for row in table.rows} == {"V100, ? GB"}
 
 
 def test_the_median_step_is_the_same_in_all_tables(tmp_path: Path) -> None:
