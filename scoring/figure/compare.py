@@ -212,14 +212,22 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
     The spread is pooled over the scores whose runs are repeats of both `base` and `other`. For example, there is no
     such score if `base` and `other` have different numbers of devices. Left out are scores of a single run, and scores
     with a run that did not converge, because its figure is infinite.
+
+    It is not known either if two of all these scores are no repeats of each other. For example, logs without a
+    precision may be repeats of FP32 and of FP16 logs, but not of both.
     """
+    repeats = []
     values_of_repeats = []
     for candidate in scores:
         is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
         values = _run_values(candidate)
         all_converged = all(math.isfinite(value) for value in values)
         if is_of_their_system and all_converged and len(values) > 1:
+            repeats.append(candidate)
             values_of_repeats.append(values)
+    pairs = itertools.combinations([base, other, *repeats], 2)
+    if not all(_are_of_one_system(one, another) for one, another in pairs):
+        return None
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
         return None
@@ -230,12 +238,12 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system, so that single runs lie equally far apart in both.
 
-    They are, if all of these hold for the first log of each score:
+    They are, if all of these hold. The first two are about the first log of each score.
 
     - Both logs say their devices and their global batch, and these are the same.
     - The machine, and the `hardware` section of the header, are the same in both logs, or missing in both.
-    - The logs do not differ in a fact of FACTS_OF_ONE_SYSTEM, such as the precision. A log that does not give a fact
-      does not differ in it.
+    - The scores do not differ in a fact of FACTS_OF_ONE_SYSTEM, such as the precision. Scores whose logs do not give a
+      fact do not differ in it.
     """
     record = one.records[0]  # the runs of one score are repeats already
     other_record = other.records[0]
@@ -247,14 +255,23 @@ def _are_of_one_system(one: Score, other: Score) -> bool:
         return False
     if record.header.get("hardware") != other_record.header.get("hardware"):
         return False
-    return not any(_contradict(record, other_record, name) for name in FACTS_OF_ONE_SYSTEM)
+    return not any(_contradict(one, other, name) for name in FACTS_OF_ONE_SYSTEM)
 
 
-def _contradict(record: Record, other_record: Record, name: str) -> bool:
-    """Tell whether two logs both give the fact `name`, and differ in it."""
-    value = getattr(record, name)
-    other_value = getattr(other_record, name)
+def _contradict(one: Score, other: Score, name: str) -> bool:
+    """Tell whether the logs of two scores both give the fact `name`, and differ in it."""
+    value = _said_fact(one.records, name)
+    other_value = _said_fact(other.records, name)
     return value is not None and other_value is not None and value != other_value
+
+
+def _said_fact(records: Sequence[Record], name: str) -> object:
+    """Return the fact `name` by the first of the logs that says it; None if none does."""
+    for record in records:
+        value: object = getattr(record, name)
+        if value is not None:
+            return value
+    return None
 
 
 class RatioInterval(NamedTuple):
@@ -328,13 +345,15 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     """Return the 95 % interval of the ratio other / base, if one side is a single run, or both are.
 
     The width comes from `between_runs`, the spread of single runs of a system. There is no interval, and `basis` says
-    that the spread is unknown, if
+    why, if
 
-    - `between_runs` is None,
-    - a run did not converge, so its figure is infinite,
-    - one side is a median or an olympic mean of several runs, of which single runs do not show the spread.
+    - no such spread gives the interval, for a reason of `_why_not_given_by_single_runs`,
+    - `between_runs` is None: the spread is unknown.
     """
-    if between_runs is None or not _is_given_by_single_runs(base, other):
+    reason = _why_not_given_by_single_runs(base, other)
+    if reason is not None:
+        return RatioInterval(None, reason)
+    if between_runs is None:
         return _SINGLE_RUN_OF_UNKNOWN_SPREAD
 
     most_runs = max(len(base.runs), len(other.runs))  # of the side that may have several
@@ -348,16 +367,21 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     return RatioInterval(bounds, f"one run against {most_runs}: {between_runs.source}")
 
 
-def _is_given_by_single_runs(base: Score, other: Score) -> bool:
-    """Tell whether the spread of single runs gives the spread of both figures.
+def _why_not_given_by_single_runs(base: Score, other: Score) -> str | None:
+    """Return why the spread of single runs does not give the interval of a single run's ratio; None if it does.
 
-    It does not if a run did not converge, because its figure is infinite. It does not either if a side has several
-    runs of which the protocol takes the median or olympic mean: it gives only the spread of a mean.
+    - A run did not converge: its figure is infinite.
+    - A side has several runs of which the protocol takes the median or olympic mean: single runs give only the spread
+      of a mean.
     """
     if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
-        return False
-    both_are_single_runs = len(base.runs) == 1 and len(other.runs) == 1
-    return both_are_single_runs or base.protocol.over_runs == "mean"
+        return "one run against others of which one did not converge: its figure is infinite"
+    most_runs = max(len(base.runs), len(other.runs))
+    if most_runs > 1 and base.protocol.over_runs != "mean":
+        figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means
+        reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
+        return f"one run against {most_runs}: {reason}"
+    return None
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:

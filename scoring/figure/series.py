@@ -29,23 +29,27 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     `values` are the windows' rates or times, in their order.
 
     - Fewer values than LEAST_WINDOWS: None.
-    - All values, or the means of their batches, are equal but for rounding: both bounds are the mean.
+    - All values are equal but for rounding: both bounds are the mean.
     - The values are so uneven that half the width would be as large as the mean, or larger: None.
     - Otherwise: an interval around the mean. If neighbours are alike, it is wider than the interval of independent
       values.
 
     How strongly neighbours are correlated is not known, and the standard error of the mean depends on it. So the width
     allows for each standard error that the values make possible. Many values are first averaged in batches of
-    neighbours, which are less correlated.
+    neighbours, which are less correlated. If the batches have equal means, such as the pairs of 1, 2, 1, 2, the values
+    are taken as they are.
     """
     if len(values) < LEAST_WINDOWS:
         return None
 
     mean = math.fsum(values) / len(values)
-    deviations = _deviations_from_mean(_batch_means(values))
-    if _are_from_rounding(deviations, mean):
+    deviations_of_values = _deviations_from_mean(values)
+    if _are_from_rounding(deviations_of_values, mean):
         return mean, mean
 
+    deviations = _deviations_from_mean(_batch_means(values))
+    if _are_from_rounding(deviations, mean):
+        deviations = deviations_of_values
     possible_errors = _possible_errors(deviations)
     half_width = _half_width(possible_errors, freedom=len(deviations) - 1)
     if half_width >= mean:  # one window took many times as long as the others

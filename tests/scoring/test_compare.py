@@ -82,11 +82,42 @@ def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path) -> Non
     assert result["rows"][1]["different"] is True
 
 
+def of_precision(place: Path, name: str, factors: list[float], precision: str) -> Path:
+    """Logs of a system that say this precision; with "" they say none."""
+    folder = folder_of(place, name, factors)
+    for log in folder.iterdir():
+        text = log.read_text()
+        assert '"fp32"' in text
+        log.write_text(text.replace('"fp32"', json.dumps(precision or None)))
+    return folder
+
+
+def test_repeats_of_unsaid_precision_do_not_judge_systems_of_two_precisions(tmp_path: Path) -> None:
+    fp32, fp16 = of_precision(tmp_path, "fp32", [1], "fp32"), of_precision(tmp_path, "fp16", [2], "fp16")
+    unsaid = of_precision(tmp_path, "unsaid", [1, 1.01, 0.99], "")
+    _, result, _ = command("compare", fp32, fp16, unsaid, "--protocol", "window")
+    assert [row["different"] for row in result["rows"]] == [None, None, False]
+    assert "unknown" in result["rows"][1]["basis"]
+    # Two sets of repeats of two precisions are not the spread of one system, either.
+    unsaid_2, unsaid_3 = of_precision(tmp_path, "2", [1.02], ""), of_precision(tmp_path, "3", [1.03], "")
+    many = of_precision(tmp_path, "many_16", [1.5, 1.51], "fp16"), of_precision(tmp_path, "many_32", [1.1, 1.2], "fp32")
+    _, result, _ = command("compare", unsaid_2, unsaid_3, many[0], "--protocol", "window")
+    assert result["rows"][1]["basis"] == "one run against 1: the spread of 2 runs of this system"
+    _, result, _ = command("compare", unsaid_2, unsaid_3, *many, "--protocol", "window")
+    assert "unknown" in result["rows"][1]["basis"]
+    first = many[0] / "result_0.txt"
+    first.write_text(first.read_text().replace('"fp16"', "null"))  # the second log still says it
+    _, result, _ = command("compare", fp32, unsaid_2, many[0], "--protocol", "window")
+    assert "unknown" in result["rows"][1]["basis"]
+
+
 def test_the_spread_of_single_runs_does_not_judge_a_median_of_two(tmp_path: Path) -> None:
     two, one = folder_of(tmp_path, "two", [1, 1.01]), folder_of(tmp_path, "one", [2])
     given = ("--protocol", "dlperf-later", "--runs", "1", "--between-runs-sd", "0.8/5")
     _, result, _ = command("compare", two, one, *given)
     assert result["rows"][1]["ratio_interval_95"] is None and result["rows"][1]["different"] is None
+    basis = "one run against 2: single runs do not show how far medians lie apart (give several runs of each system)"
+    assert result["rows"][1]["basis"] == basis
     _, result, _ = command("compare", one, folder_of(tmp_path, "other", [1]), *given)
     assert result["rows"][1]["different"] is True
 
@@ -250,6 +281,16 @@ def test_the_interval_within_a_run_holds_at_any_correlation(count: int, correlat
     draw = random.Random(1)
     found = [series.series_interval(windows(draw, correlation, count)) for _ in range(REPEATS)]
     assert LEAST <= share(found) <= most
+
+
+def test_only_equal_values_have_an_interval_without_width() -> None:
+    """The means of pairs of 1, 2, 1, 2, ... are all equal."""
+    for values in ([1.0, 2.0] * 30, [1.0, 2.0, 3.0] * 30, [1.0] * 59 + [2.0]):
+        interval = series.series_interval(values)
+        assert interval is not None
+        low, high = interval
+        assert low < 0.999 * statistics.fmean(values) and high > 1.001 * statistics.fmean(values)
+    assert series.series_interval([0.1] * 90) == (pytest.approx(0.1), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize("count", [5, 7])
