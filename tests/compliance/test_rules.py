@@ -234,6 +234,14 @@ def test_rules_that_do_not_apply_say_so(tmp_path: Path) -> None:
     assert rules_broken(files[1]) == {"closed-data"}
 
 
+def test_a_closed_run_of_0_7_says_that_the_rules_on_reference_points_were_not_applied(tmp_path: Path) -> None:
+    write(tmp_path, foreign(closed_run()))
+    _, [file] = check(tmp_path, "--ruleset", "0.7.0")
+    notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
+    for rule in ("rcp-hyperparameters", "rcp-convergence"):
+        assert notes[rule] == "not applied: in force from ruleset 1.0.0 on"
+
+
 def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path) -> None:
     log = clock(Altered(run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
     path = tmp_path / "result_0.txt"
