@@ -74,14 +74,18 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        A step takes `global_batch` images. The rate falls over `epochs` epochs. Where `epochs` is 0 the recipe says
-        over how many: either in epochs or in iterations, which are steps.
+        A step takes `global_batch` images. The rate falls over a number of steps:
 
-        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
+        - `epochs` is not 0: the steps of this number of epochs.
+        - else, the recipe has `epochs`: the steps of these.
+        - else: the recipe's `iterations`, which are steps.
+
+        Raises ValueError where the batch is larger than the data set (`steps_per_epoch`), or the warm-up is not shorter
+        than the schedule (`Schedule`).
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         schedule_epochs = epochs or self.epochs
-        total_steps = self.iterations or 0  # the recipe gives either epochs or iterations
+        total_steps = self.iterations or 0  # 0: the recipe has epochs instead
         if schedule_epochs:
             total_steps = schedule_epochs * per_epoch
         return Schedule(

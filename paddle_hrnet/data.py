@@ -149,10 +149,10 @@ def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
 
 
 def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
-    """Return DALI's node that changes the colours of images as drawn.
+    """Return DALI's node that changes brightness, contrast, saturation and hue of images as drawn.
 
-    It makes floats of them, and cuts them off to the range from 0 to 255. Its own conversion to uint8 takes four times
-    as long.
+    The changed images are float32, cut off to the range from 0 to 255. `color_twist` could convert them to uint8
+    instead, which cuts them off too, but this takes four times as long.
     """
     changed = fn.color_twist(
         images,
@@ -179,13 +179,16 @@ def _renumbered(labels: Any, row_start: Any) -> Any:
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are augmented in an epoch, the same on any number of ranks.
 
-    `sizes` [N, 2] are the images' heights and widths in pixels.
+    `sizes` [N, 2] are the images' heights and widths in pixels, and `crop` has the height and width of a training crop.
+
+    Brightness, contrast and saturation are each multiplied by a factor 1 + change. The hue is turned by a change in
+    degrees.
     """
-    drawn = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 to 1
+    # An image's 12 numbers: one for its scale, two for the window, one for the flip, two for each change of colour.
+    drawn = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
     scales = _scales(augment, drawn[:, 0])
     windows = _windows(crop, sizes, scales, drawn_corners=drawn[:, 1:3])
     flips = drawn[:, 3] < augment.flip
-    # Two numbers for each of four changes of colour.
     brightness_changes = _changes(drawn[:, 4:6], most=augment.colour, probability=augment.colour_probability)
     contrast_changes = _changes(drawn[:, 6:8], most=augment.colour, probability=augment.colour_probability)
     saturation_changes = _changes(drawn[:, 8:10], most=augment.colour, probability=augment.colour_probability)
@@ -222,9 +225,9 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: A
 
     `sizes` [N, 2] are the heights and widths of the images, and `scales` [N] the factors by which they are scaled.
 
-    1. In the scaled image: a window of the crop's size, or of the scaled image's in a direction in which that is
-       smaller. `drawn_corners` [N, 2], from 0 up to but not 1, choose one of the places that it can have, in whole
-       pixels.
+    1. In the scaled image: the window is as high and as wide as the crop. If the scaled image is lower or narrower than
+       the crop, the window is only as high or as wide as this image. `drawn_corners` [N, 2], random numbers from 0 up
+       to but not 1, choose one of the places that the window can have, in whole pixels.
     2. In the unscaled image: the same part. DALI cuts this part out, and then scales it to the window's size.
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
@@ -305,13 +308,16 @@ class Loader(loader.Loader):
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
 
-        They are, each with a value for every sample:
+        Each input has a value for every sample:
 
-        - the images, decompressed: whole for an evaluation, in training down to the last row that the crop needs
+        - the images, decompressed if they are PNG: whole for an evaluation, in training down to the last row that the
+          crop needs
         - the encoded labels
         - if labels are renumbered: where the sample's row begins in the table RENUMBERED (`_row_starts`)
         - for an evaluation: whether the sample counts
         - in training: the arrays of `_Drawn`
+
+        Raises RunError for the first pair with a fault (`_read_pair`).
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
@@ -341,12 +347,12 @@ class Loader(loader.Loader):
     def _read_pair(self, number: int) -> Pair:
         """Read a pair: its encoded image, its label as a greyscale PNG, and the size of both in pixels.
 
-        Raises RunError for the first of these faults:
+        Raises RunError for the first of these faults, in this order:
 
-        - Image or label are of a kind that is not taken.
+        - The image or the label is of a kind that is not taken.
         - They differ in size.
-        - The sample is one of an evaluation, and has another size than the first one.
-        - Image or label are not whole.
+        - The pair is one of an evaluation, and has another size than the first one.
+        - The image or the label is not whole.
         - The label cannot be made greyscale.
         """
         (image_name, image), (label_name, label) = self._samples.encoded(number)

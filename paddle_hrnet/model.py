@@ -59,11 +59,12 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
     """Append an exchange between the branches and return the new branches, of the same sizes and widths.
 
-    Each branch has half the size of the one before. A new branch is the ReLU of the sum of all branches, each brought
-    to its size and number of channels: larger ones by `_to_smaller`, smaller ones by `_to_larger`.
+    Each branch has half the height and width of the one before. A new branch is the ReLU of a sum: the branch itself,
+    and all others brought to its size and number of channels. Larger ones are brought there by `_to_smaller`, smaller
+    ones by `_to_larger`.
 
-    The layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count the
-    branches from 1.
+    The added layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count
+    the branches from 1.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
@@ -77,8 +78,8 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
                 total = paddle.add(total, addend)
             elif is_smaller:
                 addend = _to_larger(source_branch, target_branch, layer, layers)
-                # At AMP O1 an enlarged image is FP32 and the total FP16. Paddle adds in the type of the second operand.
-                # This is to be FP16, so the total stands second. In the sum above both are FP16.
+                # At AMP O1 the addend is FP32, because it was enlarged (`enlarge`), and the total FP16. Paddle adds in
+                # the type of the second operand. So the total stands second, which keeps the sum in FP16.
                 total = paddle.add(addend, total)
         exchanged.append(functional.relu(total))
     return exchanged

@@ -38,15 +38,18 @@ def write(folder: Path) -> None:
 def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], scenes: int) -> None:
     """Write `scenes` scenes into a folder in Cityscapes' layout, and the list of them, PART.txt.
 
-    The scenes show the `digits` at these indices. The random numbers of a scene are seeded by the count of scenes and
-    the scene's own number. A line of the list is `image label`, as paths below the folder.
+    `scenes` is a number. The scenes show the `digits` at `digit_indices`. A line of the list is `image label`, as paths
+    below the folder.
+
+    The random numbers of a scene are seeded by `scenes` and the scene's own number. `scenes` differs between train and
+    val, so a scene of train looks unlike that of the same number of val.
     """
     indices_by_scene = _deal_out(digit_indices, scenes)
     lines = []
     for scene_number in range(scenes):
         image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
         label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
-        shown = []
+        shown = []  # ink and class of each digit in the scene
         for index in indices_by_scene[scene_number]:
             ink = digits.images[index] / embedded.FULL_INK  # from 0 to 1
             shown.append((ink, int(digits.labels[index])))

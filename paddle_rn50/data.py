@@ -127,13 +127,16 @@ def _pipeline(
 ) -> Any:
     """Build the DALI pipeline that makes batches of normalized images for a program; return its outputs.
 
-    `source` feeds it a batch at a time. `largest` is the size of the data set's largest image, if it is known, for
-    which the decoder reserves its memory.
+    `source` feeds it a batch at a time. `image` is the form of the images that the program takes. `largest` is the size
+    of the data set's largest image, if it is known, for which the decoder reserves its memory.
 
     - For training (`augment` is given) it is fed encoded images, labels and the arrays of `_Drawn`. The outputs are
       images, cropped and flipped as drawn, and labels.
     - For evaluation it is fed encoded images, labels and `valid`, which says for each image whether it counts. The
-      outputs are images, of which the centre is cropped (`_evaluation_images`), labels and `valid`.
+      outputs are images, labels and `valid`. An image is resized to a shorter side of `resize` pixels, and its centre
+      is cropped.
+
+    If `device` is "gpu", all outputs are on the GPU.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
@@ -209,10 +212,14 @@ class _Sides(NamedTuple):
 
 
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
-    """Choose where an image is cropped.
+    """Return DALI's nodes of the place and the shape at which an image is cropped, in shares of its sides.
+
+    `image_shape` is the node of the image's height and width in pixels. `drawn` has the nodes of the image's random
+    numbers.
 
     - The first drawn crop that fits into the image is taken, and lies at the drawn place.
-    - If none fits, the crop is at the centre: the largest one whose aspect is within the bounds, as in torchvision.
+    - If none fits, the largest crop whose aspect is within the bounds of `augment` is taken, at the centre, as in
+      torchvision.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
@@ -239,15 +246,16 @@ def _choose(is_first: Any, first: Any, second: Any) -> Any:
 
 
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
-    """Turn the sides of the drawn crops from shares of a square image into shares of the image that is cropped.
+    """Convert the sides of the drawn crops from shares of a square image to shares of the image that is cropped.
 
-    With W x H the image's pixels, and width and height the shares of a square image:
+    W and H are the image's width and height in pixels, and width and height the shares of a square image:
 
         new_width = width * sqrt(H / W)
         new_height = height / sqrt(H / W)
 
-    The crop then has the same share of the area, new_width * new_height = width * height. It has the same aspect in
-    pixels too: (new_width * W) / (new_height * H) = width / height.
+    The crop then has the same share of the area: new_width * new_height = width * height. It also has the same aspect
+    in pixels: (new_width * W) / (new_height * H) = width / height. A new share may be above 1, and the crop then does
+    not fit.
     """
     root = dali_math.sqrt(height_over_width)
     return _Sides(heights=drawn.heights / root, widths=drawn.widths * root)
@@ -267,16 +275,16 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 
 
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
-    """Return the sides of the largest crop of an image whose aspect in pixels is within the bounds.
+    """Return the sides of the largest crop of an image whose aspect, width over height in pixels, is within the bounds.
 
-    With W x H the image's pixels:
+    The sides are shares of the image's sides. W and H are the image's width and height in pixels:
 
         width = min(1, aspect_max * H / W)
         height = min(1, 1 / (aspect_min * H / W))
 
-    - The image is too wide, W / H > aspect_max: the crop has all of the height, and width * W / H = aspect_max.
-    - The image is too high, W / H < aspect_min: the crop has all of the width, and W / (height * H) = aspect_min.
-    - Its aspect is within the bounds: both are 1, and the crop is the whole image.
+    - The image is too wide, W / H > aspect_max: the crop has all of the height, and the aspect aspect_max.
+    - The image is too high, W / H < aspect_min: the crop has all of the width, and the aspect aspect_min.
+    - The image's aspect is within the bounds: both sides are 1, and the crop is the whole image.
     """
     width = dali_math.min(1.0, augment.aspect_max * height_over_width)
     height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
@@ -286,9 +294,10 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops, because a crop may not fit into the image, whose shape is not known here. Their
-    areas are spread evenly between the bounds, and so are the logarithms of their aspects, width over height. From area
-    and aspect follow the sides of a crop of a square image:
+    Each image gets CROP_TRIES crops, because a crop may not fit into the image, whose shape is not known here. One
+    place is drawn for all of them. Their areas are spread evenly between the bounds of `augment`, and so are the
+    logarithms of their aspects, width over height. The sides of a crop, as shares of a square image's side, follow from
+    its area and aspect:
 
         width = sqrt(area * aspect)
         height = sqrt(area / aspect)

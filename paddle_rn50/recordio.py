@@ -130,10 +130,16 @@ def _flag(part: int, parts: int) -> int:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole record.
 
-    The payload is MXNet's IRHeader, which has a label, and the image. The header may count one further label: it then
-    stands between the two and is the one that holds. A label that is no whole number becomes -1, which is no class.
+    The payload is MXNet's IRHeader, further labels, and the image. The header says how many further labels there are:
 
-    Raises ValueError where the record is damaged, has several further labels, or holds no image.
+    - none: the label is the one in the header.
+    - one: the further label replaces the one in the header.
+    - several: ValueError is raised, because an image of one class has one label.
+
+    A label that is no whole number becomes -1, which is no class. Whether any other label is a class is not checked
+    here.
+
+    Raises ValueError too where the record is damaged, or has no whole header or no image.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -141,7 +147,7 @@ def parse(record: bytes) -> Parsed:
     further_labels, label, _, _ = IR_HEADER.unpack_from(payload)
     image_start = IR_HEADER.size + FURTHER_LABEL.size * further_labels
     if further_labels > 1 or image_start >= len(payload):
-        raise ValueError(_other_kind(further_labels, len(payload) - image_start))
+        raise ValueError(_other_kind(further_labels, len(payload) - image_start))  # says what the record holds
     if further_labels == 1:
         (label,) = FURTHER_LABEL.unpack_from(payload, IR_HEADER.size)
     if not float(label).is_integer():
@@ -194,13 +200,15 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the sizes in bytes and the labels of all images, almost all by the records' first bytes.
+    """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
 
-    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS.
+    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS. An image is named
+    by its record's number.
 
-    - A record of one part whose head shows an image and a label that is a class: the head says size and label.
-    - Any other record is read whole. Most are right all the same: they have several parts, and their heads tell only
-      of the first one.
+    - A record of one part whose head shows an image and one label that is a class: size and label are those of the
+      head.
+    - Any other record is read whole. Its head is not enough if it has several parts, because it tells only of the first
+      part. Such a record may be right all the same.
 
     Raises ValueError for the first record that, read whole, is damaged, of another kind, or has a label that is no
     class.

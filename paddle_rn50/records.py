@@ -138,8 +138,9 @@ class Records:
 
         1. The first bytes of each record, its head, are read by several threads. `on_progress` is called with the
            number of heads read so far and of all.
-        2. The parser of the records' form (`recordio.contents` or `tfrecord.contents`) reads names, sizes and labels
-           from the heads. It reads a record whole if the head does not tell enough.
+        2. A function for the records' form takes names, sizes and labels from the heads: `recordio.contents`, which
+           reads a record whole if its head does not tell enough, or `tfrecord.contents`. For TFRecord there are no
+           labels, and the sizes are those of messages, which hold more than the image.
 
         Raises ValueError for the first record that is seen to be damaged or of another kind, or to have a label that is
         no class.

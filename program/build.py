@@ -132,15 +132,17 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    1. Operators of the forward pass are fused, if the plan asks for it.
+    1. Operators of the forward pass are fused to `resnet_unit`, if the plan asks for it.
     2. Fleet adds the gradients, all-reduces and updates.
     3. Our own passes change the result (`_apply_passes`).
-    4. The program, which is that of a GPU until here, is proved to be the training that the plan asks for.
+    4. The program, which is that of a GPU until here, is proved to be the training that the plan asks for. What
+       Paddle's automatic mode has made is described instead, and not proved.
     5. For a CPU, operators without a CPU kernel are replaced. The others stay as they were proved.
     6. Paddle is proved to have a kernel of each operator.
 
-    Every step changes the program, and Paddle's default start-up program, in place. Raises ValueError if this Paddle
-    cannot build what the plan asks for, or if the built program is not what was asked for.
+    The program and Paddle's default start-up program are changed in place, and `loss` gets the name LOSS_VALUE. Flags
+    of Paddle are set for the rest of the process. Raises ValueError if this Paddle cannot build what the plan asks for,
+    or if the built program is not what was asked for.
     """
     main = loss.block.program
     startup = static.default_startup_program()
@@ -195,9 +197,10 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
-    Returns the programs whose runs, in this order, make one update. Without gradient accumulation (`gradient_merge`)
-    `main` is the only one. With it `main` becomes the last micro-step, which updates the weights. All earlier
-    micro-steps have one program, which stands in the result once for each of them.
+    Returns the programs whose runs, in this order, make one update of the weights. Without gradient accumulation
+    (`gradient_merge`) `main` is the only one. With it an update has several micro-steps, each on a part of the batch.
+    `main` becomes the last micro-step, which updates the weights. All earlier micro-steps have one program, which
+    stands in the result once for each of them.
 
     A comment at a pass says which other one it must come before or after.
     """
@@ -262,10 +265,17 @@ def keep_communicators(startup: static.Program) -> None:
 
 
 def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
-    """Prove that the built program is data-parallel training by the optimizer, precision and knobs asked for.
+    """Prove that a built program is data-parallel training by the optimizer, precision and knobs of the plan.
 
-    Returns a phrase for each proof. Raises ValueError at the first proof that fails. A program of Paddle's automatic
-    mode is described and never refused.
+    Returns a phrase for each proof. Raises ValueError, mostly as its subclass Refused, at the first proof that fails.
+
+    - Paddle's automatic mode: nothing is proved. The phrases say what the mode chose, and why the program is not the
+      job if it is not.
+    - Any other program: gradients, optimizer and arithmetic types are proved.
+    - If there are several ranks: one communicator joins them all, and Paddle will sum the normalizations over them.
+    - If `cuda_graph` is on: a step can be captured as a CUDA graph.
+    - Each knob did what it says. `plan.strategy` has the knobs as the user set them, or None. `plan.knobs` has them as
+      they were decided for this device and precision.
     """
     main = update[-1]  # the program with the optimizer
     knobs = plan.knobs
@@ -285,10 +295,11 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
 def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
     """Prove that Paddle will sum the normalizations over the ranks, and say in a phrase how many there are.
 
-    The list is empty for a CPU, which gets other operators for them, for a program that is not to be run, and for one
-    without such normalizations.
+    Returns a list of this phrase. The list is empty for a CPU, which gets other operators for them, for a program that
+    is not to be run, and for one without such normalizations.
 
-    Raises ValueError if FLAGS_dynamic_static_unified_comm is on, because Paddle would then skip the sums.
+    Raises ValueError if FLAGS_dynamic_static_unified_comm is on and there are such normalizations, because Paddle would
+    then skip the sums.
     """
     if plan.device == "cpu" or not plan.is_to_be_run:
         return []
@@ -299,10 +310,10 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 
 
 def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
-    """Prove that gradients, optimizer and arithmetic types are those of the job, and return a phrase for each proof.
+    """Prove that gradients, optimizer and arithmetic types are those of the job, and return phrases of what was proved.
 
-    A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises Refused, which is a
-    ValueError, at the first proof that fails.
+    One phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". There is none for the
+    arithmetic types. Raises Refused, which is a ValueError, at the first proof that fails.
     """
     main = update[-1]  # the program with the optimizer
     ranks = fleet.worker_num()

@@ -48,14 +48,17 @@ def prepare(main: static.Program, rate_name: str) -> None:
 
 
 def _look_up_rate(main: static.Program, rate_name: str) -> None:
-    """Insert at the start of a program: rate = RATES[STEP], then STEP += 1.
+    """Have a program look up its learning rate at the start of each step: rate = RATES[STEP], then STEP += 1.
 
-    The caller fills RATES with the rates of the next RATES_AT_ONCE steps and sets STEP to 0, before the first step and
-    again after every RATES_AT_ONCE steps (`harness/loop.py`).
+    The two operators come first in the program. They read and write the variable `rate_name`, which exists already, and
+    two new variables: RATES, a table of learning rates, and STEP, an index in it.
+
+    The caller must set the two before the first step and again after every RATES_AT_ONCE steps (`harness/loop.py`):
+    RATES to the rates of the next RATES_AT_ONCE steps, and STEP to 0.
     """
     block = main.global_block()
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
-    # The shape [] of the index gives the rate the shape that it has in a checkpoint.
+    # An index of shape [] looks up a rate of shape [], which is the rate's shape in a checkpoint.
     block.create_var(name=STEP, shape=[], dtype="int64", persistable=True, stop_gradient=True)
     look_up = Step("gather", {"X": [RATES], "Index": [STEP]}, {"Out": [rate_name]}, {"axis": 0})
     count = Step("increment", {"X": [STEP]}, {"Out": [STEP]}, {"step": 1.0})

@@ -127,7 +127,7 @@ class Work:
 
         - A variable counts once as an input and once as an output, even if it is in several slots.
         - A variable that is both an input and an output therefore counts twice: it is read and written.
-        - XShape and variables of unknown size count as 0. XShape only remembers a shape and holds no data.
+        - A variable in the slot XShape counts as 0, because it holds no data. So does a variable of unknown size.
         """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
@@ -190,14 +190,14 @@ class Work:
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each tensor that a batch normalization reads twice.
 
-        The operator reads it for sums over the batch, and then again to compute its output from the sums.
+        It reads the tensor for sums over the batch, and then again to compute its output from the sums.
 
         - `resnet_unit`: none, because its convolutions sum up what they write.
         - `resnet_unit_grad`: the outputs of the convolutions (ConvX, ConvZ) and the incoming gradient.
+        - any other operator that is no batch normalization: none.
         - batch normalization in evaluation: none, because the statistics are given.
         - gradient of a batch normalization: the image (X) and the incoming gradient.
         - batch normalization in training: the image (X).
-        - any other operator: none.
         """
         if self.kind == "resnet_unit":
             return []
@@ -266,9 +266,9 @@ class Work:
     def _forward_flops(self, slots: ops.Factors) -> int:
         """Return the FLOPs of the forward pass of one convolution or matrix product, whose operands are in `slots`.
 
-            FLOPs = 2 * output elements * weights / output channels
+            FLOPs = 2 * output elements * number of weights / output channels
 
-        Each output value takes one multiply-add, which counts as two, for each weight of its channel.
+        Each output element takes one multiply-add, which counts as two, for each weight of its channel.
         """
         weights = self._weights(slots)
         # A gradient operator may have only the gradient of the output, which has the output's shape.
@@ -290,13 +290,13 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that a gradient operator reads once more, because a further kernel needs what one has read.
+        """Return the bytes that a gradient operator reads again, because each of its kernels reads what it needs.
 
         - `conv2d_grad` by the input and by the weights: the incoming gradient. Each of the two has a kernel of its own.
         - `conv2d_grad` by one of the two: 0.
         - `resnet_unit_grad`: the gradients of ConvX and ConvZ, for the same reason.
-        - `sync_batch_norm_grad`: the image and the incoming gradient. Two readings of them are counted already, as of
-          any gradient of a batch normalization, and a third kernel reads them here.
+        - `sync_batch_norm_grad`: the image and the incoming gradient, which three kernels read. `moved_bytes` and
+          `twice_read_sizes` count the first two readings.
         - any other operator: 0.
         """
         if self.kind == "conv2d_grad":
@@ -332,12 +332,12 @@ def works(main: static.Program) -> list[Work]:
 
 
 def buckets(main: static.Program) -> list[dict[str, Any]]:
-    """Describe each gradient all-reduce of a training program, in the order of the program.
+    """Describe each all-reduce (`c_allreduce_sum`) of a training program, in the order of the program.
 
     Each entry has the keys
 
     - `mib`, `dtype`: size and data type of the buffer that is summed.
-    - `gradients`: the number of gradients in the buffer.
+    - `gradients`: the number of gradients in the buffer. A variable that is summed alone counts as 1.
     - `operator`: the index of the all-reduce among the operators.
     - `issued_after_operators`: the share of backward kernels that come before the all-reduce, from 0 to 1.
     - `bytes_left_to_hide_it`: the share of the backward kernels' bytes that is moved after it, from 0 to 1. The larger
@@ -355,7 +355,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
         if op.type != "c_allreduce_sum":
             continue
         (buffer,) = op.input("X")
-        gradients = gradients_by_buffer.get(buffer, [buffer])  # a gradient that travels alone is its own buffer
+        gradients = gradients_by_buffer.get(buffer, [buffer])  # what is summed alone is its own buffer
         kernels_before = [work for work in backward_kernels if work.index < index]
         described.append(
             {

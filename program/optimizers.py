@@ -49,16 +49,15 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 
 
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
-    """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
+    """Return Paddle's LARS optimizer for the parameters of `program`, a program of Paddle's.
 
-    Parameters without weight decay are passed to Paddle by name. Paddle does not apply LARS' trust ratio to them
-    either.
+    `rate` is Paddle's learning rate or scheduler. Parameters without weight decay are passed to Paddle by name. Paddle
+    does not apply LARS' trust ratio, which scales the learning rate of each parameter, to them either.
 
     `merged` is ignored, because this optimizer makes one operator for each parameter. All builders take the argument.
     """
     import paddle
 
-    # Paddle does not apply LARS' trust ratio to these parameters either.
     without_decay = [parameter.name for parameter in program.all_parameters() if not config.decays(parameter.name)]
     return paddle.incubate.optimizer.LarsMomentumOptimizer(
         learning_rate=rate,

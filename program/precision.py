@@ -101,10 +101,11 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    `minimize` of the wrapped optimizer also casts the program to float16:
+    `minimize` of the wrapped optimizer also casts the program to float16, by the level of Paddle's mixed precision:
 
     - level O1: the inputs of convolutions and matrix products.
-    - level O2: all that is inside `fp16_guard`, parameters included. These then have FP32 master copies.
+    - level O2: all that is inside `fp16_guard`, a context in which the network is built, parameters included. These
+      parameters then have FP32 master copies.
 
     With `dynamic`, the wrapper multiplies the loss by a scale that changes from step to step. Else it scales nothing,
     and `updates.scale_loss` may add a fixed scale later.
@@ -170,10 +171,10 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
     - Operators that read a cast of `image` to float16, which AMP inserted, read `image` itself. The casts are removed.
-    - Operators that read `image` itself need float32. They read `image.fp32`, a new cast of `image` to float32. Such
-      operators resize the image, for an evaluation at several sizes.
+    - Operators that read `image` without a cast need float32: they resize the image, for an evaluation at several
+      sizes. They read `image.fp32` now, which a new first operator casts from `image`.
 
-    Nothing changes in FP32, or without a variable `image`.
+    Nothing changes if `precision` is FP32, or without a variable `image`.
     """
     image = "image"
     block = main.global_block()
@@ -251,12 +252,12 @@ def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[S
 
         moved = x + r x sin(1000 x)
 
-    r is the relative rounding error of the variable's type. The values are moved to show how much such an error changes
-    the losses (`perturb_input`). The sine varies the sign and the size of the change from value to value. A common
-    factor would have no effect, because the first batch norm divides by it.
+    r is the relative rounding error of the variable's type. `perturb_input` moves inputs so, to see how much rounding
+    changes the losses. The sine varies the sign and the size of the change from value to value. A common factor would
+    have no effect, because the first batch norm divides by it.
 
-    Two variables, `wave` and `change`, are computed in two steps each. The second step overwrites the first one's
-    result, to save memory:
+    Two new variables, `wave` and `change`, are computed in two steps each. The second step overwrites the result of the
+    first, to save memory:
 
         wave = 1000 x
         wave = sin(wave)

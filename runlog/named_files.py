@@ -35,12 +35,14 @@ def explain(error: OSError) -> str:
 def refuse_unusable(path: Path) -> None:
     """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
-    Every command may open /dev/null and the streams of this process, such as /dev/stdin, so they are accepted. A path
-    where nothing is, or that cannot be looked at, is accepted as well. The command that opens it reports the error.
-    UnusableError is also raised if the path is a link that leads back to itself.
+    - /dev/null or a stream of this process, such as /dev/stdin: accepted, because every command may open it.
+    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it creates it or reports the
+      error.
+    - A file or a folder: accepted.
+    - A link that leads back to itself: refused with UnusableError, too.
     """
     mode = _mode_to_judge(path)
-    if mode is None:  # there is nothing to refuse
+    if mode is None:  # the path is accepted whatever it leads to
         return
     is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     if not is_file_or_folder:
@@ -82,13 +84,13 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_to_judge(path: Path) -> int | None:
-    """Return the `st_mode` of a path, from which the caller sees whether it can use what is there.
+    """Return the `st_mode` of what a path leads to: its kind, such as file or pipe, and its permissions.
 
-    None if there is nothing to judge, and the path is accepted as it is:
+    Returns None if the caller is to accept the path whatever it leads to:
 
     - The path is /dev/null or a stream of this process, such as /dev/stdin: every command may open it.
-    - Nothing is at the path, or the path cannot be looked at. A command that opens it creates the file, or fails with a
-      message of its own.
+    - Nothing is at the path, or the path cannot be looked at. The command that opens it creates the file, or fails with
+      a message of its own.
 
     Raises UnusableError for a link that leads back to itself.
     """

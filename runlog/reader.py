@@ -152,14 +152,14 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 
 
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
-    """Yield events, header sections and problems of an open binary stream, in its order.
+    """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
 
     - The stream is read in blocks, so that a file of any size takes little memory.
-    - A line that a block cuts off is completed by the next block. If the line is already too long for an event, only
-      a part of it is kept.
-    - A line ends with a line feed. A carriage return, as a progress bar writes it, also ends an event's text, but what
-      follows has the same line number.
-    - The first NUL byte of the stream yields a Problem; later ones do not.
+    - A line that a block cuts off is completed by the next block. If the line is already too long for an event, only a
+      part of it is kept.
+    - A line ends with a line feed. A carriage return, as a progress bar writes it, also ends an event's text, but the
+      text after it has the same line number.
+    - The first NUL byte of the stream yields a Problem, before the entries of its block. Later NUL bytes yield none.
     """
     open_line = _OpenLine(text=b"", number=1, offset=0)
     bytes_read = 0
@@ -193,13 +193,13 @@ class _OpenLine(NamedTuple):
 def _kept_of_open_line(text: bytes) -> bytes:
     """Return what is kept of a line until the rest of it is read, so that a line of any length takes little memory.
 
-    - If the line is not longer than MAX_LINE_BYTES, all of it is kept.
-    - If it is longer and holds TOKEN, its first MAX_LINE_BYTES and a TOKEN are kept.
-    - If it is longer and does not hold TOKEN, its first MAX_LINE_BYTES and its last few bytes are kept. TOKEN may begin
-      in these last bytes and go on in the next block.
+    - The line is not longer than MAX_LINE_BYTES: all of it is kept.
+    - It is longer and holds TOKEN, which begins an event: its first MAX_LINE_BYTES, a space and a TOKEN are kept.
+    - It is longer and does not hold TOKEN: its first MAX_LINE_BYTES, a space and its last bytes are kept, as many as
+      TOKEN has. TOKEN may begin in these last bytes and go on in the next block.
 
-    A long line that holds TOKEN is an event that is too long, which `_entries` reports. It sees that from what is kept:
-    this is longer than MAX_LINE_BYTES and holds TOKEN, too.
+    `_entries` reports a line as an event that is too long if the line is longer than MAX_LINE_BYTES and holds TOKEN.
+    Both are still true of what is kept.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
@@ -335,9 +335,9 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Ent
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
     """Yield the Problems of the text of an event, then the Event, if one can be read.
 
-    - TOKEN without a space behind it, a JSON key given twice, or other invalid JSON: a Problem, and nothing more.
-    - Text behind the JSON value: a Problem, and then what the JSON value yields.
-    - Nothing of these: what the JSON value yields (see `_event_of_json`).
+    - TOKEN is not followed by a space and valid JSON, or a JSON object has a key twice: one Problem, and nothing more.
+    - Any other case: a Problem if other text follows the JSON value. Then come the Problems of the value's fields, and
+      the Event unless a field that it needs is missing or of the wrong type (see `_event_of_json`).
     """
     if not raw.text.startswith(_TOKEN_AND_SPACE):
         yield raw.problem("json", "no space after :::MLLOG: the official parser overlooks it")

@@ -73,31 +73,33 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b) for 0 <= x <= (a + 1) / (a + b + 2):
+    """Return the regularized incomplete beta function I_x(a, b), for 0 <= x <= (a + 1) / (a + b + 2).
 
         I_x(a, b) = factor * continued fraction
         factor = x^a (1 - x)^b / (a B(a, b)), where B(a, b) = gamma(a) gamma(b) / gamma(a + b)
         continued fraction = 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
+        d_1 = -(a + b) x / (a + 1)
 
-    The coefficients d_n are those of `_coefficients_in_pairs` (Numerical Recipes, 6.4). For a larger x below 1 the
-    formula holds too, but the fraction converges slowly.
+    `_coefficients_in_pairs` has the other coefficients d_n. The formulas are those of Numerical Recipes, 6.4. For a
+    larger x below 1 they hold too, but the fraction converges slowly.
     """
-    if x == 0:
+    if x == 0:  # it has no logarithm
         return 0.0
+    # By logarithms, because gamma itself overflows above 171.
     factor = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
-    first_coefficient = -((a + b) * x / (a + 1))  # d_1
+    first_coefficient = -((a + b) * x / (a + 1))
     return factor * _continued_fraction(first_coefficient, _coefficients_in_pairs(a, b, x))
 
 
 def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
-    """Yield the coefficients of the continued fraction of I_x(a, b) behind d_1, in pairs: (d_2, d_3), (d_4, d_5), ...
+    """Yield the coefficients of the continued fraction of I_x(a, b) after d_1, in pairs: (d_2, d_3), (d_4, d_5), ...
+
+    Pair number m = 1, 2, ... up to MOST_PAIRS is (d_2m, d_(2m+1)):
 
         d_2m     = m (b - m) x / ((a + 2m - 1) (a + 2m))
         d_(2m+1) = -(a + m) (a + b + m) x / ((a + 2m) (a + 2m + 1))
-
-    There are MOST_PAIRS pairs, for m = 1, 2, ...
     """
     for m in range(1, MOST_PAIRS + 1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
@@ -108,17 +110,17 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction, cut off behind d_n, is a quotient N_n / D_n. It is
-    built up by one coefficient after the other, with two ratios from which the next ones follow:
+    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction that ends with d_n is a quotient N_n / D_n. Each
+    coefficient takes it to the next such fraction, by two ratios that follow from those before:
 
         c_n = N_n / N_(n-1) = 1 + d_n / c_(n-1)
         e_n = D_(n-1) / D_n = 1 / (1 + d_n e_(n-1))
         N_n / D_n = N_(n-1) / D_(n-1) * c_n * e_n
 
-    The result is the fraction behind the first pair whose second coefficient changes it by a share of less than 1e-15,
-    or else behind the last pair.
+    The result is the fraction after the first pair whose second coefficient changes it by a share of less than 1e-15.
+    If no pair does, the result is the fraction after the last pair.
     """
-    # The fraction that is cut off behind d_1 is 1 / (1 + d_1). Before it there is 1 / 1, so N_0 = N_1 = D_0 = 1.
+    # The fraction that ends with d_1 is N_1 / D_1 = 1 / (1 + d_1). N_0, D_0 and N_1 are 1.
     c = 1.0
     e = 1 / (1 + d_1)
     fraction = e

@@ -60,8 +60,8 @@ class RunLog:
         - Without `append`: the file is created. It must not exist, because results are never overwritten.
         - With `append`: lines are added to the file, which is created if it does not exist.
 
-        Events go through mllog, the logger of the MLPerf benchmarks. Header lines and lines for people are written to
-        the same file directly.
+        Events are written by mllog, the logger of the MLPerf benchmarks. Header lines and lines for people are written
+        to the same file directly.
 
         Raises ValueError if the file cannot be created, or exists and `append` is not set.
         """
@@ -72,8 +72,8 @@ class RunLog:
             logger.addHandler(logging.NullHandler())
         else:
             logger.addHandler(_open_lines(path, append=append))
-        # Header lines and lines for people are written directly, events by mllog, the logger of the MLPerf benchmarks.
         self._lines = logger
+        # Each event names the line of code that logged it. By this offset it is the line that calls a method of RunLog.
         self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
 
     def section(self, section: schema.Section[V], value: V) -> None:

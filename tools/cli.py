@@ -137,7 +137,7 @@ def run(name: str, options: list[str]) -> int:
     """Run a command of PUBLISHING or TRAINING with these options, and return its exit status.
 
     `sys.argv` is set to what the command's parser expects. If a package is missing, an error that names it is printed,
-    and the status is 2. A command of TRAINING is not even imported without Paddle.
+    and the status is 2. A command of TRAINING is not even imported if Paddle is missing.
     """
     _set_arguments(name, options)
     module, _ = (PUBLISHING | TRAINING)[name]

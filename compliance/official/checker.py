@@ -40,10 +40,10 @@ class Judge:
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply the rule files to the events that were taken, and report what violates them.
+        """Apply the rule files to the events that were taken, and report everything that violates them.
 
-        If several files have a rule for a key, failures and wrong counts are reported by the last of these files only.
-        Other findings count in every file.
+        Several files may have a rule for one key. Then failures of single events, and a wrong number of events, are
+        reported by the last of these files only. All other findings are reported by each file; `_apply_files` does so.
         """
         last_result_by_key: dict[str, KeyResult] = {}  # by the last file that has a rule for the key
         for file_result in self._apply_files():
@@ -53,15 +53,18 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and each file that it leads to. Return the results in the order of the files.
+        """Apply common.yaml and each enqueued file. Return the results in the order of application.
 
-        The findings that count in every file are reported here.
+        A rule may enqueue a file by the value of an event: in common.yaml, the division `closed` enqueues
+        closed_common.yaml. There, the benchmark enqueues the file with its own rules. For each enqueued file, the first
+        case that holds counts:
 
-        A file has rules by which the value of an event enqueues the next file: the division `closed` leads from
-        common.yaml to closed_common.yaml, and the benchmark leads from there to the file of the benchmark.
+        - It does not exist, or it was applied already: the event is reported, because the official checker ends with an
+          error there, or never ends.
+        - It is in the queue: nothing is done.
+        - Otherwise: it is added to the queue.
 
-        A file that waits already is not enqueued again. An event that enqueues a file which does not exist, or was
-        applied already, is reported: the official checker ends with an error there, or never ends.
+        The `findings` of each result are reported here. The failures and numbers of events in it are left to `finish`.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -82,10 +85,11 @@ class Judge:
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
         """Report an event whose value enqueued a rule file that does not exist, or that was applied already.
 
-        - If the event names the benchmark, it is a breach of known-benchmark.
-        - If the event has another key, which has no failure yet, the failure of its value is kept in `key_result`, the
-          result for this key.
-        - If that key has a failure already, nothing more is reported.
+        `key_result` is the result of applying the rule of the event's key.
+
+        - The event names the benchmark: a breach of known-benchmark is reported.
+        - It has another key, and `key_result` has no failure yet: a failure of the event's value is kept there.
+        - It has another key, and `key_result` has a failure already: nothing is added.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -145,9 +149,10 @@ class _FileJudge:
         return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return one more event for each evaluation, with its metrics, if the file asks for that; else none.
+        """Return one more event for each evaluation, with all its metrics; none if the file does not ask for it.
 
-        The first event whose metric cannot be joined is kept as a crash of the official checker.
+        The benchmark stable_diffusion logs each metric of an evaluation in an event of its own. At an event whose
+        metric cannot be joined, the official checker crashes: the first such event is kept as its crash.
         """
         if self._file.joining_field is None:
             return []
@@ -168,12 +173,14 @@ class _FileJudge:
     # --- all events ---
 
     def _findings_on_all_events(self) -> list[Finding]:
-        """Return the findings that need all events of the log:
+        """Return the findings that can only be made after the last event. There is one for
 
-        - A key has no event, and neither has the key that would do as well (AT_LEAST_ONE_OR).
-        - No event of a key meets the check that at least one must meet (ATLEAST_ONE_CHECK).
-        - The official checker ends with a traceback: only the first event at which it does is a finding.
-        - The names that the events list are not those that the file wants (END).
+        - each key without an event, if its alternative key (AT_LEAST_ONE_OR) has no event either
+        - each key whose events all fail the check that at least one of them must meet (ATLEAST_ONE_CHECK)
+        - the first event at which the official checker ends with a traceback
+        - each key whose events do not list exactly the names that the file wants (END)
+
+        A key without events has no finding of the second and the fourth kind.
         """
         findings: list[Finding | None] = []
         for key_result in self._result_by_key.values():
@@ -200,18 +207,18 @@ class _FileJudge:
         return key_result.finding_on_count("none")
 
     def _finding_if_names_differ(self, wanted: WantedNames) -> Finding | None:
-        """Return a finding if the names that the events of a key list are not the wanted names, each once; else None.
+        """Return a finding if the events of a key do not list each wanted name exactly once; else None.
 
         For instance, each event weights_initialization names a tensor. Together they must name each tensor of the
         reference model once. The finding shows the first three names that are missing, and the first three that are
         unknown or listed twice.
 
-        If the log has no such event, there is no finding here: the finding on the number of these events reports that.
+        If the key has no event, the result is None: the finding on the number of its events reports that.
         """
         key_result = self._result_by_key[wanted.key]
         if key_result.event_count == 0:
             return None
-        listed_names = self._state[wanted.state_name]  # a list, which the code of the key's rule has made
+        listed_names = self._state[wanted.state_name]  # a list, to which the code of the key's rule adds
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
         if are_all_texts and Counter(listed_names) == Counter(wanted.names):
             return None
@@ -226,10 +233,11 @@ class _FileJudge:
     # --- one event ---
 
     def _apply_rule(self, event: Event) -> None:
-        """Count an event, and apply the rule of its key to it, in this order:
+        """Count an event, and apply the rule of its key to it. The parts of the rule are applied in this order:
 
-        1. The checks of each event, and the rule's code. For the keys submission_..., only the first event has them.
-        2. The check of the first event.
+        1. The checks of every event, and the rule's code. If `submission_` is in the key, only its first event gets
+           them.
+        2. The check of the first event, if this is the first one.
         3. The check that at least one event must meet.
         """
         key_result = self._result_by_key[event.key]
@@ -245,10 +253,11 @@ class _FileJudge:
             self._apply_any_check(rule.any_check, key_result, event)
 
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
-        """Apply the checks that every event of a key must meet to this one, then run the rule's code on it.
+        """Apply the checks that every event of a key must meet to this event, then run the rule's code on it.
 
-        - Each check that is not met is a failure of the event.
-        - If all checks are met, but the code raises an exception, that is a failure of the event's value.
+        - Each check that is not met is a failure of the event. The code runs nevertheless.
+        - The code raises an exception, and all checks are met: this is a failure of the event's value.
+        - The code raises an exception, and a check is not met: the exception adds no failure.
         """
         rule = key_result.rule
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
@@ -270,12 +279,14 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Apply the check that at least one event of a key must meet, and keep in `key_result` whether this one does.
+        """Apply the check that at least one event of a key must meet, and note in `key_result` if this event meets it.
 
-        The check raises an exception if the event has a text where it wants a number, for instance. The official
-        checker does not catch this one, and ends with a traceback. The event then counts as a crash of that checker.
+        The event's number is kept if it is the best so far. It is shown if no event meets the check.
+
+        The check may raise an exception, for instance if it compares a text with a number. The official checker does
+        not catch this exception, and ends with a traceback. So the first such event is kept as a crash of that checker.
         """
-        key_result.keep_if_best(event, check)  # the best event is shown if no event meets the check
+        key_result.keep_if_best(event, check)
         try:
             is_met = bool(check.is_met(event, self._state))
         except Exception:  # noqa: BLE001  a log may hold anything

@@ -95,10 +95,12 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
     """Return the place that an expression demands of an event among the events of another key; None if it demands none.
 
     The other key is the one whose events set a name in the state, such as run_start for `run_started`. An expression
-    that asks only for this name demands a place:
+    that asks for this name, and for nothing else, demands a place. `== True` may stand at its end:
 
     - `not s['run_started']`: the event must come before all events of the other key.
-    - `s['run_started']`, or `s['run_started'] == True`: the event must come after one of the other key.
+    - `s['run_started']`: the event must come after at least one event of the other key.
+
+    If the events of no key set the name, the result is None.
     """
     text = ast.unparse(node)
     asked_text = text.removeprefix("not ")

@@ -240,11 +240,13 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
+    Its numbers are computed as in rcp_checker, mlperf-logging's tool that tests whether runs converged too fast:
+
     - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs.
-    - std: the standard deviation of all these runs. Like rcp_checker, it does not leave out any.
-    - least: the least mean with which a submission of `submission_runs` runs passes. It is the one of the t-test, less
-      the `allowed_samples` that a result may converge earlier. Only a benchmark that is counted in samples has these;
-      for any other, they are 0.
+    - std: the standard deviation of all these runs, with the fastest and the slowest.
+    - least: the least mean with which a submission of `submission_runs` runs passes. This is the least mean by a
+      t-test, minus `allowed_samples`, by which a result may converge earlier. They are 0 for a benchmark counted in
+      epochs.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
@@ -283,8 +285,10 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return the point at `batch` on the line from `low` to `high`, two points of `reference`.
 
-    Its least mean is computed from its own mean and standard deviation. As in rcp_checker, the reference counts as
-    having twice as many runs as a submission.
+    Its mean and its standard deviation lie on the line. Its least mean is computed from these two by a t-test, minus
+    the samples by which a result of the benchmark may converge earlier. In this test the reference counts as having
+    twice as many runs as a submission, as in rcp_checker (mlperf-logging's test of convergence). The point has no
+    hyperparameters.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
@@ -307,8 +311,9 @@ def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submi
 
         p(m) = SIGNIFICANCE
 
-    Since p(m) rises with m, m is found by bisection, to an interval of TOLERANCE, as in rcp_checker. If `std` is 0, any
-    mean below the reference's is too fast, so the result is `mean`.
+    The test counts two runs fewer than `submission_runs`, because the fastest and the slowest are dropped. p(m) rises
+    with m, so m is found by bisection, to an interval of TOLERANCE, as in rcp_checker (mlperf-logging's test of
+    convergence). If `std` is 0, any mean below the reference's is too fast, so the result is `mean`.
     """
     if std == 0:
         return mean

@@ -26,12 +26,13 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings of our reader, at least one of them about a damaged line. There are two cases:
+    `ours` are the findings of our reader, at least one of them about a damaged line. A line is fatal if the official
+    checker's parser ends with an error at it. There are two cases:
 
-    - All of `ours` are about damaged lines, and one of these is an error about a fatal line: only `ours` are returned.
-    - Otherwise, the log is judged once more, as mlperf-logging's parser reads it. After `ours`, the result has what is
-      new in this judgement: an error about the first fatal line, if `ours` has none about a fatal line, and a finding
-      for each broken rule that `ours` does not name.
+    - All of `ours` are about damaged lines, and one of them is an error about a fatal line: only `ours` are returned.
+    - Otherwise: the log is judged once more, as the official parser reads it. The result has `ours`, then an error
+      about the first fatal line, if there is one and `ours` has no error about a fatal line. Then follow the findings
+      of this judgement whose rule is not named in `ours`.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
@@ -55,9 +56,12 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 def _with_official_set(
     ours: Sequence[Finding], fatal_lines: set[int], rules_broken_officially: set[str]
 ) -> list[Finding]:
-    """Return our findings, with `official` set in each that the official checker reports, too.
+    """Return our findings, with `official` set in each that the official checker reports, and cleared in any other.
 
-    These are the errors about a fatal line, and the findings of the rules that are broken officially.
+    The official checker reports
+
+    - an error about a fatal line, at which its parser ends
+    - a finding whose rule is in `rules_broken_officially`
     """
     results = []
     for finding in ours:
@@ -89,7 +93,10 @@ class _SecondJudgement(NamedTuple):
 
 
 def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
-    """Read a log as mlperf-logging's parser does, and judge it by the official rules."""
+    """Read a log as mlperf-logging's parser does. Return what breaks the official rules, and the log's fatal lines.
+
+    The parser ends at the first fatal line. Here, fatal lines are skipped, and the events after them are judged, too.
+    """
     collector = FindingCollector(ruleset.strict)
     judge = Judge(ruleset.version, collector)
     fatal_lines = set()
@@ -126,10 +133,11 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 
 
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
-    """Yield each line of a log that has the token of an event, with its event, or None if the line is fatal.
+    """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    mlperf-logging's parser ends at the first fatal line. This function goes on, and yields the later lines, too. Only a
-    line of _MOST_CHARACTERS or more ends it: such a line counts as fatal, and is the last that is yielded.
+    The event of a line is None if the line is fatal: the parser ends with an error at it. This function goes on with
+    the later lines. Only a line of _MOST_CHARACTERS or more, with or without the token, ends it: such a line counts as
+    fatal, and is the last that is yielded.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):

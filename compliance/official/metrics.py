@@ -27,14 +27,17 @@ class _Evaluation(NamedTuple):
 
 
 def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
-    """Join the metrics of each evaluation: events whose metadata has the same count, such as `samples_count`.
+    """Return one event for each evaluation, which joins the evaluation's metrics.
+
+    Each metric is the value of an eval_accuracy. Those of one evaluation have the same count in their metadata, under
+    the name `count_field`:
 
         88.1 with the metadata {"metric": "FID", "samples_count": 512}
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
-        -> {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
+        -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    `count_field` is the name of the count in the metadata. An event without a metric is skipped. One whose metric
-    cannot be joined, such as for want of a count, is skipped, too; the first of these is the result's `first_unusable`.
+    An eval_accuracy without a metric is skipped. An event whose metric cannot be joined, for instance because it has no
+    count, is skipped, too. The first of these is the result's `first_unusable`.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None
@@ -51,10 +54,12 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
-    """Add the metric of an event to the evaluation with the same count. Do nothing if the event has no metric.
+    """Add the metric of an event to the evaluation with the same count. Do nothing if its metadata has no `metric`.
 
-    Raises KeyError if the event has no count. Raises TypeError if its metadata is no object, or if its count or its
-    metric cannot be a key of a dict, such as a list.
+    If there is no evaluation with this count yet, it is made first, and begins at the event's line.
+
+    Raises KeyError if the event has no count. Raises TypeError if the count or the metric's name cannot be a key of a
+    dict, such as a list, or if no field can be read from the metadata, such as null.
     """
     metadata = event.metadata
     if "metric" not in metadata:

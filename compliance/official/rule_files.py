@@ -204,20 +204,23 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Read the rule file `name`, such as training_4.0.0/common.yaml.
+    """Read the rule file `name`, such as training_4.0.0/common.yaml. It is read once, then cached.
 
-    A file consists of blocks of three kinds:
+    A file consists of blocks of three kinds. Of two blocks for the same key, of two BEGIN and of two END, the last
+    counts.
 
     - KEY: the rule of one key.
     - BEGIN: the code that runs before the first event.
-    - END: what is checked after the last event, the names that the events of a key must list.
+    - END: the names that all events of a key together must list. They are checked after the last event.
 
-    Raises ValueError for any other block or field, and if a rule refers to a key that has no rule.
+    Raises KeyError if there is no such file. Raises ValueError for any other block, field or form of text, and if an
+    AT_LEAST_ONE_OR names a key without a rule.
     """
     rules: dict[str, Rule] = {}
     begin = _Begin(statements=(), joining_field=None)
     wanted_names: Sequence[WantedNames] = ()
     blocks = _blocks(name)
+    # Read from all blocks first: a check such as s['run_started'] may stand before the block of the key that sets it.
     key_by_state_name = _keys_that_set_state(blocks)
     for block in blocks:
         if block.kind == "KEY":
@@ -307,12 +310,13 @@ class _Begin(NamedTuple):
 
 
 def _read_begin(block: _Block) -> _Begin:
-    """Return what a BEGIN block does.
+    """Return what a BEGIN block does before the first event.
 
-    - It has the code of stable_diffusion: it joins the metrics of each evaluation by a field of their metadata.
-    - It has any other code: its statements, which set names in the state.
+    - It has the code of stable_diffusion, recognised by its checksum: the metrics of each evaluation are joined by a
+      field of their metadata. The code is not run.
+    - It has any other code: the code's statements are run, which set names in the state.
 
-    Raises ValueError if other code has a form that is not known.
+    Raises ValueError if such other code has a form that is not known.
     """
     code: str = block.fields["CODE"]
     joining_field = _field_by_which_code_joins_metrics(code)

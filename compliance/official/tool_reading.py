@@ -47,10 +47,10 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event as result_summarizer and rcp_checker do.
+        """Read the next event as result_summarizer (the tool for scores) and rcp_checker (the test of convergence) do.
 
-        result_summarizer reads the times of all events. rcp_checker reads how far the training was, up to the first
-        event at which it ends with an error. That error is kept as the `problem` of the log, such as
+        result_summarizer reads the times of all events. rcp_checker reads the rest, such as the epochs trained, up to
+        the first event at which it ends with an error. That error is kept as the `problem` of the log, such as
 
         - "line 7: run_stop without 'status'": the event lacks something
         - "line 7: eval_accuracy without type str doesn't define __round__ method": it has a bad value
@@ -86,16 +86,18 @@ class ToolReader:
             self._stop_ms = event.time_ms
 
     def _read_convergence(self, event: Event) -> None:
-        """Keep what rcp_checker keeps of an event, by its key:
+        """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event, by the event's key:
 
-        - the global batch or the benchmark, if the event states it
-        - an evaluation of stable_diffusion: its metric
-        - an evaluation of any other benchmark: how far the training was
-        - run_stop: how far the training was when it reached the target
+        - global_batch_size, or submission_benchmark: its value.
+        - an evaluation (eval_accuracy or eval_error) of stable_diffusion: its metric.
+        - an evaluation of any other benchmark: the epochs (or samples) trained until then.
+        - run_stop: the epochs (or samples) that the run needed to reach the target.
+        - any other key: nothing.
 
-        Any other event is skipped. An evaluation before the event of the benchmark counts as one of another benchmark.
+        An evaluation before the event submission_benchmark counts as one of another benchmark than stable_diffusion.
 
-        Raises KeyError, TypeError, ValueError or OverflowError if rcp_checker ends with an error at the event.
+        Raises KeyError, TypeError, ValueError or OverflowError for an event at which rcp_checker itself ends with an
+        error.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:

@@ -60,15 +60,20 @@ def command(options: argparse.Namespace) -> int:
 
 
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
-    """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
+    """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission.
 
-    A row has the verdicts and the scores of the submission, and the questions that a reviewer should ask about it.
+    A row has the verdicts and the scores of the submission, and the questions that a reviewer should ask about it. The
+    rows are sorted by the submissions' folders.
 
-    `ruleset` is the version of the rules for all logs, such as 4.0.0. None: the rules are those of the round in whose
-    folder the logs lie, such as 4.0.0 in `training_results_v4.0`. `envelope` repeats the test of the convergence with
-    the reference points that lie on the lower convex envelope.
+    `ruleset` is the version of the rules for all logs, such as 4.0.0. If it is None, the rules are those of the round
+    in whose folder the logs lie, such as 4.0.0 in `training_results_v4.0`. A log of this project may lie in no such
+    folder: it is then judged by 4.0.0.
 
-    Raises ValueError as `read_tree` does.
+    With `envelope`, the test of the convergence is repeated with the reference points on the lower convex envelope, and
+    each row has this outcome, too.
+
+    Raises ValueError if an archive cannot be read, if there are no rules of `ruleset`, or if it is None and no round is
+    known for a log of another project.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -84,11 +89,13 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 
 
 def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Finding | None) -> list[Finding]:
-    """Return what a reviewer should ask about a log of a submission, as findings. There are questions about
+    """Return the questions that a reviewer should ask about a log of a submission, beside the findings of its check.
 
-    - a run that an earlier submission has (`about_repeated_run`; None if none has it),
-    - the description of the system and the scaling.json, which are those of the folder, and
-    - a speed above the peak of the described hardware.
+    Each question is a finding. There are questions, in this order, about
+
+    - the run, if an earlier submission has it, too: this question is `about_repeated_run`, which is None otherwise
+    - the description of the system and the scaling.json, which belong to the whole folder
+    - the speed of a ResNet run, if it is above the peak of the described hardware
     """
     rule = folder.ruleset.strict["system-description"]
     about_speed = findings_over_peak(report.run, folder.description, rule)
@@ -123,9 +130,11 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
 def _ask_about_unusually_early_runs(
     submissions: Sequence[Submission], candidates: Sequence[Candidate]
 ) -> list[Submission]:
-    """Return the submissions. One whose runs converged unusually early has one more question.
+    """Return the submissions, each with one more question if its runs converged unusually early.
 
-    `candidates` has the runs of each submission, in the order of `submissions`.
+    Such runs may be the fastest of many that were made. `candidates[i]` has the runs of `submissions[i]`. The question
+    states p, the chance that as many runs, drawn at random from these and those of other organisations, are as early.
+    Runs are unusually early if p is at most 5 %.
     """
     chance_by_index = find_unusually_early(candidates)
     screened = []
@@ -153,8 +162,10 @@ def _ask_about_unusually_early_runs(
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
-    `questions_by_log` has what to ask beside the findings of the logs, by the name of the log. `envelope` adds a second
-    convergence test, with the reference points that lie on the lower convex envelope.
+    `questions_by_log` has, by the name of each log, the questions beside the findings of its check. The findings of the
+    comparison between the runs are added here. Division and global batch are those of the first log that can be read.
+
+    `envelope` adds a second convergence test, with the reference points that lie on the lower convex envelope.
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
     compared = check_between_runs(logs, folder.ruleset)
@@ -207,9 +218,10 @@ def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -
 def _judged_reports(
     folder: Folder, compared: Sequence[Report], questions_by_log: Mapping[str, list[Finding]]
 ) -> list[Report]:
-    """Return the reports of a submission, each with its questions, which are given by the name of the log.
+    """Return the reports of a submission, each with the questions about its log as further findings.
 
-    Logs of v0.5 and v0.6 are left out, because their events have a form that is not read.
+    `questions_by_log` has these questions by the name of the log. Logs of v0.5 and v0.6, which `folder.other_form`
+    names, are left out: their events have a form that is not read.
     """
     judged = []
     for report in compared:
@@ -299,13 +311,15 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
-    """Return the outcome of the test if it is repeated with the points of the true lower envelope of the reference.
+    """Return the outcome of a test that is repeated with the points on the reference's lower convex envelope.
 
-    rcp_checker means to compare runs with these points, but sometimes keeps others above them (mlcommons/logging #368).
-    The outcome also has the mean to which each of the two tests holds the runs. If both means are equal, the doubt
-    about the tool's points does not matter for these runs.
+    `test` is the convergence test with the points of rcp_checker, mlperf-logging's tool. The tool means to compare runs
+    with the points on the envelope, but sometimes keeps others above them (mlcommons/logging #368). The outcome also
+    has the mean to which each of the two tests holds the runs. If both means are equal, the doubt about the tool's
+    points does not matter for these runs.
 
-    None if the runs were not compared, or if a reference point for their batch is missing in one of the two tests.
+    None if the runs were not compared with points in `test`, or if one of the two tests ended without a point: too many
+    runs did not converge, there were too few runs, or their global batch is above that of each point.
     """
     if test is None or test.comparison is None:
         return None

@@ -76,18 +76,19 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 
 
 def _read_files(root: Path, asked_version: str | None) -> _Files:
-    """Read the files of the tree `root`, in its order, and check each log by the rules for its folder.
+    """Read the files of the tree `root`, and check each log by the rules for its folder.
 
-    The files are not sorted first, because an archive can be read only once.
+    The rules for a folder with logs are those of the first of these versions that is known:
 
-    The rules for a folder with logs are, in this order, those of
+    1. `asked_version`
+    2. the version of the round that a name above `results` gives, such as `training_results_v4.0`
+    3. NEWEST. Only logs of this project can be judged by it, because they belong to no round.
 
-    1. `asked_version`, if it is given,
-    2. the round that a name above the folder gives, or
-    3. NEWEST. Only logs of this project can be judged by these, because they belong to no round.
+    A description or a scaling.json that cannot be read is kept as Unreadable, with the reason. The files are read in
+    the order of the tree, unsorted, because an archive can be read only once.
 
-    Raises ValueError for a log of another project in a folder of the third kind, and for an archive that cannot be
-    read.
+    Raises ValueError if an archive cannot be read, if there are no rules of `asked_version`, and if a log of another
+    project is in a folder of the third kind.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -145,7 +146,9 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
     """Check a log of the tree `root`. Return the report, and whether the log's events have the form of v0.5 or v0.6.
 
     The report's path is only the log's name, without its folders. If the log cannot be read, the report's only finding
-    is a question to the submitter.
+    is a question to the submitter, which fails both verdicts.
+
+    The form of v0.5 and v0.6 is only looked for if no event could be read.
     """
     check = functools.partial(check_file, ruleset=ruleset)
     checked = _read(check, file.content)
@@ -192,11 +195,12 @@ class _Described(NamedTuple):
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
     """Return the description of the system of the submission in `folder`.
 
-    - The tree has no descriptions, or begins below their folder: an empty one, and no question.
-    - The description is missing or cannot be read: an empty one, and a question that asks for it.
-    - Otherwise: the description.
+    `descriptions` has all descriptions of the tree by their paths; for one that cannot be read, it has the reason.
 
-    `descriptions` has all descriptions of the tree by their paths.
+    - The tree has no descriptions at all, or the description's path would lie outside the tree: an empty description,
+      and no question.
+    - The description is not in the tree, or cannot be read: an empty description, and a question that asks for it.
+    - Otherwise: the description, and no question.
     """
     path = _path_of_description(folder)
     if not descriptions or path is None:

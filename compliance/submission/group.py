@@ -71,7 +71,14 @@ class ConvergenceTest:
     comparison: Comparison | None = None  # None: the runs could not be compared with the points
 
     def in_words(self) -> str:
-        """Return the outcome in words, with the submission's mean next to the reference's if there are both."""
+        """Return the outcome in words, with the means that were compared.
+
+            passed: reference point; 41.0000 epochs, reference 40.5000 (least 38.1000)
+            not applied: for closed runs
+
+        The first mean is the submission's. `least` is the least mean that passes. These numbers are left out if the
+        runs were not compared with a reference point.
+        """
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
         words = f"{self.status}ed: {self.reason}"
@@ -143,16 +150,17 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 
 
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
-    """Test the runs of a submission against the reference convergence points, as rcp_checker does.
+    """Test the runs of a submission against the reference convergence points, as mlperf-logging's rcp_checker does.
 
     A reference convergence point says how many epochs (or samples) the MLPerf reference took to the target at one
     global batch. Runs that took far fewer did not train the same model in the same way.
 
-    The status of the outcome is:
+    The first of these cases that holds gives the status and the scaling, by which the minutes are multiplied:
 
-    - NOT_APPLIED for an open submission, and for a benchmark not of MLPerf: no reference binds them
-    - NOT_KNOWN if mlperf-logging has no points of the benchmark
-    - otherwise that of `_test_against`, which compares the runs with the points
+    - The submission is not closed, or the benchmark is not one of MLPerf: NOT_APPLIED, because no reference binds the
+      runs. The scaling is 1.
+    - mlperf-logging has no points of the benchmark, or cannot test it: NOT_KNOWN. The scaling is None.
+    - Otherwise: those of `_test_against`, which compares the runs with the points.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -169,12 +177,15 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Return the outcome of the convergence test of closed runs against `reference`.
+    """Return the outcome of the convergence test of closed runs against `reference`. The first case that holds counts:
 
-    - NOT_KNOWN if rcp_checker cannot read a log; the scaling is None.
-    - FAILED if the runs do not all state the same global batch, or it is not a number; the scaling is 1.
-    - FAILED if `convergence.against_reference` refuses the runs, such as for converging too fast; the scaling is 1.
-    - PASSED otherwise; the scaling is 1, or above 1 for runs that are faster than the reference's mean.
+    - rcp_checker, mlperf-logging's tool for this test, cannot read a log: NOT_KNOWN; the scaling is None.
+    - The runs do not all state the same global batch, or it is not a number: FAILED; the scaling is 1.
+    - `convergence.against_reference` refuses the runs, for instance because they converged too fast: FAILED; the
+      scaling is 1.
+    - Otherwise: PASSED. The scaling is above 1 for runs that are faster than the reference's mean, else 1.
+
+    In the first two cases, the outcome has no `comparison`.
     """
     epochs_of_runs: list[float] = []
     for report in checked:

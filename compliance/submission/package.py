@@ -159,7 +159,8 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     3. The code, the manifest, the report and the hashes are written.
 
     Raises RefusedError if the logs may not be published, or changed since they were checked. Raises ValueError if there
-    are too few logs.
+    are too few logs, if one of them is no regular file, if the description cannot be read, or if the code cannot be
+    taken from git.
     """
     system = description_path.stem
     submitted = _place_scored_logs(stage, logs, system, ruleset)
@@ -192,24 +193,28 @@ class _SubmittedLogs(NamedTuple):
 
 
 def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: Ruleset) -> _SubmittedLogs:
-    """Copy and check all logs, choose the runs that are scored, and keep the copies of their logs in the package.
+    """Copy and check all logs, choose the runs that are scored, and move the copies of their logs to their places.
 
-    Raises RefusedError if the logs are not of one submission. Raises ValueError if there are too few.
+    The copies of the other logs are deleted. The result also says how the runs were chosen, and which logs have changed
+    since they were checked.
+
+    Raises RefusedError if a log has no events, if the benchmark is not scored, or if the logs are not of one
+    submission. Raises ValueError if there are too few logs, or if one of them is a link or no file.
     """
     incoming = stage / "incoming"  # the copies of all logs
     copies = copy_and_check(incoming, logs, ruleset)
     benchmark = _benchmark_of_submission(copies, ruleset)
     scored_runs, how_chosen = choose_median_runs(copies.reports, ruleset)
     placed = place_logs(scored_runs, copies, stage / "results" / system / benchmark.name)
-    shutil.rmtree(incoming)  # with the copies that were not placed
+    shutil.rmtree(incoming)
     return _SubmittedLogs(benchmark, placed, how_chosen, copies.changes_since_check)
 
 
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
-    """Return the benchmark of the copied logs.
+    """Return the benchmark of the copied logs, and how many runs make a result of it.
 
-    Raises RefusedError if the logs are not all of one submission. Raises ValueError if there are fewer logs than a
-    submission has runs.
+    Raises RefusedError if a log has no events, if the benchmark is not scored, or if the logs are not all of one
+    submission. Raises ValueError if there are fewer logs than a submission has runs.
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
@@ -253,8 +258,13 @@ def contents_of(
 ) -> tuple[Content, list[Refusal]]:
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
-    All come from the package's logs and its system description alone, so `verify` can compute them again. `checked` has
-    the reports on the logs, each checked by itself.
+    They are computed from what lies in `folder` (logs, the framework's logs, system description) and from the folder's
+    name, which is the organisation's. So `verify` can compute them again. `checked` has the report on each log, checked
+    by itself; the comparison between the runs is made here.
+
+    A missing score is a reason of its own only if the description, the findings and the missed targets give none.
+
+    Raises ValueError if the description cannot be read, or if the logs are not of one submission that can be scored.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
@@ -279,12 +289,16 @@ def contents_of(
 
 
 def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:
-    """Return the manifest of the package at `folder`: of what it is, its score, and its runs."""
+    """Return the manifest of the package at `folder`: the names of what was submitted, its score, and its runs.
+
+    All of it is computed from the arguments and the logs in `folder`. A manifest that lies there already is not read,
+    because it may have been altered.
+    """
     first_run = checked[0].run
     return {
-        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,  # blanks are `_` in the folder's name
+        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,
         "system": system,
-        "benchmark": score.benchmark,  # as the logs state it; a manifest that was altered may name another
+        "benchmark": score.benchmark,
         "division": score.division,
         "ruleset": ruleset.version,
         "commit": first_run.header_section(schema.SOURCE).get("commit"),

@@ -83,10 +83,10 @@ def hash_by_name(text: bytes) -> dict[str, str]:
 def judge_differences(
     check: str, wanted: Mapping[str, str], present: Mapping[str, str], problems: Problems
 ) -> list[Verdict]:
-    """Return a failed verdict for each file that is not wanted, is missing, or has other content than wanted.
+    """Return a failed verdict for each file that is not wanted, is missing, or was altered; empty if there is none.
 
-    `wanted` and `present` have the hash of each file, by its name. `check` is the name of the verdicts, and
-    `problems` has the words for the three cases. Empty if all files are as wanted.
+    `wanted` and `present` have the hash of each file by its name. A file was altered if its two hashes differ. `check`
+    is the name of the verdicts, and `problems` has the words for the three cases. The verdicts are sorted by file name.
     """
     answers = []
     for name in sorted({*wanted, *present}):

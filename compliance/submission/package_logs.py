@@ -62,14 +62,20 @@ def _has_hash_of(receipt: Path, copy: Path) -> bool:
 
 
 class PlacedLogs(NamedTuple):
-    """The reports on the logs in their place in the package, and the user's log by the name of each."""
+    """The reports on the logs at their places in a package, and the user's original log by each name in the package."""
 
     reports: list[Report]
     original_by_name: dict[str, Path]
 
 
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
-    """Move the copies of the scored logs to `results`/result_N.txt, and copy the framework's logs beside them."""
+    """Move the copies of the scored logs to `results`/result_N.txt, in the order of `scored`.
+
+    Copy the log of the framework that lies beside each original log, if there is one, to `results`/result_N.stderr.
+
+    Return the reports with their new paths, and for each name result_N.txt the path of the original log, which messages
+    to the user need.
+    """
     results.mkdir(parents=True)
     reports: list[Report] = []
     original_by_name: dict[str, Path] = {}
@@ -84,19 +90,17 @@ def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> P
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:
-    """Copy the framework's log that lies beside `log` to the side of its `copy`; do nothing if there is none.
+    """Copy the framework's log of a run into the package, beside `copy`, the run's log in the package.
 
-    For `result_3.txt` it is `result_3.stderr`, into which the launcher writes what the framework prints. If it is over
-    50 MiB, which repo_checker refuses, it is cut, with a line at its end that says so.
-
-    A valid result must include this log (training_rules.adoc, section Result files, of 2026-08:
-    mlcommons/training_policies #588).
+    For `result_3.txt`, this is the file `result_3.stderr` beside `log`, the user's original. The launcher writes into
+    it what the framework prints. If the file is missing, or is a link, nothing is copied. If it is over 50 MiB, the
+    copy is cut to this size, because repo_checker refuses a larger file. A line at its end says so.
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():
         return
     with source.open("rb") as stream:
         text = stream.read(LARGEST_BYTES + 1)  # one more byte shows that it is too large
-    if len(text) > LARGEST_BYTES:  # repo_checker refuses a larger file
+    if len(text) > LARGEST_BYTES:
         text = text[: LARGEST_BYTES - len(_CUT)] + _CUT
     copy.with_suffix(FRAMEWORK_LOG).write_bytes(text)

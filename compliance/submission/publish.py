@@ -20,10 +20,13 @@ from runlog.verdict import FATAL
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance publish`: write packages that verify, with a page and a table of them, into `--out`.
+    """Run `python -m compliance publish`: copy packages into the new folder `--out`, with a page and a table of them.
 
-    Returns 1 if a package does not verify; then nothing is written. Raises ValueError for wrong use, or if the key
-    cannot sign.
+    All packages are verified first. If a check fails, it is printed, nothing is written, and the result is 1. Otherwise
+    the table (with --json) or a summary is printed, and the result is 0.
+
+    Raises ValueError if a folder is not that of a package, if `--out` exists, if a package is given twice, or if the
+    key cannot sign.
     """
     out: Path = options.out
     for folder in options.folders:

@@ -16,11 +16,14 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
 
     A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took.
 
-    - The submission is open, or its benchmark has points in no round: none. The check of each log has already noted
-      that these rules were not applied.
-    - The benchmark has no points in the round of `ruleset`: for each run, a note that the test was not applied.
-    - Otherwise: for each run, the hyperparameters that differ from those of the point at its batch. If the runs
-      converged too fast, or could not be tested, there is also a finding for each run.
+    - The submission is open, or its benchmark is not one of this project's: none. The check of each log has noted
+      already that these rules do not apply.
+    - The benchmark has no reference of MLPerf, or no points in the ruleset by this project's rules: none.
+    - mlperf-logging has no points of the benchmark in the round of `ruleset`: for each run, a note that the test was
+      not applied.
+    - Otherwise: for each run, the hyperparameters that differ from those of the point at its batch, or a note that
+      there is no point to compare it with. Then, if the runs converged too fast, or could not be tested, one more
+      finding for each run.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"

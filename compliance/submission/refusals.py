@@ -45,11 +45,13 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
     """Yield a refusal for each finding on a run that forbids a package.
 
-    The findings on a run are those of
+    An error forbids a package. So does a breach of same-configuration, which elsewhere only warns. The findings on a
+    run are those of
 
-    - the check of its log alone, unless the run only missed the target: one run of a submission may miss it,
-    - the comparison with the other runs, and
-    - the comparison with the system `description`.
+    - the check of its log alone. They are left out if the run only missed the target, because one run of a submission
+      may miss it.
+    - the comparison with the other runs
+    - the comparison with the system `description`
     """
     for run in runs:
         report = run.report
@@ -81,13 +83,14 @@ def _has_only_missed_target(report: Report) -> bool:
 
 
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
-    """Yield why logs cannot be published as those of the organisation `org`.
+    """Yield a refusal for each reason why logs may not be published as those of the organisation `org`.
 
-    `run` is the run of the first log. These are required:
+    `run` is that of the first log. There is a refusal if
 
-    - The logs are of this project, because a package holds this project's code.
-    - They name the organisation. A blank in its name stands for `_` in `org`.
-    - They name the commit of the code, and the code had no local changes: a package holds the code of that commit.
+    - the logs are not of this project, because a package holds this project's code. Then it is the only refusal.
+    - they state no organisation, or another than `org`. In `org`, `_` stands for each blank of the name.
+    - they do not name the commit of the code, which the package must hold.
+    - they name the commit, but do not say that the code was without local changes, which a commit lacks.
     """
     if not run.is_project_log:
         yield Refusal("logs", "they are not logs of this project, whose code a package holds")

@@ -62,11 +62,15 @@ def _earlier_submission_with(
 
 
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
-    """Return the question about a run that is in the submission of `folder` and in an earlier submission.
+    """Return the question about a run that is in the submission of `folder` and in an `earlier` submission.
 
-    - If `folder` has the earlier submission once more, with power logs, it is only a note (severity `info`).
-    - If the submissions are of different rounds, it is a warning that says which conditions of a resubmission are met.
-    - In any other case, it is a warning.
+    It names the log in the earlier submission, and what the two logs share: the whole run, its times or its accuracies.
+    Its severity depends on the two submissions. The first case that holds counts:
+
+    - `folder` is the earlier submission once more, with power logs (`Dell-power` for `Dell`): a note, severity `info`.
+    - They are of different rounds (their topmost folders differ): a warning that says which conditions of a
+      resubmission are met.
+    - Otherwise: a warning.
     """
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"

@@ -175,16 +175,17 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
     MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The root may be any of these
-    folders, so the names of `root` and `folder` are read together:
+    folders, so the names of `root` and `folder` are read together. The name of an archive does not count.
 
-    - The layout is another: the submitter is `organisation`, which the logs state, and the benchmark is the last name.
-      Round and system are empty.
-    - The submitter's folder, which has `results`, lies in the tree: its name is that of the submitter.
-    - The root is the submitter's folder: its name is that of the submitter.
-    - There is no such folder, or it lies above the root, where a folder may have any name: the submitter is
-      `organisation`.
+    If they do not end in results/SYSTEM/BENCHMARK, the submitter is `organisation`, which the logs state, and the
+    benchmark is the last name, or empty if there is no name. Round and system are empty.
 
-    In the last three cases, the system and the benchmark are the last two names, and `_round_of` finds the round.
+    Otherwise, system and benchmark are the last two names. The round consists of the names above the submitter's in the
+    tree. If there are none, it is the version in a name above `results`, such as `v1.1` of `training_results_v1.1`. The
+    submitter is
+
+    - the name of the folder that has `results`, if this folder lies in the tree or is its root
+    - `organisation`, if there is no such folder, or if it lies above the root, where it may have any name
     """
     root_names = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*root_names, *folder.parts)

@@ -130,8 +130,8 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Finding]]:
     """Compare the runs of each submission. Return the new findings on each run, in the order of `checked`.
 
-    The runs are compared by their seeds, their course (no run may be a copy of another), their configuration and their
-    convergence.
+    Four things are compared: the seeds; the course of the runs, because none may be a copy of another; their
+    configuration; and how fast they converged, in comparison with the reference of MLPerf.
     """
     # By id(), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
@@ -177,7 +177,8 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has; at most ten for each run.
 
-    A run may repeat its own seeds. Only the seeds count that the rules ask to differ between runs.
+    A run may repeat its own seeds. Only those seeds count that `_seeds_that_must_differ` yields. For benchmarks of
+    other projects, two seeds are only equal if the same line of code logged them.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
@@ -200,10 +201,11 @@ class _Seed(NamedTuple):
 
 
 def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]:
-    """Yield the seeds of a run that the rules ask to differ from those of other runs.
+    """Yield the seeds of a run that the rules ask to differ from those of the submission's other runs.
 
-    - The run is open, and of another project's benchmark: none, because the rules expect no seed of it.
-    - Otherwise: the seeds that the rules of the round ask to differ.
+    - The benchmark is one of this project's, in any division: each seed that has a value.
+    - It is another benchmark, in the closed division: each seed that has a value, but none in rulesets before 4.1.0.
+    - It is another benchmark, in any other division: none, because the rules expect no seed there.
     """
     benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
     is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
@@ -244,10 +246,11 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
-    """Return a sentence on what shows that two runs are the same run; empty if nothing does.
+    """Return a sentence on what shows that two runs are the same run, such as `its times are those of result_0.txt`.
 
-    It is such as `its times are those of result_0.txt`. For this project's benchmarks, more is compared than for
-    others: single marks, resemblance in figures, and hosts used at one time.
+    It is empty if nothing shows it. The first likeness that is found counts. In any benchmark, only runs with several
+    equal parts, such as times and accuracies, are the same. For this project's benchmarks, these also show it: a single
+    equal part, figures that resemble each other, and one host that both runs used at the same time.
     """
     same_run = describe_same_run(run, other, name_of_other)
     is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
@@ -374,9 +377,10 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
-    """Ask mlperf-logging's checker about a report's log. Return the report with the checker's verdict and messages.
+    """Ask mlperf-logging's checker about a log. Return the log's report with the verdict and messages of that checker.
 
-    If the verdict is not the one that the report predicts, the report also has a finding that says so.
+    The report predicts this verdict, as its `passes_official`. If the checker decides otherwise, the report has one
+    more finding that says so.
     """
     benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
     passes_tool, messages = official(report.path, ruleset.version, benchmark)

@@ -276,10 +276,11 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    `minutes` are those of the runs that count. `failed_runs` is the number of the others.
+    `minutes` are those of the runs that count. `failed_runs` is the number of the others. An olympic mean leaves out
+    some of the fastest and as many of the slowest runs; failed runs count as the slowest.
 
-    - More runs failed than an olympic mean leaves out at its slow end, or no run counts: there is no mean.
-    - There are enough runs, with the failed ones, for an olympic mean: the result is this mean.
+    - More runs failed than are left out as the slowest, or no run counts: the mean is None.
+    - There are enough runs for an olympic mean, counting those that failed: the result is this mean.
     - There are too few: the result is the plain mean of `minutes`.
     """
     left_out_at_each_end = runs_of_result.dropped

@@ -75,8 +75,8 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
     """Return the fields of a system description that can be found out, from these sources:
 
-    1. this machine, if the log was written on it
-    2. `system_name`, and an empty text for each of NOTES
+    1. this machine, if its name is among the hosts in the log's header
+    2. `system_name`, and an empty text for each of NOTES (hw_notes and sw_notes)
     3. the log
 
     If several sources have a field, the last of them counts.
@@ -294,9 +294,10 @@ def _network(root: Path) -> dict[str, str | None]:
 
 
 def _accelerators() -> dict[str, str | None]:
-    """Return the fields that the driver knows of this machine's GPUs; fields that it does not know are left out.
+    """Return the fields of a system description that the driver knows of this machine's first GPU.
 
-    Empty if there is no GPU, no driver, or no package pynvml to ask it.
+    Fields that the driver does not know are left out. The result is empty if there is no GPU, no driver, or no package
+    pynvml, which asks the driver.
     """
     try:
         import pynvml

@@ -7,10 +7,16 @@ from runlog.text import printable
 
 
 def rendered(name: str, **values: Any) -> str:
-    """Return the text of the template `name` in this folder, filled in with `values`.
+    """Return the text of the template `name` in this folder, filled in with `values` and, as `style`, the style sheet.
 
-    In an HTML template the values are escaped. In a Markdown template a line that holds only a tag leaves no line,
-    because an empty line would end a table. `values` must have every name that the template uses.
+    - HTML: the values are escaped.
+    - Markdown: the values are not escaped. A line with only a tag leaves no line, and the text keeps its last line
+      break.
+
+    A template may apply three filters to a value: `shown` makes it printable, `repr` gives all its digits, and
+    `rounded` gives four decimals. For None, the last two give `not stated`.
+
+    Raises jinja2.UndefinedError if `values` lacks a name that the template uses.
     """
     import jinja2
 

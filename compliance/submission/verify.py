@@ -123,10 +123,10 @@ def _wanted_files(stated: _Stated) -> set[str]:
 
 
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
-    """Return a failed verdict for each file that the package lacks, and for each that it must not have.
+    """Return a failed verdict for each file that the package lacks, and for each file that no package has.
 
-    Only the names of the files are looked at. Files in the folder `code` are left to `_check_code`. Each run may have a
-    log of the framework (`result_0.stderr`) beside its own log.
+    Only the names of the files are looked at. Files in the folder `code` are left to `_check_code`. Beside the log of
+    each run (`result_0.txt`), the package may have a log of the framework (`result_0.stderr`).
     """
     wanted = _wanted_files(stated)
     optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
@@ -145,15 +145,15 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Return verdicts on the logs of a package, and on whether its manifest and its report follow from the logs.
+    """Return verdicts on a package's logs, and on whether its manifest and its report are those that the logs give.
 
     The logs are checked again, and the manifest and the report are computed again from them:
 
     - They cannot be computed: the only verdict says why.
-    - The logs may not be published: a failed verdict for each reason. The manifest and the report are compared, too.
-    - Otherwise: a good verdict on the logs. The manifest and the report are compared.
+    - The logs may not be published: a failed verdict for each reason, then the verdicts on the manifest and the report.
+    - Otherwise: a good verdict on the logs, then the verdicts on the manifest and the report.
 
-    In the last two cases `ask_official` adds the verdicts of mlperf-logging's tools.
+    In the last two cases, `ask_official` adds the verdicts of mlperf-logging's tools.
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -193,12 +193,12 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compare the package's code, in `folder`, with the files of the commit that its manifest names.
+    """Return verdicts on whether the package's code, in `folder`, is that of the commit which its manifest names.
 
-    - If the files of the commit cannot be had, the only verdict says why the code was not compared.
-    - If the package lacks a file of the commit, has another one, or has a file with other content, each such file has a
-      failed verdict.
-    - If all files are as in the commit, the only verdict is good.
+    - The files of the commit cannot be read from git: the only verdict says why the code was not compared.
+    - Some files differ: a failed verdict for each file of the commit that is missing or has other content, and for each
+      file that the commit does not have.
+    - Otherwise: the only verdict is good.
     """
     try:
         code_of_commit = committed_code.code_of(commit)

@@ -88,13 +88,14 @@ class _Bucket(NamedTuple):
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
     """Have gradients summed over the ranks in buckets, by one all-reduce for each bucket.
 
-    They take the place of fleet's all-reduces, one for each gradient. For a bucket of two gradients a and b:
+    Fleet has added one all-reduce for each gradient. These are removed, and those of the buckets take their place. For
+    a bucket of two gradients a and b:
 
         before: compute a, all-reduce a, compute b, all-reduce b
         after:  coalesce_tensor (a, b), compute a, compute b, all-reduce (a, b), depend a, depend b
 
-    `coalesce_tensor` makes a and b slices of one buffer, the bucket. `depend a` makes the later readers of a wait for
-    the all-reduce of the bucket.
+    `coalesce_tensor` makes a and b slices of one buffer, the bucket. It stands before the backward pass. `depend a`
+    makes the later readers of a wait for the all-reduce of the bucket.
 
     `limit_mib` is the most that several gradients in a bucket may have together. With `one_stream`, the all-reduces run
     on the stream that computes, so nothing overlaps with them.
@@ -159,11 +160,11 @@ def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
 def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
     """Return the buckets in which these gradients are summed over the ranks, in the order in which they are completed.
 
-    All gradients of a bucket have one type, and at most `limit_mib` MiB together (`_pack` has exceptions). A bucket is
-    completed when its last gradient is computed.
+    All gradients of a bucket have one type, and at most `limit_mib` MiB together. A larger gradient is a bucket by
+    itself. A bucket is completed when its last gradient is computed.
 
     1. The gradients are sorted by the operator that computes them. Those of one operator are sorted by name.
-    2. The gradients of each type are cut into groups, in this order. Each group becomes a bucket.
+    2. The gradients of each type are cut into groups, in this order (`_pack`). Each group becomes a bucket.
     3. The buckets of all types are sorted by the operator that completes them, and numbered from 0.
     """
     completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
@@ -200,18 +201,18 @@ def remove_redundant_depends(main: static.Program) -> None:
     """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
 
     A `depend` on a gradient makes all operators that read the gradient later wait for the all-reduce of its bucket. It
-    is redundant if each of them also waits for that bucket by a `depend` further down. So it is if no operator reads
-    the gradient later.
+    is redundant if each of these operators waits for the same bucket by a `depend` further down too, or if there are
+    none.
 
     For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
     """
     block = main.global_block()
     readers = ops.readers(block)
     redundant: set[Operator] = set()
-    waiting_by_bucket: dict[
-        str, set[int]
-    ] = {}  # the operators, by their indices, that a `depend` further down has wait
-    for index, op in reversed(list(enumerate(block.ops))):  # from the last to the first
+    # By bucket: the indices of the operators that wait for its all-reduce by a `depend` further down.
+    waiting_by_bucket: dict[str, set[int]] = {}
+    # From the last operator to the first, so that all `depend` operators further down are known.
+    for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "depend":
             continue
         (gradient,) = op.input("X")

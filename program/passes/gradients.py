@@ -18,13 +18,14 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
 
-    The gradients of both addends are equal, so they become one variable:
+    The gradients of both addends are equal, so they become one variable where this is safe (`_Groups._kept_of`):
 
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
-    `relu_grad` does not read the sum before the relu. So the fused forward operators no longer write it.
+    `relu_grad` does not read the sum before the relu. So fused forward operators whose addends have one shape no longer
+    write this sum.
 
     Run this after Paddle has put the gradient operators into the program, and before another pass renames gradients.
     """
@@ -46,9 +47,10 @@ class _Sharing(NamedTuple):
 def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable; the block is not changed.
 
-    Additions can form a chain: the variable that one of them shares may be one of the equal gradients of the next. All
-    variables that become one in the end form a group, and the whole group gets the variable on which the last of its
-    additions decided.
+    Variables that are to become one form a group. Each addition merges the groups of its equal gradients, if that is
+    safe (`_Groups.merge`). Additions can form a chain, because the gradient of one addend may be the gradient of the
+    next sum. The whole group of a chain gets the variable that the last merge has chosen. So the shared variables are
+    looked up only after all additions.
     """
     groups = _Groups(block)
     sharing_operators = []
@@ -56,7 +58,6 @@ def _find_shared_gradients(block: Block) -> _Sharing:
         equal_gradients = _equal_gradients(op)
         if equal_gradients and groups.merge(equal_gradients, index):
             sharing_operators.append(op)
-    # Only now all groups are complete.
     gradient_by_operator = {op: groups.kept(_equal_gradients(op)[0]) for op in sharing_operators}
     return _Sharing(gradient_by_operator, groups.kept_by_dropped())
 
@@ -108,9 +109,10 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of variables that hold equal values once the operator at `index` has run, if that is safe.
+        """Merge the groups of the variables `names` into one group, if one variable can safely take the place of all.
 
-        Returns whether the groups were merged (`_kept_of`).
+        The variables hold equal values once the operator at `index` has run. `_kept_of` says whether the merge is safe,
+        and which variable is kept. Returns whether the groups were merged.
         """
         groups = [self._group_of[name] for name in names]
         kept = self._kept_of(groups, index)
@@ -130,7 +132,8 @@ class _Groups:
     def _kept_of(self, groups: list[_Group], index: int) -> str | None:
         """Return the variable that can take the place of these groups' variables after the operator at `index`.
 
-        The groups hold equal values then. A group that is written later holds another value from that operator on.
+        All variables of the groups hold equal values once this operator has run. If an operator after it writes a
+        variable of a group, the group holds another value from that operator on: it is written later.
 
         - Shapes or types of the groups differ: None.
         - No group is written later: the variable of the first group.
@@ -194,9 +197,11 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    The gradient of each pixel is the mean's gradient / (height x width), so no pixel need be read for it. Paddle's
-    `pool2d_grad` reads the whole image all the same. Run this after the gradients are added. Returns how many operators
-    were replaced.
+    The gradient of each pixel is the gradient of the mean / (height x width), so it does not depend on the image.
+    Paddle's `pool2d_grad` reads the whole image all the same. The new operator is a forward pooling
+    (`_spreading_pooling`).
+
+    Run this after the gradients are added. Returns how many operators were replaced.
     """
     block = main.global_block()
 
@@ -217,12 +222,12 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that takes the place of `op`, the gradient of a global average pooling.
 
-    `op` turns d, the gradient of the mean, into an image whose every pixel is d / (height x width). The forward pooling
-    computes this image from d alone, where `op` also reads the image that was averaged.
+    `op` turns d, the gradient of the mean, into an image whose every pixel is d / (height x width). It reads d and the
+    image that was averaged. The forward pooling computes the same image from d alone.
 
-    It takes d as an image of one pixel, and pads it with zeros: height - 1 rows above and below, and width - 1 columns
-    on the left and the right. Its windows have height x width pixels (`image_sides`) and move by one pixel. Each window
-    covers d once, so each average is d / (height x width). For 2 x 2 pixels:
+    The pooling takes d as an image of one pixel. It pads d with zeros, by height - 1 rows above and below each, and by
+    width - 1 columns on the left and the right each. Its windows have height x width pixels (`image_sides`) and move by
+    one pixel. Each window covers d once, so each average is d / (height x width). For 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0

@@ -132,11 +132,12 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 def fuse(main: static.Program) -> list[UnitVariables]:
     """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
-    `main` is a forward program without gradients. Paddle can add the gradient of a `resnet_unit` later.
+    `main` is a forward program without gradients. Paddle can add the gradient of a `resnet_unit` later. `_Pattern` says
+    which groups match.
 
     The operator takes weights and values of channels in shapes of its own, so these variables get other shapes. Returns
-    them, one entry for each convolution. For a training, the caller must hand them to `initialize`: the start-up
-    program fills them in their old shapes otherwise.
+    them, one entry for each convolution. For a training, the caller must hand them to `initialize`, because the
+    start-up program still fills them in their old shapes.
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
@@ -206,13 +207,14 @@ class _Matcher:
     def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
         """Return the pattern of relu(X + Y), where X and Y are the inputs of `add`; None if there is none.
 
-        A `resnet_unit` computes X itself, which must be a bn(conv) that it can compute. It also computes Y if it can,
-        and else adds Y as an image that other operators have computed.
+        A `resnet_unit` computes X itself, from a convolution and a batch norm. It computes Y too if it can, and else
+        adds Y as an image that other operators have computed. `_side` finds the convolution and batch norm of an input.
 
-        - If X is no bn(conv) that it can compute, there is no pattern. X and Y are never exchanged.
-        - If Y is no bn(conv) that it can compute, the pattern has Y as an image: `second` is None.
-        - If both are, but with different paddings, the pattern has Y as an image too. The kernel has one padding.
-        - If both are, with equal paddings, the pattern has both.
+        - X does not come from a convolution and a batch norm that `resnet_unit` takes: None. X and Y are never
+          exchanged.
+        - Y does not come from such a pair: a pattern with Y as an image (`second` is None).
+        - Both do, but their paddings differ: a pattern with Y as an image too, because the kernel has one padding.
+        - Both do, with equal paddings: a pattern with both.
         """
         first = self._side(add.input("X")[0])
         if first is None:
@@ -271,12 +273,12 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
 def _unit_inputs(pattern: _Pattern) -> Slots:
     """Return the variables that the `resnet_unit` of a pattern reads, by its slots.
 
-    The slots of the second convolution are always there, because the operator's gradient looks up each slot by its
-    name. What they hold depends on the pattern:
+    The slots of the second convolution and its batch norm are always there, because the operator's gradient looks up
+    each slot by its name. Their content depends on the pattern:
 
-    - If it has a second convolution, they hold its variables.
-    - If it has no addition, they are all empty.
-    - If it adds another image, this image is in the slot Z, and the other slots are empty.
+    - It has a second convolution: the variables of this convolution and its batch norm.
+    - It has no addition: the slots are all empty.
+    - It adds another image: this image is in the slot Z, and the other slots are empty.
     """
     inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     if pattern.second is not None:
@@ -352,9 +354,9 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
 def _transpose_weights(startup: Block, weights: str) -> None:
     """Have a start-up program draw weights into a new variable, and write them to `weights` by a transpose.
 
-    They are still drawn as [O, I, H, W], so the random numbers mean the same weights. The transpose makes them
-    [O, H, W, I]. `weights` must be declared as [O, I, H, W] when this is called. The caller then declares it as
-    [O, H, W, I] (`_declare_shapes`).
+    They are still drawn as [O, I, H, W], so the same random numbers give the same weights as without `resnet_unit`. The
+    transpose makes them [O, H, W, I]. `weights` must be declared as [O, I, H, W] when this is called, because the new
+    variable gets this shape. The caller declares it as [O, H, W, I] afterwards (`_declare_shapes`).
     """
     (drawing_index,) = writers(startup)[weights]  # one operator draws them
     oihw_shape = startup.var(weights).shape
@@ -395,9 +397,8 @@ def names_in_unit_layout(main: static.Program) -> set[str]:
 def _parameters_and_statistics_of_units(main: static.Program) -> set[str]:
     """Return the names of the weights, scales, biases and running statistics that `resnet_unit` operators read.
 
-    - A variable that an operator reads as it is has its own name in the result.
-    - A variable that was written by a cast is the copy of another one, whose name is in the result. At Paddle's level
-      O1 of mixed precision, operators read such copies of the weights.
+    If an operator reads a copy that a cast has written, the name is that of the variable that was cast. At Paddle's
+    level O1 of mixed precision, operators read such copies of the weights, in half precision.
     """
     block_ops = main.global_block().ops
     source_by_cast_copy = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}

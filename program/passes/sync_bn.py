@@ -66,8 +66,9 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    `ranks` is the number of ranks over which the statistics are computed. One of the new operators, `lerp`, reads how
-    far to move the running statistics from a variable. The program starts by filling these variables.
+    `ranks` is the number of ranks over which the statistics are computed. One of the new operators, `lerp`, moves the
+    running statistics a part of the way to the batch's. It reads this part from a variable, one for each momentum that
+    a `sync_batch_norm` has. Operators at the program's start fill these variables.
     """
     block = main.global_block()
     momentums = {op.attr("momentum") for op in block.ops if op.type == SYNC_NORM}
@@ -134,9 +135,10 @@ class _CpuEquivalent:
         """Return the operators of a forward batch normalization over all ranks.
 
         1. Each rank computes the mean and the variance of its own images.
-        2. The mean and the variance of all ranks' images are computed from them, in the variables `self.batch`.
-        3. The image is normalized by these two.
-        4. The running statistics move towards them: running += weight * (batch - running). This is Paddle's `lerp`.
+        2. From these, the mean and the variance of all ranks' images are computed, in the variables `self.batch`.
+        3. The image is normalized by the mean and the variance of all ranks' images.
+        4. The running statistics move towards these two: running += weight * (batch - running). This is Paddle's
+           `lerp`.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -153,10 +155,11 @@ class _CpuEquivalent:
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
         """Return the operators that write the mean and the variance of this rank's images to `of_rank`.
 
-        Paddle's `batch_norm` is the fastest way to them, because it saves what it normalizes by: the mean, and
-        1 / sqrt(variance + epsilon). With an epsilon of 0, the variance is the second one to the power of -2.
+        Paddle's `batch_norm` is the fastest way to compute them. It saves the mean and 1 / sqrt(variance + epsilon).
+        With an epsilon of 0, the variance is this second value to the power of -2.
 
-        The image that `batch_norm` normalizes is not used. It goes to the output Y, which `forward` overwrites.
+        `batch_norm` also normalizes the image by these statistics, which is not needed. The result goes to the output
+        Y, which a later operator of `forward` overwrites.
         """
         scale, bias, unused_out, unused_workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
@@ -173,7 +176,8 @@ class _CpuEquivalent:
             mean, square = averages over the ranks of rank_mean and rank_square
             variance = square - mean^2
 
-        The ranks' variances themselves cannot be averaged, because the ranks' means differ.
+        The ranks' variances themselves cannot be averaged, because the ranks' means differ. Every rank has equally many
+        images.
         """
         channels = self.channels
         rank_mean_squared = self._var("rank_mean_squared", channels)
@@ -204,7 +208,10 @@ class _CpuEquivalent:
 
         x_hat is the normalized image, gamma the scale, and m is `self.count`. The first term would be the whole
         gradient if mean and variance were constants. The second term has the form of a batch norm whose scale is a and
-        whose bias is b, so it is computed by one.
+        whose bias is b, so `_normalize` computes it.
+
+        The gradients d_gamma and d_bias are written as those of this rank's images. Their sums over the ranks are used
+        for d_x only, because the program sums the gradients of all parameters later.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
@@ -240,17 +247,18 @@ class _CpuEquivalent:
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
         """Return Paddle's batch norm gradient as if mean and variance of all ranks' images were constants.
 
-        It writes the gradients by the image, the scale and the bias.
+        It writes the gradients by the image, the scale and the bias to `d_x`, `d_gamma` and `d_bias`, for this rank's
+        images.
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
-        # With `use_global_stats` Paddle reads Mean and Variance as the constants. It demands the other two, and does
-        # not look at their values.
+        # With `use_global_stats` Paddle reads Mean and Variance as the constants. It also demands SavedMean and
+        # SavedVariance, and does not look at their values.
         inputs |= {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
         inputs |= {"SavedMean": [self.batch.mean], "SavedVariance": [self.batch.variance]}
         outputs = {"X@GRAD": [d_x], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]}
         attrs = {name: op.attr(name) for name in ("epsilon", "momentum", "data_layout")}
-        # Paddle demands the other two flags, and also the momentum. They have no effect here.
+        # Paddle demands `is_test`, `trainable_statistics` and the momentum too. They have no effect here.
         attrs |= {"use_global_stats": True, "is_test": False, "trainable_statistics": False}
         return Step("batch_norm_grad", inputs, outputs, attrs)
 
@@ -275,9 +283,10 @@ class _CpuEquivalent:
         to: str,
         saved: _Saved,
     ) -> Step:
-        """Return Paddle's own `batch_norm` of the image `self.x`.
+        """Return Paddle's own `batch_norm` of the image `self.x`, which writes the result to the variable `to`.
 
-        - `by_given_statistics`: it normalizes by the mean and the variance in `statistics`, and saves nothing.
+        - `by_given_statistics`: it normalizes by the mean and the variance in `statistics`. Paddle demands the
+          variables of `saved`, which are not used.
         - else: it normalizes by the mean and the variance of the image, and saves them in `saved`.
 
         Paddle would also move `statistics` towards those of the image. A momentum of 1 leaves them as they are:

@@ -92,7 +92,7 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     """Set up gradient accumulation: split an update into `steps` micro-steps, each on a part of the batch.
 
     Changes `main` into the last micro-step. Returns the program of the other micro-steps, to be run `steps` - 1 times
-    before `main`.
+    before `main`. It has no all-reduce and no update.
 
         returned program:  compute gradients, accumulator += gradient
         main:              compute gradients, gradient += accumulator, accumulator = 0, all-reduce, update

@@ -77,11 +77,15 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
     """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
 
-    `update` lists the program of each micro-step, in order. The last one has the optimizer. The others are runs of one
-    program. It is followed once, and each of its gradients then counts as the sum of the micro-steps of all its runs.
+    `update` lists the program of each micro-step, a part of an update, in order. The last program has the optimizer.
+    The other entries are one and the same program. It is followed once, and each gradient in it starts with as many
+    micro-steps as the update runs the program.
 
-    Raises Refused if an operator cannot be part of data-parallel training, if a parameter is updated twice, or if an
-    accumulator (gradient accumulation) still holds a gradient after the update.
+    Raises Refused if
+
+    - an operator cannot be part of data-parallel training (`_Follower.follow`), or
+    - an accumulator (gradient accumulation) still holds a gradient after the update, or
+    - a parameter is updated twice.
     """
     read: list[_Read] = []
     accumulated: Histories = {}  # at the start of an update all accumulators hold zeros
@@ -135,9 +139,12 @@ def _by_parameter(read: list[_Read]) -> Histories:
 
 
 def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
-    """Return the gradients that an update operator reads, each multiplied by the operator's factor `rescale_grad`.
+    """Return the history of each gradient that an update operator reads, with the parameter that it updates.
 
-    Raises Refused if no gradient of the loss reaches one of them.
+    A history says how a gradient was summed and scaled so far. If the operator has an attribute `rescale_grad`, it
+    multiplies its gradients by this number, so the history's factor is multiplied by it too.
+
+    Raises Refused for the first gradient without a history, which no gradient of the loss reaches.
     """
     own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
     read = []
@@ -165,10 +172,12 @@ class _Follower:
         """Follow each gradient through the operators of a program, and return its history at the end.
 
         A history says how a gradient was summed and scaled so far. Two kinds are returned: those of the gradients that
-        the optimizer reads, and those of the gradients that the program leaves in accumulators. `accumulated` has the
-        histories of what the accumulators hold at the start.
+        the optimizer's update operators read, and those of the gradients that the program leaves in accumulators, in
+        which gradients of several micro-steps are added up. `accumulated` has the histories of what the accumulators
+        hold at the start.
 
-        Raises Refused if an operator cannot be part of data-parallel training.
+        Raises Refused if an operator cannot be part of data-parallel training, or an update operator reads a variable
+        that no gradient of the loss reaches.
         """
         histories = accumulated
         read: list[_Read] = []
@@ -183,11 +192,12 @@ class _Follower:
     def after(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of all gradients after one operator; `histories` are those before it.
 
-        Each kind of operator that starts, merges, sums or unscales gradients has a method of its own. Any other
-        operator of the backward pass or the optimizer computes something from gradients. Operators of the forward pass
-        change nothing.
+        A history says how a gradient was summed and scaled so far. Each kind of operator that starts, merges, clears,
+        sums, unscales or copies gradients has a rule. Any other operator of the backward pass or the optimizer
+        computes something from gradients. Operators of the forward pass change nothing.
 
-        Raises Refused if the operator cannot be part of data-parallel training.
+        Raises Refused if the operator cannot be part of data-parallel training: it carries gradients to or from one
+        rank only, or it breaks the rule for its kind.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
@@ -228,11 +238,14 @@ class _Follower:
         return {gradient: _with_one_more_sum(histories[gradient]) for gradient in gradients}
 
     def _gradients_in(self, name: str, histories: Histories) -> list[str]:
-        """Return the gradients in a variable that is about to be summed over the ranks.
+        """Return the names of the gradients in a variable that is about to be summed over the ranks.
 
-        - A buffer holds several gradients. Raises Refused if one of them is not computed yet.
-        - A variable with a history holds one gradient, and has the same name.
-        - Any other variable holds none.
+        `histories` has an entry for each gradient that is computed so far: how it was summed and scaled.
+
+        - The variable is a buffer, in which several gradients lie side by side: the names of these gradients. Raises
+          Refused if one of them is not computed yet.
+        - The variable has a history: its own name, because it is a gradient.
+        - Any other variable: an empty list.
         """
         if name in self.gradients_by_buffer:
             gradients = self.gradients_by_buffer[name]
@@ -249,8 +262,9 @@ class _Follower:
         The operator divides each gradient that it reads by the loss scale. So the history of what it writes has one
         power of the loss scale less.
 
-        Raises Refused if the operator reads a variable that is no gradient, or a gradient that is not summed over the
-        ranks yet. The operator also looks for infinities: one rank could then find one that the others do not find.
+        Raises Refused for the first variable read that is no gradient, or with several ranks is not summed over them
+        once. The operator also looks for infinities. In a gradient that is not summed, one rank could find an infinity
+        that the others do not find, and the ranks would differ.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -264,16 +278,17 @@ class _Follower:
         return unscaled
 
     def _computed_from_gradients(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of what an operator computes from the gradients that it reads.
+        """Return the histories of what an operator computes from gradients, by the variables that it writes.
 
-        An operator of the backward pass is linear in these gradients. So a sum over the ranks or a factor on them is
-        also on everything that it writes.
+        A history says what was done to a gradient so far: how often it was summed over the ranks, and by which factor
+        and which power of the loss scale it was multiplied. Operators of the backward pass are linear in the
+        gradients that they read. So sums and factors on these are also on everything that such an operator writes.
 
-        - It reads no gradient: there are no histories.
-        - All gradients that it reads have one history: everything that it writes has this history too, except for a
-          factor or a loss scale that the operator adds (`_scaled`).
-
-        Raises Refused if it reads gradients of different histories, or overwrites a sum over the ranks.
+        - It reads no variable with a history, so no gradient: the result is empty.
+        - It reads gradients of different histories: Refused is raised.
+        - It overwrites a gradient that is summed already (`_refuse_overwritten_sum` has exceptions): Refused is raised.
+        - Else: everything that it writes has the one history that it reads, with the factor or the loss scale that the
+          operator itself adds (`_scaled`).
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
@@ -351,10 +366,12 @@ def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
 def _merged(op: Operator, histories: Histories) -> Histories:
     """Return the history of out = gradient + accumulator, which an operator of gradient accumulation computes.
 
+    A history says how a gradient was summed and scaled so far. `out` is one of the two variables.
+
     - The gradient is not computed yet, or was already summed over the ranks: Refused is raised.
     - The accumulator has no history, because it holds zeros: the history of the gradient.
     - Gradient and accumulator were summed or scaled differently: Refused is raised.
-    - They were summed and scaled alike: the history of the gradient, with the micro-steps of both.
+    - They were summed and scaled alike: the history of the gradient, with the micro-steps of both added up.
     """
     gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
     if gradient not in histories or histories[gradient].sums > 0:

@@ -121,13 +121,13 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 
 
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
-    """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
+    """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if there is none.
 
-    The type is that of one tensor:
+    The type is that of one tensor in `declared_types`:
 
-    - If the operator is of _TYPED_BY_OUTPUT, it is the first tensor that the operator writes.
-    - Else, if the operator reads a tensor in one of the slots _SELECTORS, it is the first of these, in their order.
-    - Else it is the first tensor that the operator reads or, if it reads none, writes.
+    - If the operator is of a kind in _TYPED_BY_OUTPUT: the first tensor that it writes.
+    - Else, if it reads a tensor in one of the slots _SELECTORS: the tensor in the first of these slots, in their order.
+    - Else: the first tensor that it reads or, if it reads none, the first that it writes.
     """
     if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)

@@ -41,16 +41,18 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
 
     `asked` has the knobs as the user set them, with None for a knob that the user left to us. `decided` has the knobs
     as the program was built by them: on, off or a number. It has None only for knobs of cuDNN, which stay as Paddle has
-    them. A knob whose pass found nothing to change is refused only if the user asked for it.
+    them.
 
-    1. Fusions and merged updates that are on did all their work, and those that are off did none (`_check_fusions`).
+    1. Fusions and merged updates that are on did all their work, and those that are off did none (`_check_fusions`). A
+       knob whose pass found nothing to change is refused only if the user asked for it.
     2. Flags of cuDNN have the values that the user set (`_check_cudnn_flags`).
     3. If `perturb_input` is on, an input is moved.
-    4. With several ranks, buckets are cut by `fuse_grad_size_in_MB` (`_check_buckets`). With one rank there are no
-       buckets, so the user must not have set this knob.
+    4. With several ranks, the gradients of each data type are summed in buckets, which are cut by
+       `fuse_grad_size_in_MB` (`_check_buckets`). With one rank there are no buckets, so the user must have left this
+       knob at its default.
 
-    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused for the first
-    rule that does not hold.
+    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act", and how many sums of gradients
+    `enable_addto` left. Raises Refused for the first rule that does not hold.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
@@ -89,11 +91,11 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove for each knob of `_FUSIONS` that its pass did all its work if the knob is on, and nothing if it is off.
 
-    What a pass made in the program, and what it left that it could have changed, are counted.
+    Two things are counted in the program: what a pass made, and what it left that it could have changed.
 
-    - A knob that is on in `decided`: nothing is left and, if it is on in `asked` too, something is made. Otherwise the
-      user did not set the knob, and a program without anything to change is accepted.
-    - A knob that is off in `decided`: nothing is made.
+    - A knob that is on in `decided`: nothing must be left. If the knob is on in `asked` too, something must be made. If
+      the user left the knob to us (None), a program without anything to change is accepted.
+    - A knob that is off in `decided`: nothing must be made.
 
     Returns for each knob that is on, in words, what its pass made. Raises Refused for the first knob that fails.
     """
@@ -149,9 +151,13 @@ def _sums_left_in_words(block: Block) -> list[str]:
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count what the pass of each knob made in a program.
+    """Count, for each knob, what its pass made in a program.
 
-    Most passes make operators of a type that nothing else makes. These operators are counted.
+    - `enable_addto`: its pass has gradient operators of convolutions add their results to other gradients. These other
+      gradients are counted.
+    - `enable_inplace`: `share_buffer` operators are counted. Those that the pass of `enable_addto` made are left out.
+    - `merged_lars`: `lars_momentum` operators of several parameters are counted. Paddle's own have one parameter each.
+    - Any other knob: its pass makes operators of a type that nothing else makes. These operators are counted.
     """
     count_by_type = Counter(op.type for op in block.ops)
     gradients_added_to = _gradients_added_to(block)
@@ -194,14 +200,14 @@ def _count_left(block: Block) -> dict[str, int]:
 
     A place is an operator or a group of operators. It may count for several knobs.
 
-    - `fuse_bn_act_ops`: batch norms that cuDNN could fuse, whose only reader is a relu.
-    - `fuse_bn_add_act_ops`: such batch norms, whose only reader is an addition before a relu.
+    - `fuse_bn_act_ops`: batch norms in FP16 and NHWC, which cuDNN could fuse, whose only reader is a relu.
+    - `fuse_bn_add_act_ops`: such batch norms whose only reader is an addition before a relu.
     - `fuse_elewise_add_act_ops`: additions whose only reader is a relu.
     - `enable_addto`: sums of gradients that a convolution's gradient operator could have added.
     - `enable_inplace`: none are counted, because not every output can take an input's buffer.
     - `merged_optimizer`: `momentum` operators, which update one parameter each.
     - `resnet_unit`: convolutions that the operator `resnet_unit` could compute.
-    - `merged_lars`: LARS updates of one parameter that have a partner.
+    - `merged_lars`: LARS updates of one parameter, if there are several for one data type.
     """
     reads = _Reads(block)
     fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
@@ -290,13 +296,13 @@ def _count_mergeable_lars(block: Block) -> int:
 
 
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the knobs of cuDNN that the user set are in force, and that cuDNN computes what they are for.
+    """Prove that the knobs of cuDNN that the user set (`asked`) are in force.
 
     Raises Refused if
 
-    - Paddle has a flag of cuDNN at another value than the user's, or
-    - the user set `cudnn_batchnorm_spatial_persistent` and cuDNN computes no normalization of the program. The knob
-      would then change nothing.
+    - Paddle has the flag of such a knob at another value than the user's, or
+    - the user set `cudnn_batchnorm_spatial_persistent`, on or off, and cuDNN computes no normalization of the program.
+      This knob would then change nothing. For the other knobs of cuDNN, no such use is checked.
     """
     for flag, value in asked.flags.items():
         value_in_force = paddle.get_flags(flag)[flag]
@@ -368,11 +374,11 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one data type, in order. Three of them may have room for the next gradient:
+    `buckets` are those of one data type, in order. Three of them are not checked, and may have room:
 
-    - the first one: `passes/buckets.py` closes it early, so that the network has work soon.
+    - the first one: `passes/buckets.py` closes it early, so that its all-reduce starts early.
     - the last one: no gradient follows it.
-    - the one before the last: the last one is made of the gradients that come last, however few.
+    - the one before the last: the last bucket is small on purpose, so its gradients may have fitted here.
 
     Raises Refused for the first other bucket that is not full.
     """

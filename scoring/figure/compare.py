@@ -89,12 +89,16 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
     is needed for the interval of a system with a single run. If it is None, it is estimated for each system from those
     of the scores that are repeats of it and of the base.
 
-    There are warnings for settings that differ, and for a system whose efficiency is clearly above 1. An efficiency
-    above MAX_PLAUSIBLE_RATIO is left out of the system's row. Both are done only for a system with more or fewer
-    devices than the base: with as many, the efficiency is the speedup, which has no upper limit.
+    There are warnings for settings that differ. A system with more or fewer devices than the base has two further
+    rules:
 
-    Raises InputError for fewer than two systems, for scores of different units or protocols, and if two systems share
-    a run.
+    - Its efficiency is clearly above 1: there is a warning.
+    - Its efficiency is above MAX_PLAUSIBLE_RATIO: it is left out of the system's row too.
+
+    With the devices of the base, the efficiency is the speedup, which has no upper limit.
+
+    Raises InputError for fewer than two systems, for scores of different units or protocols, and if two logs are of the
+    same run or are parts of one run.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -205,9 +209,9 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs of one system lie apart, to judge `base` and `other` by; None if not known.
 
-    The spread is pooled over the scores whose runs are repeats of both `base` and `other`. So it is not known if
-    `base` and `other` are of different systems. Left out are scores of a single run, and scores with a run that did not
-    converge, because its figure is infinite.
+    The spread is pooled over the scores whose runs are repeats of both `base` and `other`. For example, there is no
+    such score if `base` and `other` have different numbers of devices. Left out are scores of a single run, and scores
+    with a run that did not converge, because its figure is infinite.
     """
     values_of_repeats = []
     for candidate in scores:
@@ -224,7 +228,15 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _are_of_one_system(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are repeats of one system, so that they have the same spread."""
+    """Tell whether the runs of two scores are repeats of one system, so that single runs lie equally far apart in both.
+
+    They are, if all of these hold for the first log of each score:
+
+    - Both logs say their devices and their global batch, and these are the same.
+    - The machine, and the `hardware` section of the header, are the same in both logs, or missing in both.
+    - The logs do not differ in a fact of FACTS_OF_ONE_SYSTEM, such as the precision. A log that does not give a fact
+      does not differ in it.
+    """
     record = one.records[0]  # the runs of one score are repeats already
     other_record = other.records[0]
     if record.devices is None or record.devices != other_record.devices:
@@ -259,13 +271,13 @@ _SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
 
 
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, by the method for the protocol's average of runs.
+    """Return the 95 % interval of the ratio of two scores' figures, other / base, or why there is none.
 
-    `between_runs` is the spread of single runs. It is needed if one side is a single run, because the windows of one
-    run do not show it. There is no interval, and `basis` says why, if
+    `_interval_by_protocol` makes it: from the runs of both scores, or from `between_runs` if one has a single run.
+    `between_runs` is how far single runs of a system lie apart; None if not known.
 
-    - the method has too few runs, or a single run has no usable spread,
-    - the interval would have no width, because the runs' figures have too few digits.
+    An interval without width is not returned, because it would wrongly say that the ratio is exact. It arises if the
+    runs' figures are equal, because they have too few digits.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):
@@ -274,9 +286,14 @@ def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None =
 
 
 def _interval_by_protocol(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, by the method for the protocol's average of runs.
+    """Return the 95 % interval of the ratio other / base, by the method that fits the runs, or why there is none.
 
-    The interval may have no width; the caller refuses that.
+    - A score has a single run: by `between_runs`, how far single runs of a system lie apart; None if not known.
+    - The protocol takes the median of runs: by ordered quotients of the runs' figures.
+    - It takes the olympic mean: by Yuen's t.
+    - It takes the mean: by Welch's t.
+
+    If all runs of each score have equal figures, both bounds are equal; `ratio_interval` refuses such an interval.
     """
     if len(base.runs) < 2 or len(other.runs) < 2:
         return _interval_of_single_run(base, other, between_runs)
@@ -310,8 +327,12 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, if one side is a single run, or both are.
 
-    The width comes from `between_runs`, the spread of single runs. There is no interval if this spread is None, or if
-    it does not fit the figures; see `_is_given_by_single_runs`. `basis` then asks for several runs of each system.
+    The width comes from `between_runs`, the spread of single runs of a system. There is no interval, and `basis` says
+    that the spread is unknown, if
+
+    - `between_runs` is None,
+    - a run did not converge, so its figure is infinite,
+    - one side is a median or an olympic mean of several runs, of which single runs do not show the spread.
     """
     if between_runs is None or not _is_given_by_single_runs(base, other):
         return _SINGLE_RUN_OF_UNKNOWN_SPREAD

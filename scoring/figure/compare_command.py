@@ -86,7 +86,8 @@ def _verdict_in_words(row: Row) -> str:
     """Return in words whether a system differs from the base.
 
     - There is no interval of the ratio: "cannot be told apart or alike".
-    - The interval excludes 1, and the ratio is at least as far from 1 as like hosts differ: "different".
+    - The interval excludes 1, and the ratio is at least as far from 1 as like hosts differ: "different". Like hosts are
+      hosts of one kind; `smallest_difference` is how far their figures lie apart.
     - The interval excludes 1, but the ratio is nearer to 1: "not called different", and by how much like hosts differ.
     - The interval holds 1: "not shown to differ".
     """

@@ -82,14 +82,14 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    The result is judged by the ratio mean of the new runs / mean of the past runs, and its 95 % interval.
+    The result is judged by the ratio mean of the new runs / mean of the past runs, and its 95 % interval. The interval
+    is made from independent repeats, as `independent_values` chooses them: the runs, or the means of their hosts.
+    `hosts` names the host of each past run; None if not known.
 
-    - There are too few past runs for the interval, or it would have no width: `cannot be told`, and why. This does not
-      count as lower.
-    - Otherwise: LOWER, or that it is not lower, with the ratio and the interval; see `_verdict`.
-
-    The ratio is that of runs. Its interval is made from independent repeats, as `independent_values` chooses them: the
-    runs, or the means of their hosts. `hosts` names the host of each past run; None if not known.
+    - The past has fewer repeats than LEAST_RUNS: `cannot be told`, and why. This does not count as lower.
+    - The interval would have no width: `cannot be told` too.
+    - Otherwise: the verdict of `_verdict`, with the ratio and the interval. It is LOWER if the interval lies below 1,
+      and if the ratio is as far below 1 as the figures of like hosts differ, or farther.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
@@ -137,11 +137,12 @@ def _too_few_in_words(runs: int, independent_count: int) -> str:
 def _verdict(ratio: float, high: float) -> str:
     """Return the verdict on the ratio of a new mean to the past one.
 
-    `high` is the upper bound of the ratio's 95 % interval. The lower bound does not matter, because a faster
-    result is no fault.
+    `high` is the upper bound of the ratio's 95 % interval. The lower bound does not matter, because a faster result is
+    no fault.
 
     - The interval reaches 1: not shown to be lower.
-    - The ratio is nearer to 1 than those of like hosts may be: not called lower.
+    - The ratio is nearer to 1 than the figures of like hosts may be to each other: not called lower.
+      `smallest_difference` says how far these lie apart.
     - Otherwise: LOWER.
     """
     if high >= 1:
@@ -153,10 +154,13 @@ def _verdict(ratio: float, high: float) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return the HTML page of all trends. It has a chart for each series, from zero up.
+    """Return the HTML page of a history, with a chart of the throughput for each `Series`.
 
-    A line in a chart marks where the commit changes.
+    A series is the runs of one system, workload, precision and protocol. `rows` are all runs of the history, oldest
+    first. The template history.html draws the charts from zero up, with a dashed line where the commit of the code
+    changes.
     """
+    # `finalize`: each value passes `visible`, which escapes what does not print, before it is escaped for HTML.
     environment = jinja2.Environment(
         autoescape=True, finalize=visible, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -227,15 +231,18 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
 def _score_of_runs(args: argparse.Namespace) -> Score:
     """Return the score of the logs that the command line names, with the throughput of each run.
 
-    One run is enough, and runs are averaged by their mean, whatever the protocol says: a history keeps single runs.
-    Raises InputError if no logs are given, or if the protocol does not measure throughput.
+    The score goes into the history, a file with the throughput of each single run, or is compared with it. So one run
+    is enough, and several are averaged by their mean, whatever the protocol and --runs say.
+
+    Raises InputError if no logs are given, if the protocol does not measure throughput, or if the logs cannot be read
+    or scored together.
     """
     if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
-    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # a history keeps single runs
+    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # an olympic mean would refuse a single run
     return score(read_records(args), protocol, skip=args.skip, system=args.system)
 
 
@@ -255,13 +262,15 @@ def _add_runs(args: argparse.Namespace) -> int:
 
 
 def _check_runs(args: argparse.Namespace) -> int:
-    """Compare the runs of the logs with the last runs of their trend, and print the verdict.
+    """Compare the runs of the logs with the last runs of their trend in the history, and print the verdict.
 
-    Returns 1 if they are lower, else 0.
+    Nothing is added to the history. If it holds the runs of the logs already, they are left out of the past runs.
+    Returns 1 if the runs are lower, else 0.
     """
     result = _score_of_runs(args)
     with opened(args.file) as connection:
         past = last_of_trend(rows_of(connection), result, args.last, args.system)
+        # `check` needs the hosts, because runs of one host are no independent repeats.
         hosts = hosts_of_rows(connection, past) if past else None
     judgement = check(past, hosts, result)
     print(safe_lines([judgement.text]))

@@ -46,11 +46,11 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     must be a mean of windows, each of which was measured by itself. The setting `over_steps` is how the protocol makes
     the figure of a run:
 
-    - `own_summary` reads a single figure, with which the log closes. It has no windows.
-    - `run_time` and `between_stamps` take the time between two stamps. They have no windows.
+    - `own_summary` reads a single figure, with which the log closes. There are no windows.
+    - `run_time` and `between_stamps` take the time between two stamps. There are no windows.
     - `epoch_rates` averages printed summaries of epochs, for which no widths are calibrated.
-    - `mean_of_printed_rates` and `mean_step_time` average printed values. If the log prints running averages, each
-      value repeats the ones before it.
+    - `mean_of_printed_rates` and `mean_step_time` average printed values. If the log prints running averages
+      (`cumulative`), each value repeats the ones before it.
     - In all other cases, the result is None.
     """
     if protocol.over_steps == "own_summary":
@@ -66,15 +66,16 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 
 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the two intervals of a run's figure, by widths that are calibrated for as many windows of its kind.
+    """Return the two intervals of a run's figure, by widths that were calibrated for windows of its kind.
 
-    - The run has too few windows: there is no interval, and `method` says why.
-    - The windows are too uneven: there is no interval either. They are so if half the calibrated width would be more
-      than the figure, or if the run's `windows_interval_95` is None.
-    - Otherwise `interval_95` is where the mean of the whole run lies, and `repeat_95` where the figure of another run
-      lies. The second one needs more windows than the first, and is None if there are fewer.
+    - No width is calibrated for so few windows: there is no interval, and `method` says why.
+    - The windows are too uneven: there is no interval, and `method` says so. They are too uneven if half the calibrated
+      width is more than the figure, or if the run's `windows_interval_95` is None.
+    - Otherwise: `interval_95` is where the mean of the whole run lies, and `repeat_95` where the figure of another run
+      of the system lies. `repeat_95` has widths of its own, and is None if there is none for so few windows.
 
-    `kind` is EPOCHS or ROWS. `deviation` is the standard deviation of the windows' rates, which is handed on.
+    `kind` is EPOCHS, for windows that are whole epochs, or ROWS. `deviation` is the standard deviation of the windows'
+    rates; the result has it unchanged.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -115,15 +116,16 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 
 
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
-    """Return the 95 % interval of the figure of several runs, how it was made, and the runs' standard deviation.
+    """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    There is no interval, and `method` says why, if
+    The figure is the mean, median or olympic mean of the runs' figures, as `protocol` says. There is no interval, and
+    `method` says why, if
 
-    - the runs or hosts are too few for the method,
+    - the runs are too few: a median needs five, and an olympic mean needs two that are not dropped,
     - the interval would have no width, because the runs print one and the same figure.
 
-    A run that did not converge has an infinite figure. The deviation leaves it out. The interval does not: its method
-    must be one that allows for infinite figures, as those of a median and of an olympic mean do.
+    A run that did not converge has an infinite figure. The deviation leaves such runs out, but the interval is made of
+    all runs. So a caller may give such runs only under an olympic mean, and at most as many as it drops at each end.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])

@@ -34,13 +34,13 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    - Windows: how far they vary within their runs.
+    - Windows: how far they vary within their runs. If no run has rates of windows, their number is not known.
     - Runs: how far they vary within their hosts. If the hosts are not known, this includes the variation of the hosts.
-    - Hosts: how far the means of their runs vary. If the hosts are not known, there is no number of them either.
+    - Hosts: how far the means of their runs vary. If the hosts are not known, their number is not known either.
 
-    `values` are the figures of the runs. An infinite one is of a run that did not converge: the run is only counted in
-    the run level's `not_converged`. `rates` are the rates of each run's windows. `hosts` names each run's host; None
-    if not known.
+    `values` are the figures of the runs. An infinite figure is of a run that did not converge: the run level counts the
+    run in `not_converged`, and leaves it out otherwise. `rates` are the rates of each run's windows; they are empty for
+    a run whose figure is not made of windows. `hosts` names each run's host; None if not known.
     """
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
@@ -77,7 +77,8 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
     """Return a level of repetition: how many values its groups have in all, and how far values vary within a group.
 
-    The relative deviations of the groups are pooled into one. A group holds, by the `name` of the level,
+    The relative standard deviations of the groups are pooled into one. What a group holds depends on the `name` of the
+    level:
 
     - `window`: the rates of one run's windows. There is a group for each run.
     - `run`: the figures of one host's runs. There is a group for each host, or one in all if hosts are not known.

@@ -13,11 +13,12 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     - Fewer than five values: None.
     - Five values: the least and the greatest, although their confidence is only 93.75 %.
-    - Otherwise: an interval of 95 % confidence, between an outer and an inner one.
+    - Otherwise: an interval of 95 % confidence. Each of its bounds lies between that of an outer interval and that of
+      an inner one, as `_weight_of_inner_bounds` says.
 
-    The outer and the inner interval go by their depth. The interval at depth k runs from the k-th least value to the
-    k-th greatest, so a greater depth gives a narrower interval, with less confidence. The outer interval is the deepest
-    one with a confidence of 95 % or more. The inner one is a step deeper, with less than 95 %.
+    The interval at depth k runs from the k-th least value to the k-th greatest. So a greater depth gives a narrower
+    interval, with less confidence. The outer interval is the deepest one with a confidence of 95 % or more. The inner
+    one is a step deeper, with less than 95 %.
     """
     n = len(values)
     if n < 5:
@@ -52,12 +53,13 @@ def _deepest_of_enough_confidence(n: int) -> int:
 def _weight_of_inner_bounds(k: int, n: int) -> float:
     """Return where the 95 % bounds lie between those at depth k (0) and those at depth k + 1 (1), for n values.
 
-    With c[k] for the confidence at depth k, the weight is
+    The bounds at depth k are the k-th least and the k-th greatest value. With c[k] for the confidence of the interval
+    between them, the weight is
 
         (n - k) * share / (k + (n - 2 * k) * share),   share = (c[k] - 95 %) / (c[k] - c[k + 1])
 
-    It is not the share itself, because the confidence does not change linearly between the bounds. See Hettmansperger
-    and Sheather, Statistics & Probability Letters 4, 1986.
+    The weight is not the share itself, because the confidence does not change linearly between the bounds. See
+    Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
@@ -104,8 +106,9 @@ def _rank_of_bounds(m: int, n: int) -> int:
     ratio, so the whole interval is too high. With the same probability, the whole interval is too low. So k is the
     greatest rank for which U < k has a probability of 2.5 % or less.
 
-    Divided by the true ratio, the two sets have one distribution. So U is the statistic of Mann and Whitney, and all
-    rankings of the values are equally probable. There are C(m + n, m) of them.
+    If one set is divided by the true ratio, both sets have one distribution. So U is the statistic of Mann and Whitney,
+    and all rankings of the values are equally probable. There are C(m + n, m) of them, and `_rankings_by_u` says how
+    many of them have each U.
     """
     most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
     rank = 0

@@ -104,8 +104,9 @@ class Protocol:
         - The systems have different numbers of runs: `5 to 7 runs`.
         - Otherwise: `1 run` or `5 runs`.
 
-        `counts` are the numbers of runs of the systems; a number below the one that the protocol asks for is raised to
-        it. If `counts` is empty, the number is the one that the protocol asks for.
+        `counts` are the numbers of runs of the systems. A number below the one that the protocol asks for is raised to
+        it, because the words say what the protocol asks for. If `counts` is empty, the number that the protocol asks
+        for is returned.
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"

@@ -156,11 +156,12 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     """Return images and seconds of each window whose quotient is the speed that its row prints, however long it is.
 
-    - All rows print a step time, but no rates of all devices: the images of one step in this time.
+    - All rows print a step time, but not all print rates of all devices: the images of one step in this time.
     - Otherwise: an image or a few, in the time that the printed rate gives them; see `work_at_printed_rates`. So a rate
       of all devices goes before a step time.
 
-    Raises InputError if the batch is needed for a step time and not known, or if a row gives no speed.
+    Raises InputError if the batch or the number of devices is needed for a step time and not known, or if a row gives
+    no speed.
     """
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
     if step_times and not _all_print_rates_of_all_devices(record, chosen):
@@ -174,15 +175,17 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 
 
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds of each window. Their quotient, images / seconds, is the rate that its row prints.
+    """Return images and seconds of each window whose quotient is the rate of all devices that its row gives.
 
-    The windows all weigh the same, however long they are: each has the same number of images.
+    If the number of devices is not known, a rate of one device may stand in for it; see `devices_per_printed_rate`. The
+    windows all weigh the same, however long they are: each has the same number of images.
 
     - All rows print a rate: a window has as many images as `devices_per_printed_rate` says, in 1 / rate seconds. For
       example, if 8 devices do 100 images/s each, it has 8 images in 0.01 s.
-    - Some rows print none: a window has 1 image in 1 / rate seconds, by the rate that `rate_of` finds in its row.
+    - Some rows print none: a window has 1 image in 1 / rate seconds. `rate_of` takes the rate of each row from its
+      images and seconds, from its printed rate, or from its step time.
 
-    Raises InputError if a row gives no rate.
+    Raises InputError if a row gives no rate, or if the batch or the number of devices is needed for it and not known.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:

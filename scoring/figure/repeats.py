@@ -13,6 +13,8 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 def refuse_unless_repeats(records: Sequence[Record]) -> None:
     """Raise InputError if the runs are not repeats of one system, or if two logs are of the same run.
 
+    Two logs that are parts of one run are refused too.
+
     Repeats agree in the facts of IN_COMMON and in the framework's name; its version may differ. A fact that a log does
     not say agrees with any other. But if a log does not say its framework, all logs must have the same format, because
     each format is that of one framework.

@@ -40,10 +40,17 @@ class RunFigure:
 
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
-    """Return the figure of one run under a protocol, with the rows of the log that it is made of.
+    """Return the figure of one run under a protocol, with the lines of the log that it comes from.
 
-    `skip` is how many windows (or epochs) to drop at the start; None takes the protocol's number. Raises InputError if
-    the log lacks what the protocol needs, or contradicts itself.
+    `skip` is the number of --skip; None takes the protocol's own. What it means depends on `protocol.over_steps`:
+
+    - `between_stamps`: the number of the time-stamped row where the measurement starts, counted from 1. For 0,
+      InputError is raised.
+    - `run_time`, `own_summary`: nothing. For any number but 0, InputError is raised.
+    - All others: how many windows (or epochs) to drop at the start.
+
+    Raises InputError if the log lacks what the protocol needs. Raises it also if the figure is a throughput, and the
+    log gives something in two ways that contradict each other.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -86,6 +93,10 @@ class _Average(NamedTuple):
 def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> RunFigure:
     """Return the figure of the chosen windows of a run, in images/s.
 
+    `chosen` are the windows that the protocol measures. Under `epoch_rates`, they are summaries of whole epochs. The
+    figure keeps the windows in its own field `chosen`, for the warnings about windows. These warnings are not for
+    epochs, so the field is empty under `epoch_rates`.
+
     `over_steps` is one of the five ways of a protocol to average windows; see `_average_of_windows`. Raises InputError
     if a row does not give its speed, or if the batch or the number of devices is needed for it and not known.
     """
@@ -97,7 +108,6 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ove
         windows=len(chosen),
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
-        # The rows are kept for the warnings about windows, which are not for epochs.
         chosen=() if are_epochs else tuple(chosen),
         rates=tuple(average.rates),
         windows_interval_95=average.interval_95,
@@ -105,13 +115,16 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ove
 
 
 def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> _Average:
-    """Return the average of the windows' images/s, in one of three ways.
+    """Return the average of the windows' images/s, with the rate of each window and an interval of the average.
 
-    - The mean of the windows' rates (`mean_of_printed_rates`, `mean_of_rates`). If a row has both a printed rate and a
+    The setting `over_steps` says how windows are averaged:
+
+    - `mean_of_printed_rates`, `mean_of_rates`: the mean of the windows' rates. If a row has both a printed rate and a
       measured one, the setting says which of them counts.
-    - All images / all seconds (`images_over_time`).
-    - 1 / the mean of the windows' seconds per image. They are taken from the step times or rates that rows print
-      (`mean_step_time`), or from the rates that the summaries of epochs print (`epoch_rates`).
+    - `images_over_time`: all images / all seconds.
+    - `mean_step_time`, `epoch_rates`: 1 / the mean of the windows' seconds per image. Under `mean_step_time`, they are
+      taken from the step times or rates that rows print. Under `epoch_rates`, they are taken from the rates that the
+      summaries of epochs print.
     """
     if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
         takes_printed_rates = over_steps == "mean_of_printed_rates"
@@ -149,10 +162,10 @@ def _average_by_times(work: Work, value: float) -> _Average:
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
     """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
 
-    It follows from the interval of the mean of the windows' `seconds_per_image`, from low_time to high_time. A long
-    time is a low rate, so 1 / mean time lies between 1 / high_time and 1 / low_time. The average may be another than
-    1 / mean time, if it weighs windows by their length. So both bounds are multiplied by value / (1 / mean time), which
-    is value * mean time.
+    The interval follows from that of the mean of the windows' `seconds_per_image`, from low_time to high_time. A long
+    time is a low rate, so 1 / mean time lies between 1 / high_time and 1 / low_time. If the average weighs windows by
+    their length, it differs from 1 / mean time. So both bounds are multiplied by value / (1 / mean time), which is
+    value * mean time.
 
     Returns None if the times are too few or too uneven for an interval of their mean.
     """
@@ -175,13 +188,14 @@ class StampedRow(NamedTuple):
 def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows, the start and the end: batch * steps / seconds.
 
-    - The start is the row where the warm-up ends; see `_start_row`.
-    - The end is the last row within the steps that the protocol takes after the start.
+    - The start is the row where the warm-up ends, or that of `start_number` if the user gave --skip; see `_start_row`.
+    - The end is the last row within the steps that the protocol takes after the start. If the protocol takes all steps,
+      it is the last row of the log.
 
     The figure is of the rows after the start up to the end, because a row's stamp is made when its steps are done.
 
     Raises InputError if the log has no such rows, is too short for the steps that the protocol takes, or does not say
-    the batch. Raises it also if the clock was set between the two rows, or if their stamps are equal.
+    the batch. Raises it also if the clock was set back between the two rows, or if their stamps are equal.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
@@ -226,8 +240,8 @@ def _start_row(
 ) -> StampedRow:
     """Return the stamped row where the measurement starts.
 
-    `start_number` is what the user gives as --skip: the number of the row among the stamped ones, counted from 1. None
-    takes the row where the protocol's warm-up ends. Raises InputError if there is no such row.
+    `start_number` is the number that the user gives as --skip. It counts the `stamped` rows from 1. If it is None, the
+    measurement starts at the row where the protocol's warm-up ends. Raises InputError if there is no such row.
     """
     if start_number is None:
         return _row_ending_warm_up(record, protocol.skip, stamped)
@@ -251,8 +265,8 @@ def _rows_of_next_steps(
     """Return the rows after `start`, up to the last one that is at most so many `steps` later.
 
     Raises InputError if there is no such row, or if the log ends more than one step too early. One step too early is
-    accepted: a log that counts its steps from 0 has its first row after step 1, and so on. So its warm-up ends one step
-    late, and one step fewer is left after it.
+    accepted, because of logs that count their steps from 0. If such a log prints every tenth step, its row 20 stands
+    after 21 steps. A warm-up of 20 steps then ends one step late, so one step fewer is left after it.
     """
     last_position = start.position + steps
     rows = [row for row in stamped if start.position < row.position <= last_position]
@@ -264,9 +278,13 @@ def _rows_of_next_steps(
 
 
 def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> float:
-    """Return the time from one row's stamp to a later row's. Raises InputError if the clock was set between them.
+    """Return the seconds from the time stamp of the row `start` to that of the later row `end`.
 
-    Stamps that do not advance are refused too: they may be too coarse.
+    Raises InputError if the clock was set back between the two: a window of the log then has an earlier time stamp than
+    the window before it. All windows from `start` to `end` are compared, also those without a number of steps.
+
+    Raises InputError too if the stamp of `end` is not after that of `start`: the stamps are then too coarse to measure
+    by.
     """
     first_line = start.window.line
     last_line = end.window.line
@@ -286,12 +304,12 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the row at whose time stamp the warm-up ends: the first one at which at least the steps to skip were done.
+    """Return the first row at whose time stamp at least `steps_to_skip` steps were done: the warm-up ends there.
 
     A log that counts its steps from 0 prints 20 after 21 steps. If it prints every tenth step, a warm-up of 20 steps
     ends at the row that prints 20, which is one step late.
 
-    Raises InputError if no row has so many steps, because the log ends before.
+    Raises InputError if the log ends before so many steps are done.
     """
     for row in stamped:
         if row.position >= steps_to_skip:

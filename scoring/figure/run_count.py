@@ -21,13 +21,13 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    - The numbers of the protocol do not depend on the benchmark: it is returned unchanged.
-    - The log has no run_start, so its run has no time: the protocol is returned unchanged, with a stand-in for the
-      numbers. They do not matter, because no figure can be made of such a log: `run_figure` refuses it.
+    - The protocol is not by_benchmark, so its numbers do not depend on the benchmark: it is returned unchanged.
+    - The first log has no run_start, so its run has no time: the protocol is returned unchanged, with a stand-in for
+      the numbers. They do not matter, because no figure can be made of such a log: `run_figure` refuses it.
     - The user gave a number of runs (--runs): this number is kept. Only the number of dropped runs is set.
-    - Otherwise, both numbers are set.
+    - Otherwise: both numbers are set.
 
-    Raises InputError if the benchmark does not determine the numbers, or if --runs is too few.
+    Raises InputError if the benchmark is not known or does not determine the numbers, or if --runs is too few.
     """
     if not protocol.by_benchmark:
         return protocol

@@ -195,10 +195,11 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `skip` is the number of windows (or epochs) to drop at the start of each run; None takes the protocol's number.
-    If `system` names the machine, there is no warning about logs that do not name it.
+    If the protocol times whole runs and there are more of them than it asks for, only a set of them is scored; see
+    `_chosen_runs`. `skip` is the number of --skip, such as windows to drop at the start of each run; None takes the
+    protocol's number. If `system` names the machine, there is no warning about logs that do not name it.
 
-    Raises InputError if the runs are not repeats or do not fit the protocol.
+    Raises InputError without records, and if the runs are not repeats or do not fit the protocol.
 
     Raises TooFewRunsError in two cases. If the runs cannot be averaged at all, the error has no partial score; see
     `refuse_if_no_mean`. If they only are fewer than the protocol asks for, the error's `partial` is their score.
@@ -250,10 +251,12 @@ class _ChosenRuns(NamedTuple):
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
     """Return the runs to score: all of them, or a set of them by the rules of MLPerf.
 
-    - The protocol times whole runs, asks for three or more, and there are more than it asks for: a set of as many runs
-      as it asks for, which are consecutive by their start. If it asks for 5 of 7 runs, there are three such sets. The
-      one whose figure is the median of the sets' figures is chosen.
+    - The protocol times whole runs and asks for three or more, and there are more than it asks for: a set of as many
+      runs as it asks for, which are consecutive by their start. If it asks for 5 of 7 runs, there are three such sets.
+      The set whose figure is the median of the sets' figures is chosen.
     - Otherwise: all runs.
+
+    Raises InputError as `run_figure` does, if a run does not fit the protocol.
     """
     takes_median_set = protocol.figure == "run_time" and 3 <= protocol.runs < len(records)
     if takes_median_set:
@@ -262,11 +265,14 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
 
 
 def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
-    """Return the set of runs that `median_set` chooses by the sets' figures, from the runs in the order of their start.
+    """Return the set of runs whose figure is the median among all sets of consecutive runs.
 
-    Raises InputError if a run has no start, because `run_figure` refuses it.
+    The runs are put in the order of their start. A set has as many runs as the protocol asks for. Of an even number of
+    sets, `median_set` takes the slower of the two in the middle.
+
+    Raises InputError if a run has no start.
     """
-    # A record without a start is refused by `run_figure` in the next line.
+    # 0.0 lets a record without a start be sorted. `run_figure` refuses it in the next line.
     by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
     runs = _scored_runs(by_start, protocol, skip)
 
@@ -358,9 +364,11 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
 
 
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about minutes to the target: of each run that did not converge, then of an outlying run.
+    """Yield the warnings about minutes to the target: for each run that did not converge, then for an outlying run.
 
-    An outlier is sought in the lengths of all runs that have an end, whether they converged or not.
+    A run that did not converge has an infinite figure. But an outlier is sought among the lengths of the runs, from
+    start to stop, whether they converged or not. A run without a stop has an infinite length, which
+    `warn_of_outlying_run` leaves out.
     """
     minutes = []
     for record, run in zip(result.records, result.runs, strict=True):

@@ -35,9 +35,14 @@ def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json), and return the exit status.
 
     - There is a score: it is printed, and the status is 0.
-    - There are too few runs, or too few that converged: the status is 1; see `_print_too_few_runs`.
-    - The warm-up leaves nothing to measure, which is no mistake for runs that were resumed near their end: a score
-      without a figure is printed, and the status is 0. For other runs NothingMeasuredError is raised.
+    - There are too few runs, or too few that converged: the error is printed, with --json also the score of the runs
+      that there are, and the status is 1.
+    - The warm-up leaves nothing to measure, all runs were resumed from a checkpoint and finished, and there is no
+      --skip: a score without a figure is printed, and the status is 0. Such a run may take only a few steps, which is
+      no mistake.
+    - The warm-up leaves nothing to measure otherwise: NothingMeasuredError is raised.
+
+    InputError is raised if the logs or the protocol cannot be read, or do not fit each other.
     """
     protocol = protocol_of(args)
     records = read_records(args)

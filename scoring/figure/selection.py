@@ -110,11 +110,12 @@ def positions(record: Record) -> list[int | None]:
 
 
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
-    """Return how far the run is at the end of a window, by how far it was `before` it.
+    """Return how far the run is at the end of a window; `before` is how far it was before the window.
 
     - The row prints no step, such as that of a whole epoch: the window's own number of steps is added to those done
       before. If one of the two is not known, the sum is not known either.
-    - The row prints a step: the steps done are those at the last restart of the printed numbers, plus the printed ones.
+    - The row prints a step: the steps done are those at the last restart of the printed numbers, plus the steps since
+      then. The row prints these, counted from `first_step`.
 
     `first_step` is the number that the log prints for the first step, 0 or 1.
     """
@@ -129,10 +130,11 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 def _done_at_restart(window: Window, before: _Progress, steps_since_restart: int) -> int:
     """Return how many steps were done when the printed numbers last started again, as far as a window's row shows it.
 
-    - The row is not of a new epoch, or the steps done before are not known: the last restart is the one known `before`.
-    - The printed steps, added to those done at that restart, lead beyond the steps done before: it is that one too. For
-      example, 150 comes after 100.
-    - Otherwise the numbers have started again just before this window. For example, 50 comes after 100.
+    - The row is not of a new epoch, or the steps done before are not known: the last restart is still that of `before`.
+    - The numbers go on, for example from 100 to 150: the last restart is still that of `before` too. They go on if the
+      steps done at this restart, plus `steps_since_restart`, are more than the steps done before.
+    - Otherwise the numbers have started again just before this window, for example from 100 to 50: all steps done
+      before are returned.
 
     `steps_since_restart` are the steps that the row prints.
     """

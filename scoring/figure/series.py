@@ -29,12 +29,14 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     `values` are the windows' rates or times, in their order.
 
     - Fewer values than LEAST_WINDOWS: None.
-    - All values are equal but for rounding: both bounds are the mean.
-    - The values are so uneven that half the width would be as large as the mean: None.
-    - Otherwise an interval around the mean. It is wider than that of independent values, if neighbours are correlated.
+    - All values, or the means of their batches, are equal but for rounding: both bounds are the mean.
+    - The values are so uneven that half the width would be as large as the mean, or larger: None.
+    - Otherwise: an interval around the mean. If neighbours are alike, it is wider than the interval of independent
+      values.
 
     How strongly neighbours are correlated is not known, and the standard error of the mean depends on it. So the width
-    allows for each standard error that the values make possible.
+    allows for each standard error that the values make possible. Many values are first averaged in batches of
+    neighbours, which are less correlated.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -90,9 +92,9 @@ def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> fl
     degrees of freedom of Student's t.
 
     Half the width is the distance from the computed mean beyond which the true mean lies with a probability of 5 %.
-    `_chance_beyond` gives this probability for any distance, and the distance is found by bisection. If the standard
-    error were known, it would be the quantile of Student's t times this error. So it lies between these products for
-    the least and for the greatest possible error.
+    `_chance_beyond` gives this probability for any distance, and the distance is found by bisection. For a known
+    standard error, the distance is the quantile of Student's t times this error. So the bisection starts from this
+    product for the least possible error and for the greatest one.
     """
     quantile = t_quantile(freedom)
     too_narrow = quantile * min(possible.error for possible in possible_errors)
@@ -130,7 +132,8 @@ def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
     `deviations` are the values less their mean, in their order. Each of CORRELATIONS that neighbours may have gives one
-    standard error. Its probability is that of the correlation. The errors are not averaged into one.
+    standard error, with the probability of that correlation. The errors are not averaged into one, so that the interval
+    can allow for each of them.
 
     Correlations with at most LEAST_PROBABILITY are left out, so the probabilities add up to a little less than 1.
     """
@@ -198,7 +201,7 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
         of the first value:     (1 - r**2) * (d[0] - m)**2
         of each later value:    ((d[i] - m) - r * (d[i - 1] - m))**2
 
-    Multiplied out, the sum of these is a * m**2 - 2 * b * m + c. In b, it is used that all d[i] add up to 0.
+    Multiplied out, the sum of these is a * m**2 - 2 * b * m + c, because all d[i] add up to 0.
 
         a = (1 - r) * (n - (n - 2) * r)
         b = (1 - r) * r * ends

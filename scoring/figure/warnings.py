@@ -277,7 +277,8 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
     Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned. A
-    log without a value counts for nothing, unless the field is the precision; see `_may_be_of_another_precision`.
+    log without a value counts for nothing. But in the field `precision`, such a log adds the value `not said` if it may
+    differ from the others; see `_may_be_of_another_precision`.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case

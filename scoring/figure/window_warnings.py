@@ -147,7 +147,8 @@ def _warn_if_mean_of_rates_is_high(
     window counts for more than its share of the time.
 
     `times` has a value for each window that is in proportion to its time per image. The factor does not matter, because
-    only the ratio of two rates is taken: mean rate / rate of all = mean rate * weighted mean time.
+    only a ratio is computed: mean rate / rate of all images = mean rate * mean time, in which the mean time weighs each
+    window by its steps.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
     weighted_mean_time = weighted_mean(times, steps_as_weights(windows))  # 1 / the rate of all images over all time
@@ -330,9 +331,11 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
 
 
 def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
-    """Return each window's time less the share that rank 0 waited for data.
+    """Return the `times` of the windows without the part in which rank 0 waited for data.
 
-    A window that does not give its waiting time keeps its whole time.
+    `times` has one value for each window, as `comparable_times` returns them. Their unit may be seconds of a step or of
+    an image, or 1 / rate. So the waiting is taken off as a share: the window's waiting time / its whole time, at most
+    1. A window that does not give both of these keeps its `times` value.
     """
     compute_times = []
     for window, time in zip(windows, times, strict=True):

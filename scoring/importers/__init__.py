@@ -101,8 +101,9 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open the log at `path` and yield a stream of its bytes. A gzip file is unpacked while the stream is read.
 
-    gzip is recognised by the first two bytes, not by the name. Raises InputError if the log cannot be opened. A broken
-    gzip file is noticed only while it is read, so InputError may also come out of the body of the `with`.
+    gzip is recognised by the first two bytes, not by the name. Raises OSError if the log cannot be opened, InputError
+    if it is not a regular file. A broken gzip file is noticed only while it is read, so InputError may also come out of
+    the body of the `with`.
     """
     try:
         raw = open_log(path)
@@ -148,17 +149,23 @@ def read_record(
     batch_per_device: int | None = None,
     segment: int | None = None,
 ) -> Record:
-    """Return the record of the run that the log at `path` tells of.
+    """Return the record of a run in the log at `path`.
 
-    `format` is a name in FORMATS; None recognises it. `segment` picks one of several runs, counted from 1. The record
-    is made in these steps:
+    `format` is a name in FORMATS; None recognises it. `segment` picks one of several runs, counted from 1; None is for
+    a log of one run. The record is made in these steps:
 
     1. The lines of the run are read.
     2. `devices` and `batch_per_device` replace what the log says of them, unless they are None.
     3. What the log leaves out is worked out from what it says, such as the images of each window.
-    4. The record is checked against itself.
+    4. The record is checked against itself. The results are added to its `checks` and `problems`.
 
-    Raises InputError if the log holds no run of images, or several and `segment` is None.
+    Raises OSError if the log cannot be opened, and InputError in these cases:
+
+    - `format` is unknown, or None and the lines are of no known format or of several.
+    - The log is not a regular file, or a broken gzip file.
+    - It has no run `segment`, or several runs and `segment` is None.
+    - The run has neither a training row nor an event of its start, or it has more than MAX_ROWS rows.
+    - The rows do not show that the samples are images, or they print a rate of other samples.
     """
     name = format or recognise(path)
     if name not in FORMATS:
@@ -197,9 +204,12 @@ def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, l
 def _record_of_reader(
     reader: FormatReader, file: str, format: str, fingerprint: Fingerprint, *, from_options: tuple[str, ...]
 ) -> Record:
-    """Return a record of what `reader` has read. Its checks and problems are those that the reader itself noted.
+    """Return a record of what `reader` has read.
 
-    The facts of the reader that are fields of a record, such as `devices` and `run_start_s`, are set by their names.
+    A fact is a value that the log states once. Each fact that has the name of a record's field, such as `devices` or
+    `run_start_s`, sets this field. Other facts are words of the log's format and are left out. `from_options` names the
+    fields that the command line has set. The record's `checks` and `problems` are those that the reader noted; no check
+    of the whole record is made here.
     """
     facts = {name: fact for name, fact in reader.facts_by_name.items() if name in _FIELDS}
     values_by_field = {name: fact.value for name, fact in facts.items()}

@@ -95,9 +95,10 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 
 
 def _check_time_stamps(record: Record) -> Check | None:
-    """Compare the rows' time stamps with the rows' own figures, over all gaps between rows that are not pauses.
+    """Compare the rows' time stamps with the rows' own figures, over the gaps in which only training happened.
 
-    A gap is the time from one row to the next. Two sums over the gaps are compared:
+    A gap is the time from one row to the next in one epoch, without an evaluation between the two. Gaps that are so
+    long that they must hold a pause are left out (see `without_pauses`). Two sums over the gaps are compared:
 
     - by the time stamps: the later row's stamp less the earlier row's;
     - by the later row's own figures: the time that it states, or that follows from the rate that it prints.
@@ -209,12 +210,13 @@ def _check_run_time(record: Record) -> Check | None:
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
-    """Compare two mean rates of the same epochs:
+    """Compare two mean rates of the same epochs, in images/s:
 
-    - by the rows: the images/s that the program prints every few steps;
-    - by the epochs' summaries: a program may print, at the end of an epoch, its seconds and its images/s.
+    - by the rows: the rate that the program prints every few steps;
+    - by the epochs' summaries: the seconds and the rate that the program prints at the end of each epoch.
 
-    Only epochs are compared that have both a summary and rows that print a rate. Returns None if there are none.
+    An epoch counts only if its summary has both figures, and if rows of it print a rate and cover a known number of
+    steps. Returns None if there is no such epoch.
     """
     rows_with_rates = _rows_with_rates(record)
     summaries_by_epoch = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
@@ -326,13 +328,14 @@ def _check_printed_rates(record: Record) -> Check | None:
 
 
 def _check_batch(record: Record) -> Check | None:
-    """Compare the batch of one device with the median of rate x step time over the rows.
+    """Compare the batch of one device with the batch that the rows imply: the median of their rate x step time.
 
     Returns None in these cases:
 
     - The rates are not those of one device, or the batch is unknown.
     - No row prints both a rate and a step time.
-    - The rows agree with the batch, and the batch is the log's own. A batch from the command line is always reported.
+    - The two batches agree within AGREES_WITHIN, and the batch is the log's own. A batch from the command line is
+      always reported.
     """
     batch = record.batch_per_device
     if record.rate_scope != "device" or not batch:

@@ -101,10 +101,12 @@ class PyTorch(EpochFormatReader):
         super().read_after_first_row(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return a dict from each parameter that states the number of devices to that number and its line.
+        """Return the numbers of devices that parameters of the log state, each with its line, by the parameter's name.
 
-        The parameters are `world_size`, a number, and `gpus`, a list such as `[0, 1]`. The number is None if it is
-        garbled or 0.
+        - `world_size`: its value, such as 8. The number is None if the value is garbled or 0.
+        - `gpus`: how many numbers are in its text, 2 for `[0, 1]`. The number is None if there are none.
+
+        A parameter that the log does not print is left out.
         """
         counts: dict[str, Fact] = {}
         world_size = self.facts_by_name.get("world_size")

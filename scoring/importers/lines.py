@@ -83,11 +83,11 @@ class Lines:
         A tool prints several such texts as it starts, and a run begins at the first of them. So the line is a new start
         in two cases only:
 
-        - If a row came since the last noted start, that run is over.
-        - If a tool prints the text exactly once per start, and it came since the last noted start already, the tool was
-          started again, because its earlier start failed.
+        - A row came since the last noted start: the run of that start is over.
+        - The text is one that a tool prints exactly once per start, and it came since the last noted start already:
+          that start failed, and the tool was started again.
 
-        In any other case the line belongs to the last noted start.
+        In any other case the line belongs to the last noted start. A line without such a text changes nothing.
         """
         word = _start_word(text)
         if word is None:
@@ -117,13 +117,13 @@ class Lines:
 
         A run begins in two kinds of places:
 
-        - at each start behind which a row was read, as `confirm_run` noted while the lines were read;
-        - at the later row of each of `restarts`, where the step counter goes back. If a start was noted between the two
-          rows, the run begins there instead.
+        - at each start that `confirm_run` has confirmed, because a row of the run came after it;
+        - at the later row of each of `restarts`, where the step counter goes back. If a confirmed start lies between
+          the two rows, the run begins there instead.
 
-        A run ends before the next one begins. The last line of the last run is that of the span, where None is the end
-        of the log. Lines before the first run, such as those of a start that failed, are in no run. A log without rows
-        is returned as one run.
+        A run ends on the line before the next run. The last run ends with the span, where None stands for the end of
+        the log. Lines before the first run, such as those of a start that failed, are in no run. If the log has no row,
+        the whole span is returned as one run.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -164,17 +164,18 @@ class Lines:
             piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
+        """Yield the number and the text of each line of the span, without the rows that several ranks print alike.
 
-        A row is a line that holds the text `marker`, such as `loss`. mpirun can put before each line the rank that
-        wrote it. Of the rows, only those of the lowest rank that prints any are yielded. Other ranks' lines are yielded
-        unless they are rows or a tool's start texts:
+        Numbers count the lines of the whole log from 1. A row is a line that holds the text `marker`, such as `loss`.
+        With mpirun, a tag before each line may name the rank that wrote it; tags are removed from the text. Of the rows
+        with a rank, only those of the lowest rank that prints any are yielded. Other lines of other ranks are yielded
+        unless they hold a text that a tool prints as it starts:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
 
-        Which rank this is shows in the first block of _BLOCK_LINES lines that holds a rank's row. Ranks print a row at
+        The first block of _BLOCK_LINES lines that holds a rank's row decides which rank this is. Ranks print a row at
         about the same time, so this block holds rows of all ranks that print any. Blocks before it are yielded whole.
         """
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None: no rank has printed one yet

@@ -52,7 +52,7 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        A window is a stretch of training. The windows are the first of these that the log has:
+        A window is a stretch of training. The log may have several of these; the first that it has become the windows:
 
         - the `step_window` events of our own logs;
         - the epochs that have a time or a rate;
@@ -133,10 +133,14 @@ class MLLog(FormatReader):
         return self.events.rank_times.pop(step, None)
 
     def _read_header(self) -> None:
-        """Set `header` to the values of our own logs' header sections by name, and `software` to package versions.
+        """Set `header` and `software` from the header sections, which only our own logs have.
 
-        Null GPUs stand in for real ones in tests and compute nothing. If the section `environment` has the variable
-        NULL_GPU, a problem of the record says so.
+        - `header` has the value of each section, by the section's name.
+        - `software` gets the version of each package in the section `packages`. A version that is not a text is left
+          out.
+
+        If the section `environment` has the variable NULL_GPU, a problem of the record says so. The run then used null
+        GPUs: they stand in for real ones in tests and compute nothing.
         """
         headers = self.events.headers
         self.header = {name: header.value for name, header in headers.items()}
@@ -182,12 +186,15 @@ class MLLog(FormatReader):
         self.truncated = not self.events.stops
 
     def _read_single_events(self) -> None:
-        """Set the facts that a log states in one event each. A value that cannot be read becomes a problem.
+        """Set the facts that a log states in one event each, such as the batch of all devices and the benchmark.
 
-        - The numbers of samples: if an event is logged more than once, the last counts.
-        - Any other fact: the first counts.
+        - An event is logged more than once: for train_samples and eval_samples the last counts, for any other the
+          first.
+        - A value is missing: the fact is not set.
+        - A value cannot be read: the fact is not set, and a problem of the record is noted.
+        - `run_summary` has set no model: the benchmark becomes the model.
 
-        The model is the one that `run_summary` has set, or else the benchmark.
+        The fact `rate_scope`, whose images/s the log prints, is always that of the format.
         """
         first = self.events.first
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -232,10 +239,14 @@ class MLLog(FormatReader):
         return result
 
     def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
-        """Add the window that a `step_window` event of our own logs states. `rank_times` is None if it was not logged.
+        """Add the window that a `step_window` event of our own logs states.
 
-        If steps or time are missing or cannot be read, no window is added, and a problem of the record says so. This is
-        beside the problem that `_readable` notes of a value that cannot be read.
+        `rank_times` are the ranks' own times in this window, or None if they are not logged. No window is added in two
+        cases, and a problem of the record says so:
+
+        - The event's value is not a table.
+        - The table's `steps` or `time_s` is missing or cannot be read. If it is there but cannot be read, a second
+          problem of the record shows its value (see `_readable`).
         """
         values = table_or_none(event.value)
         if values is None:
@@ -252,9 +263,11 @@ class MLLog(FormatReader):
         self.add_window(window)
 
     def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
-        """Return the window of a `step_window` event with this table of values.
+        """Return the window of a `step_window` event. `values` is the table that is the event's value.
 
-        A value that cannot be read is None in the window, and becomes a problem of the record.
+        - A figure is missing or NaN: it is None in the window.
+        - A figure is there but cannot be read: it is None, and becomes a problem of the record.
+        - The phase is not a text, or the wait for input is negative or longer than the window: None, without a problem.
         """
         images = self._readable(event, "images", values.get("images"), positive_amount)
         return Window(
@@ -276,11 +289,11 @@ class MLLog(FormatReader):
         )
 
     def _report_unreadable_images(self) -> None:
-        """Add a check if some step windows do not have a number of images that can be read.
+        """Add a check that says that nothing was compared, if some step windows lack a readable number of images.
 
-        The check `images` compares the images that all step windows count with their steps x batch. It cannot do so if
-        a window lacks its images. So the check that is added says that nothing was compared, how many windows lack
-        their images, and on which lines the first and the last of these are.
+        The check `images` compares the images that all step windows count with their steps x batch, so it needs those
+        of every window. The check that is added here stands in its place. Its text says how many windows lack their
+        images, and on which lines the first and the last of these windows are.
         """
         without_images = [window for window in self.windows if window.images is None]
         if not without_images:

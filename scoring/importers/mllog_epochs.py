@@ -67,12 +67,17 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
-    """Return the window of an epoch.
+    """Return the window of the epoch `number`.
 
-    - Time and images are those of the epoch's own rate.
-    - Without an own rate, the time is that from the epoch's start to its stop.
-    - If there is a time but no number of images, the images are `samples`.
-    - Steps = images // `batch`; None if one of the two is unknown.
+    An own rate is the event `epoch_throughput`, by which our own program logs the images and the time of an epoch. A
+    foreign rate is the images/s that another submitter's program logs.
+
+    - The epoch has an own rate: its time, images and wait for input count. Each is None if it cannot be read.
+    - The epoch has no own rate: the time is that from its start to its stop, and the wait is None.
+    - A time is known, but no images: the images are `samples`, the number of images in an epoch, or None.
+
+    The steps are images // `batch`, the number of images in a step; None if one of the two is unknown. The window's
+    `printed_rate` is the foreign rate, or None without one.
     """
     seconds = epoch.marked_seconds  # from its start to its stop
     images: float | None = None
@@ -97,9 +102,14 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return each epoch that stopped or that has a rate, by the epoch's number as it is logged.
+    """Return an Epoch for each epoch that stopped or that has a rate, by the epoch's number as it is logged.
 
-    If several epochs with one number stopped, the last one counts.
+    An own rate is logged by our own program, a foreign rate by another submitter's. If an epoch has several figures of
+    one kind, these count:
+
+    - intervals from a start to a stop: the last one in `events.epochs` that has a stop
+    - own rates: the last one
+    - foreign rates: the first one
     """
     intervals = {interval.stop.number: interval for interval in events.epochs if interval.stop}
     rates = _rates_by_number(events)
@@ -115,10 +125,11 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 
 
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
-    """Return the rates of each epoch, in the order of their lines, by the epoch's number.
+    """Return the rates of each epoch, in the order of `events.rates`, by the epoch's number.
 
-    Foreign rates that are not positive numbers are left out. A rate that is logged without the number of its epoch is
-    of the epoch that stopped last before it.
+    A rate that another submitter's program logged is left out if it is not a positive number. A rate of our own program
+    is always kept. A rate that is logged without a number belongs to the epoch that stopped last before it. If no epoch
+    stopped before it, its number is None.
     """
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}

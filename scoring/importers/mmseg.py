@@ -83,8 +83,13 @@ class MMSeg(FormatReader):
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices by the list of GPUs in the printed configuration, if it has one.
 
-        If the list is printed in both of its forms, the one on the earlier line counts. A list of one device under a
-        launcher (`Distributed training: True`) sets nothing: each process may list only its own device.
+        The list has two forms, `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]`. If both are printed, the one on
+        the earlier line counts. Nothing is set in these cases:
+
+        - The number of devices is set already.
+        - The list has no device.
+        - The list has one device, and `Distributed training: True` is printed. A launcher then started the processes,
+          and each may list only its own device.
         """
         lists = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
         if not lists:

@@ -70,9 +70,11 @@ class Launch(FormatReader):
         return {place: count for place, count in counts.items() if count.value > 0}
 
     def _set_versions(self) -> None:
-        """Set the versions of Paddle, cuDNN and CUDA, and the framework with its version, as far as they are printed.
+        """Set the versions of Paddle, cuDNN and CUDA in `software`, as far as the log prints them.
 
-        Paddle's version is the one in its list of versions, or else the one that it says it trains with.
+        Two lines may print Paddle's version: `PaddlePaddle: 2.6.2` and `train with paddle 2.6.2`. If both are in the
+        log, the first of these two counts. Paddle's version also sets the framework, to `PaddlePaddle 2.6.2`, unless it
+        is set already.
         """
         name = "paddle" if "paddle" in self.facts_by_name else "trained_with"
         version = self.value(name)

@@ -76,11 +76,13 @@ class Totals(NamedTuple):
     wait_s: float | None  # the part of the time that waited for input; None: not printed
 
     def since(self, before: "Totals") -> RowTime:
-        """Return what these totals have more than the totals `before`: steps, seconds, and seconds of wait for input.
+        """Return by how much these totals exceed the totals `before`: in steps, seconds, and seconds of wait for input.
 
-        - If the total time did not grow, the seconds are None.
-        - If the wait is not printed, it is None. If the total wait went down, the wait is 0.
-        - If the wait is longer than the seconds, beyond 1 % for rounding, it is garbled, and None is returned for it.
+        - The total time did not grow: the seconds are None.
+        - The wait is not printed here: the wait is None.
+        - The wait is not printed in `before`: the total wait there counts as 0.
+        - The total wait went down: the wait is 0.
+        - The wait is more than 1 % longer than the seconds: it is garbled, and the wait is None.
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
@@ -209,14 +211,14 @@ class Dygraph(Launch):
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does: True, False, or None if its lines do not show that.
 
-        The cases are tested in this order:
+        The first of these cases counts:
 
-        - If the log has no row, or the epoch of the last row cannot be read, the result is None.
-        - If the last row is of an epoch before the last one that the configuration asks for, it is True.
-        - If no line says that an epoch ended, as in some public logs, it is None.
-        - If no line says that the epoch of the last row ended, it is True.
-        - If the configuration does not say how many epochs are wanted, it is None. More epochs may be missing.
-        - In every other case it is False: the last epoch that is wanted has ended.
+        - The log has no row, or the epoch of its last row cannot be read: None.
+        - The last row is of an earlier epoch than the last one that the configuration asks for: True.
+        - No line says that an epoch ended, as in some public logs: None.
+        - No line says that the epoch of the last row ended: True.
+        - The configuration does not say how many epochs are wanted: None, because more epochs may be missing.
+        - Any other case: False, because the last epoch that is wanted has ended.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:

@@ -70,15 +70,16 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    The clock shows up to two spans of time. Which of them counts:
+    The images are divided by one of two spans of time:
 
-    - If the log lacks run_start or run_stop, it is the time from the first epoch to the last one.
-    - If the durations of the epochs cannot be right (see `_are_durations_too_short`), it is the time from run_start to
-      run_stop. The time from the first epoch to the last one comes from the same wrong stamps as the durations.
-    - In every other case it is the time from the first epoch to the last one.
+    - The log lacks run_start or run_stop: the time from the first epoch to the last one.
+    - The durations that the epochs state are too short to be right (see `_are_durations_too_short`): the time from
+      run_start to run_stop. The time from the first epoch to the last one comes from the same wrong stamps as the
+      durations.
+    - Any other case: the time from the first epoch to the last one.
 
-    Returns None if the span has no positive time left, because the clock was set back. If the log has run_start and
-    run_stop, the time between these must be positive as well.
+    Returns None if this span has no positive time left, because the clock was set back. If the log has run_start and
+    run_stop, None is also returned if the time between these two is not positive.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:
@@ -118,11 +119,15 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
 
 def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
-    """Return what is to be left out of a span as time of evaluations.
+    """Return how many seconds of evaluations to leave out of a time span, and words that say what was done.
 
-    - The log marks no evaluations: nothing.
-    - It marks some, but does not state their number of images (eval_samples): nothing, and the words say what to log.
-    - It states both: the time of the evaluations in the span (see `_evaluated_s`), which may be 0.
+    - The log marks no evaluations: 0 seconds and no words.
+    - The log marks evaluations, but does not state their number of images (eval_samples): 0 seconds. The words say why,
+      and what to do.
+    - The log states both: the seconds of the evaluations in the span (see `_evaluated_s`). The words are empty if these
+      are 0.
+
+    An evaluation counts for at most MAX_EVALUATION_RATIO times as long as training its images takes.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
@@ -144,11 +149,11 @@ def _training_seconds(images: int, rows: Sequence[Window]) -> float:
 
 
 def _evaluated_s(evaluations: Sequence[Span], longest_s: float, rows: Sequence[Window], span: Span) -> float:
-    """Return how many seconds of the time `span` are evaluations, each counted for at most `longest_s`.
+    """Return how many seconds of evaluations a time span has, each evaluation counted for at most `longest_s`.
 
-    An evaluation counts if it begins in `span`, but not within the duration of one of the epochs in `rows`. Such an
-    evaluation is a part of the epoch. An evaluation may be marked as longer than `longest_s`, because its marked time
-    may include a wait for unfinished training steps.
+    An evaluation counts if it begins in `span` and not within the duration of one of the epochs in `rows`. An
+    evaluation that begins within an epoch's duration is a part of the epoch. The limit `longest_s` is there because the
+    marked time of an evaluation may include a wait for unfinished training steps.
     """
     evaluated_s = 0.0
     for evaluation in evaluations:

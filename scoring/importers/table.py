@@ -154,7 +154,6 @@ class FormatReader:
         if last is not None and last.step is not None and window.step is not None:
             last_position = (last.epoch or 0, last.step)
             position = (window.epoch or 0, window.step)
-            # Two programs that write the same log print copies.
             has_same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
             if position == last_position and has_same_figures:
                 return
@@ -280,12 +279,11 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
-        `row` holds the printed columns, and `last` is the position of the row before, None for the first row. The steps
-        come from `steps_of_row`. Seconds and wait are steps x what the row prints, or None in these cases:
+        `row` holds the printed columns; `last` is the position of the row before, or None. `steps_of_row` counts the
+        steps. Seconds and wait are steps x the printed figure of one step. A garbled wait is None. Both are None if:
 
-        - The steps or the printed step time are not known.
-        - The printed time does not stand for all steps of the row: the format prints the time of the last step
-          (`prints_mean_times` is False), and the row covers more than that one.
+        - the steps or the printed step time are not known;
+        - the printed time is only the last step's (`prints_mean_times` is False), and the row covers other steps, too.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
@@ -324,7 +322,10 @@ class FormatReader:
         self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
-        """Read each line: a printed row as a window, any other line for facts, evaluations and summaries."""
+        """Read each line of the run: a printed row becomes a window, any other line is read for facts or results.
+
+        Lines before the first window state facts, later lines results. At the end, `truncated` is set by the last row.
+        """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
@@ -335,7 +336,7 @@ class FormatReader:
 
             is_broken_row = self.row_marker in text
             if not is_broken_row:
-                self.lines.note_if_start(line, text)
+                self.lines.note_if_start(line, text)  # a run may begin here
             if self.windows:
                 self.read_after_first_row(line, text)
             else:
@@ -345,8 +346,8 @@ class FormatReader:
     def _read_row(self, line: int, text: str, values: Values) -> None:
         """Read a printed row with these values of its columns, unless it is to be skipped (see `_is_skipped`).
 
-        The row becomes a window, unless it covers 0 steps. The steps of the next row are counted from it in any case.
-        Raises InputError if the row prints a rate of anything but images.
+        The row becomes a window, unless it covers 0 steps. The steps of the next row are counted from it in both cases.
+        Raises InputError if the row prints a rate of anything but images, or if the run has too many rows.
         """
         row = self._values_by_column(values)
         position = _position_of(row)

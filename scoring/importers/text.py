@@ -68,15 +68,16 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 def rows(
     numbered_lines: Iterable[tuple[int, str]], row_marker: str, tool_marker: str, pattern: RowPattern
 ) -> Iterator[Row]:
-    """Yield each line of the log as a Row.
+    """Yield each line of the log as a Row, which has the values of a printed row or None.
 
-    - A line with printed rows: a Row with values for each of them.
+    - A line with one or more printed rows: a Row with values for each of them.
     - A line with the first half of a printed row, which another process's text breaks in two: a Row without values.
-    - A line with the second half: the Row of the two halves together, with values and the number of the first line.
+    - A line with the second half, at most HALF_ROW_LINES lines later: the Row of the two halves together, with values
+      and the number of the first half's line.
     - Any other line: a Row without values.
 
-    `row_marker` is a text that every printed row holds. `tool_marker` is a text that the tool's own lines hold, so a
-    line with it is no second half.
+    `row_marker` is a text that every printed row holds. A line with the second half holds neither `row_marker` nor
+    `tool_marker`, a text that every line of the tool itself holds.
     """
     first_half: Row | None = None  # the first half of a row, if its second half may follow
     for number, line in numbered_lines:
@@ -104,7 +105,7 @@ def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) 
 
 
 def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row | None:
-    """Return the row that the first half of a row and a later line, `number`, make together.
+    """Return the row that the first half of a row and a later line make together, or None if they make none.
 
     Example: lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1` of line 5.
 
@@ -112,7 +113,8 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
         6: another process
         7: 0.5, time: 0.1
 
-    Returns None if the first half is more than HALF_ROW_LINES lines back, or if the two make no row.
+    `number` is that of the later line. If it is more than HALF_ROW_LINES lines behind the first half, they make no row.
+    Only the first MAX_ROW_CHARS of the two texts together are searched for the row.
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None

@@ -4,10 +4,15 @@ from scoring.record import Record, Window
 
 
 def complete_windows(record: Record) -> None:
-    """Fill in what the rows themselves do not say, in the record's windows.
+    """Set what the windows of a record lack, where the other windows or the record's batch show it.
 
-    - The steps of the first row, and its seconds, if the second row shows them (see `_steps_of_first_row`).
-    - The images of every row: its steps x the batch of all devices, if both are known.
+    A window is the steps that one row of the log covers; a row is a line that a program prints of its training steps.
+
+    - The steps of the first window, if it lacks them: the steps of the run up to its own step. They are set only if the
+      second window has equally many steps. Otherwise windows before the first one may be missing.
+    - The seconds of the first window, if its steps were set here: steps x the step time that its row prints. They are
+      None if no step time is printed, or if it is that of the last step only.
+    - The images of each window that lacks them: its steps x the batch of all devices, if both are known.
     """
     if len(record.windows) > 1:
         first, second = record.windows[:2]
@@ -25,17 +30,18 @@ def complete_windows(record: Record) -> None:
 
 
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
-    """Return how many steps the first row of a log covers, in a format that counts a row's steps from the row before.
+    """Return how many steps the first row of a log covers, or None if the log does not show it.
 
-    `first_step` is the number of a run's first step. If the first row covers all steps of the run up to its own, and
-    rows come at equal distances, it covers as many steps as the second row. So two cases are told apart:
+    A row covers the steps since the row before it, and the first row has no row before it. But rows come at equal
+    distances. So `first`, the window of the first row, is compared with `second`, that of the second row:
 
-    - If the steps of the run up to the first row are as many as those of the second row, the first row covers them.
-      With rows at steps 10 and 20, counted from 1, these are 10.
-    - If they are not as many, rows before the first one may be missing, and the result is None. With rows at steps 510
-      and 520, these are 510 and 10.
+    - The steps of the run up to the first row are as many as the second row covers: the first row covers them. With
+      rows at steps 10 and 20, counted from 1, both are 10.
+    - They are not as many: None, because rows before the first one may be missing. With rows at steps 510 and 520,
+      these are 510 and 10.
+    - The step of the first row or the steps of the second row are not known: None.
 
-    The result is also None if the step of the first row or the steps of the second row are not known.
+    `first_step` is the number that the log's format gives to a run's first step.
     """
     if first.step is None or second.steps is None:
         return None

@@ -34,8 +34,8 @@ class ScalingLoss:
 
         `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it.
 
-        The interval is that of log(throughput) by Student's t, with `tables` - 1 degrees of freedom: `loss` and
-        `spread` are fitted to so many independent tables. Its standard error is the root of
+        Log(throughput) has the interval of Student's t around its prediction. The degrees of freedom are `tables` - 1,
+        because `loss` and `spread` are fitted to so many independent tables. The standard error is the root of
 
             error_of_model**2 + relative_error**2
             error_of_model = spread * sqrt(doublings * (1 + 1 / tables))
@@ -112,7 +112,8 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
     that leaves a node is (M - 1) / M = 1 - 1 / M. From M0 to M nodes it grows by
     (1 - 1 / M) - (1 - 1 / M0) = 1 / M0 - 1 / M.
 
-    All tables together must hold at least two figures on more than M0 nodes.
+    Each figure on more than M0 nodes gives one `loss` by this formula, and the fitted `loss` is their mean. All tables
+    together must hold at least two such figures.
     """
     figures = _lost_throughputs(tables)
     assert len(figures) >= 2, "a spread takes two figures"
@@ -121,9 +122,11 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
 
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
-    """Return for each figure how much throughput it lost, compared with the figure on the fewest nodes of its table.
+    """Return how much throughput each published figure lost, compared with its table's fewest nodes.
 
-    The figures on the fewest nodes are left out.
+    A figure is the images/s that a table gives for a number of nodes. By linear scaling, it would be nodes / fewest
+    nodes times the figure on the fewest nodes; `_lost_throughput` takes the logarithm of this value / the figure. The
+    figures on the fewest nodes themselves have no entry in the result.
     """
     figures = []
     for table in tables:
@@ -154,8 +157,10 @@ def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> 
     """Return how far log(figure) departs from the model after one doubling of the nodes, as a standard deviation.
 
     By the model, log_lost = loss * added_traffic_share. The departure of a figure is the difference of the two sides.
-    The variance of departures is assumed to grow in proportion to the doublings. So each figure estimates the variance
-    of one doubling, by departure**2 / doublings. Of n figures, two or more, the sum of these is divided by n - 1 and
+    The variance of departures is assumed to grow in proportion to the doublings. So each figure gives an estimate of
+    the variance of one doubling: departure**2 / doublings.
+
+    The result is the root of the mean of these estimates. The mean of n estimates, two or more, divides by n - 1 and
     not by n, because `loss` is fitted to the same figures.
     """
     variances_of_one_doubling = []

@@ -47,13 +47,24 @@ class Measured(NamedTuple):
 
 
 def measure(args: argparse.Namespace) -> Measured:
-    """Read the logs of --measured and return the throughput of each shape: a number of nodes and of devices per node.
+    """Read the logs of --measured, and return the throughput of each shape, with the records and warnings.
 
-    Logs of one shape are repeats of one run, and are scored together under the protocol. There are warnings for logs
-    that differ in math mode or software, and for each shape of which the spread of runs is not known.
+    A shape is a number of nodes and a number of devices on each of them. Logs of one shape are repeats of one run, and
+    are scored together under --protocol and --skip. The `points` are in the order of their nodes. The relative error of
+    a point comes from the 95 % interval of its score, also if this is the interval of a single run.
 
-    Raises InputError for a protocol that does not measure throughput, for logs without devices or batch, and for logs
-    of different work. The errors of `score` are raised too, such as TooFewRunsError.
+    There are warnings for
+
+    - logs that differ in math mode or software,
+    - each shape that has a single run, or whose score has no interval: the spread of its runs is not known.
+
+    Raises InputError
+
+    - for a protocol that does not measure throughput, because only throughput is predicted,
+    - for a log without devices or batch, or whose devices cannot be shared equally among its nodes,
+    - for logs that differ in model, batch per device or precision.
+
+    The errors of `score` are raised too, such as TooFewRunsError.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -84,13 +95,18 @@ def measure(args: argparse.Namespace) -> Measured:
 def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
 
-    Raises InputError if a log does not say its devices or batch, or for the same reason as `_shape`.
+    A shape is a number of nodes and a number of devices on each of them. If a log does not say its nodes, `_shape`
+    assumes the fewest nodes that have at most --devices-per-node devices each.
+
+    Raises InputError if a log does not say its devices, if neither the log nor --batch gives the batch of one device,
+    or if the devices cannot be shared equally among the nodes.
     """
     records_by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
         record = read_record(log, batch_per_device=args.batch)
         if record.devices is None or record.batch_per_device is None:
             raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
+        # 8 is the usual number of GPUs of a server.
         shape = _shape(log, record.devices, record.nodes, args.devices_per_node or 8)
         records_by_shape.setdefault(shape, []).append(record)
     return records_by_shape

@@ -135,14 +135,19 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Return predictions of throughput and time to train for each node count of --nodes, from the logs of --measured.
 
     The result is the JSON of `scale`: the model, the measured points, the predictions, the assumptions and warnings.
-    Each prediction is scaled from one measured point; see `_base_nodes`. A prediction for a node count that was
-    measured also has the measured throughput.
 
-    These options count: --measured, --nodes, and those of `measure`. --devices-per-node is the number of devices that
-    every node has; without it, the most that a measured node has. --input-images-per-s limits the throughput of a node.
-    --epochs are the epochs to the target.
+    - `measured` has a point for each shape of the logs: a number of nodes, a number of devices per node, and the
+      throughput. `measure` makes it from the logs (`records`) by --protocol, --skip and --batch.
+    - `points` are the measured points whose nodes have --devices-per-node devices. Without this option, their nodes
+      have as many devices as the largest measured node.
+    - `base` is the point that a prediction is scaled from. It is the one on the most nodes that are not more than the
+      predicted nodes. If all points are on more nodes, it is the one on the fewest.
+    - `training` is what the time to train needs beside the throughput, such as the epochs (--epochs) and the images.
 
-    Raises InputError for the same reasons as `measure`, or if no node with that number of devices was measured.
+    --input-images-per-s is the most that the input pipeline of a node delivers. If a predicted node count was measured,
+    its prediction also has the measured throughput; otherwise this is None.
+
+    Raises InputError and TooFewRunsError as `measure` does, and InputError if `points` would be empty.
     """
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)

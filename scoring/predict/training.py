@@ -103,10 +103,11 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
 
     `measured` is the throughput of training. `epochs` are those of --epochs; None if the user gives none.
 
-    - The images to train on and to evaluate are the size of the runs' data set. This has no text.
-    - The epochs are those that the user gives. If the user gives none, they stay None, and `epochs_to_target` takes
-      those of the MLPerf reference for ResNet-50 on ImageNet. A text says so; for other runs there is none.
-    - Evaluation is assumed to do EVALUATION_SPEEDUP times the images/s of training. A text says so.
+    - Images to train on and to evaluate: the sizes of the runs' data set, as `_dataset_size` finds them. They have no
+      text.
+    - Epochs: the given `epochs`, also if they are None. If they are None and the runs are of ResNet-50 on ImageNet, a
+      text says that `epochs_to_target` takes the epochs of the MLPerf reference.
+    - Speed of evaluation: EVALUATION_SPEEDUP times the images/s of training. A text says so.
     """
     size = _dataset_size(records)
     is_imagenet = size.train == IMAGENET.train  # no other data set has as many images

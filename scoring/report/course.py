@@ -343,8 +343,8 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 def variance(report: Report) -> Section:
     """Return the section on how far windows, runs and hosts differ.
 
-    It has two tables with a row for each group of runs that has a score. If no group has one, the section has a
-    sentence instead, and the gist, which is the text beside the section's title, is "not measured".
+    It has two tables with a row for each group of runs that has a score, which is the group's figure. If no group has
+    one, it has a sentence instead, and the gist, which is the text beside the section's title, is "not measured".
 
     Otherwise the gist is the standard deviation of the headline's score, as a share of the score. The headline is the
     group that the page shows first. The gist is empty if the standard deviation is unknown or the score is 0.

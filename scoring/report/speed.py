@@ -60,7 +60,7 @@ def throughput(report: Report) -> Section:
 def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
     """Return the blocks of the page that show the runs' plots.
 
-    - No plot: none.
+    - No plot: no block.
     - One plot: its caption, and its table of windows, folded. The first plot of the page shows this run already.
     - Several plots: the first SHOWN_PANELS, and the others folded.
     """

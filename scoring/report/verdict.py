@@ -194,12 +194,12 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail; None if that is unknown.
 
     A result drops some of its slowest runs, and a failed run counts as a slow one. So as many runs may fail as are
-    dropped:
+    dropped. MLPerf takes results in rounds, and each round has rules of its own.
 
-    - The benchmark is not one of MLPerf: as many as the protocol drops.
-    - All MLPerf rounds of the benchmark drop the same number of runs: this number. A round that asks for more runs than
+    - No round has rules for the benchmark: as many as the protocol drops.
+    - All rounds that have the benchmark drop the same number of runs: this number. A round that asks for more runs than
       the group has drops none.
-    - The rounds drop different numbers: None, because logs do not say their round.
+    - These rounds drop different numbers: None, because logs do not say their round.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
     if not submission_by_round:

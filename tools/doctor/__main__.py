@@ -39,10 +39,10 @@ def _clock_offsets_s(comm: "MPI.Comm", is_leader: bool) -> list[float]:
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
-    """Look at every node of the job. Returns the verdicts on rank 0, and None on every other rank.
+    """Look at every node of the job; return the verdicts on rank 0, and None on every other rank.
 
     Every rank must call this, because all of them exchange messages. The first rank of each node, its leader, looks at
-    the node. Rank 0 judges what the leaders saw.
+    the node. Rank 0 judges what the leaders saw, on which hosts the ranks run, and whether the nodes' clocks agree.
     """
     from mpi4py import MPI
 
@@ -78,9 +78,13 @@ def alone(job: env.Job) -> list[Verdict]:
 
 
 def mpirun_failure() -> str:
-    """Start two ranks on this node by mpirun, which add a number. Returns why that failed, or "" if it worked.
+    """Return why mpirun cannot start ranks on this node; "" if it can.
 
-    The reason is "no answer in 8 s" after MPIRUN_S seconds, else the first MESSAGE_CHARS of mpirun's own message.
+    mpirun starts two ranks, which add a number over MPI.
+
+    - They succeed: "".
+    - They have not ended after MPIRUN_S seconds: "no answer in", and this time.
+    - They fail: the first MESSAGE_CHARS characters of mpirun's own message, or "mpirun failed" if it has none.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []

@@ -76,7 +76,8 @@ def try_gpu(driver: ctypes.CDLL, number: int) -> None:
     """Make a context on a GPU, which a process needs to compute there, and destroy it again.
 
     `number` counts the GPUs from 0 in CUDA's order. A JSON line is printed before and after each call of the driver.
-    After a call that fails, nothing more is called for this GPU.
+    After a call that fails, nothing more is called for this GPU. Raises AttributeError if the driver lacks a function
+    that is called.
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
@@ -102,8 +103,8 @@ def load_driver() -> ctypes.CDLL:
 def start_driver(driver: ctypes.CDLL) -> bool:
     """Start CUDA's driver, print a line before and after that, and return whether it started.
 
-    If the driver also reports its version, another line has the `version`. Raises AttributeError if the driver lacks a
-    function that is called.
+    If it started and reports its version, another line has the `version`. Raises AttributeError if the driver has no
+    function cuInit.
     """
     if not call_and_print(driver, "start", "cuInit", 0):
         return False

@@ -32,15 +32,16 @@ CLOCK_QUESTIONS = 5
 
 
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdicts on one node: its GPUs and their libraries, packages, the machine, its network and its data."""
+    """Yield the verdicts on one node: its packages, the machine, its network and its data.
+
+    For a job on GPUs the verdicts on the GPUs and their libraries, and on the start of CUDA and NCCL, come first.
+    """
     if job.cluster.device == "gpu":
         yield from judge_gpus(facts, job)
         yield from _judge_libraries(facts["libraries"], job)
         yield from judge_libraries_start(facts, job)
-    for name, (error, install_advice) in facts["imports"].items():
-        yield judge_check(
-            job, f"python.{name}", ok_if(not error, otherwise=FATAL), found=error or "imported", package=install_advice
-        )
+    for name, (error, fix) in facts["imports"].items():
+        yield judge_check(job, f"python.{name}", ok_if(not error, otherwise=FATAL), found=error or "imported", fix=fix)
     yield from _judge_machine(facts, job)
     yield from _judge_network(facts, job)
     yield from judge_data(facts, job)
@@ -48,6 +49,10 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether each CUDA library loads. If NCCL loads, yield one on its version, too.
+
+    - A library does not load: fatal; for libnvcuvid only a warning.
+    - NCCL is older than NCCL_LEAST: fatal.
+    - Otherwise: ok.
 
     `libraries` has an answer for each file name: "loads", or "error: " and the reason why it does not load. For NCCL
     and cuDNN the answer is their version in place of "loads": {"libnccl.so.2": "22105"}.
@@ -95,7 +100,7 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
-    """Return the verdict on a node's free memory.
+    """Return the verdict on a node's free memory: ok if it is enough for all ranks of the node, else a warning.
 
     Each rank needs MEMORY_PER_RANK_GIB, and also the pinned memory of the GPU's decoders if a GPU decodes its images.
     """
@@ -161,7 +166,8 @@ def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_to
     - Too little space is free: the status `if_too_small`.
     - Otherwise: ok.
 
-    `check` is the check's name.
+    `check` is the check's name. `disk` has the facts of the folder: its path, the free space, and whether it is
+    writable.
     """
     found = f"{disk['folder']}: {disk['free_gib']:.1f} GiB free"
     if not disk["writable"]:
@@ -201,9 +207,11 @@ def _judge_infiniband_ports(
     """Return the verdict on a node's InfiniBand ports. The first of these cases counts:
 
     - The node has no ports: a warning.
-    - Ports that NCCL uses are not ACTIVE, `inactive_ports`: a warning.
-    - No port can be opened by this process: a warning.
+    - Ports that NCCL uses are not ACTIVE: a warning, which names these `inactive_ports`.
+    - This process can open no InfiniBand device: a warning.
     - Otherwise: ok, even if NCCL uses none of the ports, which the check "nccl.ports" reports.
+
+    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     found = _port_states(ports)
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
@@ -260,7 +268,8 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
     """Return the verdict on whether the page cache can be flushed before a timed run.
 
-    It is good if the launcher has flushed the cache already, this user may flush it, or the job does not ask for it.
+    It is ok if the launcher has flushed the cache already, if this user may flush it, or if the job does not ask for
+    it. Otherwise it is a warning.
     """
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
     found = flushed_by
@@ -274,11 +283,12 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
 
-    If the part could not be read, the only verdict is a bad one on its list. Otherwise there are:
+    If the part could not be read, the only verdict is a fatal one on its list. Otherwise there are:
 
-    - a good verdict on its list, with the part's size;
-    - a bad verdict for each note on its content;
-    - a verdict on whether the images of a sample can be decoded.
+    - an ok on its list, with the number of samples and their size;
+    - a warning for each note on its content;
+    - a verdict on the samples of the part that were tried: fatal if one cannot be decoded;
+    - if all can be, and the label of one is no class: a fatal verdict on the labels.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -289,9 +299,12 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     yield judge_check(job, "data.lists", OK, found=found)
     for note in part["notes"]:
         yield judge_check(job, "data.content", WARNING, found=note)
-    fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can
+    fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can be
     found = fault or f"{part['decoded']} samples decoded"
     yield judge_check(job, "data.decode", ok_if(not fault, otherwise=FATAL), found=f"{part['name']}: {found}")
+    label_fault = part["label_fault"]  # of the first label that is no class; empty if all are
+    if label_fault:
+        yield judge_check(job, "data.labels", FATAL, found=f"{part['name']}: {label_fault}")
 
 
 # ---- all nodes
@@ -300,9 +313,10 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes, in this order:
 
-    - those on each node, without repetitions; with several nodes each finding begins with the host's name;
-    - those on the facts that must be the same on all nodes;
-    - one on whether the code on the first node differs from its commit.
+    - the verdicts on each node, each once; if there are several nodes, what was found begins with the host's name;
+    - a verdict on each fact that must be the same on all nodes: fatal if it differs, and then with the value of each
+      node;
+    - a verdict on whether the code on the first node differs from its commit.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -355,7 +369,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     """Return two verdicts: on whether MPI started as many ranks as the job has, and on whether the nodes' clocks agree.
 
     `hosts` has the host of each rank. `offsets_s` has for each node how many seconds its clock is ahead of the first
-    node's. No clock may be more than CLOCK_S ahead or behind.
+    node's. Another number of ranks is fatal. A clock that is more than CLOCK_S ahead or behind is a warning.
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
@@ -374,8 +388,9 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
     """Return the verdicts on starting ranks if only this node was looked at.
 
-    - "mpi.start", on a start of two ranks by mpirun. `error` says why it failed; it is empty if it worked.
-    - For a job of several nodes a warning, "mpi.ranks": the other nodes were not looked at.
+    - Always: the verdict "mpi.start", on the start of two ranks by mpirun. It is fatal if there is an `error`, which
+      says why the start failed, and ok if `error` is empty.
+    - For a job of several nodes: a warning, "mpi.ranks", that only this node was looked at.
     """
     verdicts = [
         judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")

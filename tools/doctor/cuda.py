@@ -94,8 +94,10 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
     A child process tries one GPU after the other, because a call of CUDA may hang or kill its process. If the child
-    hangs or dies on a GPU, another child goes on with the next GPU. Some GPUs have no result if CUDA itself fails or
-    time runs out.
+    hangs or dies on a GPU, another child goes on with the next GPU (`_next_gpu`), unless ALL_S seconds have passed.
+
+    The result has the last step on each GPU that any child tried. Its other fields are those of the last child. A GPU
+    has no step if CUDA itself fails or time runs out.
     """
     until_s = time.monotonic() + ALL_S
     step_of_gpus: dict[int, Step] = {}
@@ -106,7 +108,7 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         step_of_gpus.update(result.gpus)
         next_gpu = _next_gpu(child, result, gpus)
         if next_gpu is None or time.monotonic() > until_s:
-            return replace(result, gpus=dict(sorted(step_of_gpus.items())))  # all else is what the last child said
+            return replace(result, gpus=dict(sorted(step_of_gpus.items())))
         first_gpu = next_gpu
 
 
@@ -161,7 +163,7 @@ def _read_answers(child: Talk) -> CudaStart:
         if gpu is not None:
             gpus[gpu] = step
         else:
-            failed_driver_step = step  # a death at the exit goes before an error that the driver returned earlier
+            failed_driver_step = step  # a death at the exit replaces an error that the driver returned earlier
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),

@@ -74,8 +74,10 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 
     - NVML shows enough GPUs: ok.
     - The NVML library is missing, but CUDA shows enough GPUs: fatal. The fix says how to start the container with NVML.
-    - NVML shows too few GPUs for another reason: fatal. The fix is the one that faults.yaml has for NVML's reason, or
-      else the one of checks.yaml.
+    - Otherwise, NVML shows too few: fatal. The fix is the one that faults.yaml has for NVML's reason, or else the one
+      of checks.yaml.
+
+    The verdict also gives the reason why NVML lacks GPUs of the node, if there is one.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
@@ -144,7 +146,8 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     - The driver is as new as the one that is bundled with this CUDA, or newer: ok.
     - The driver is as new as the oldest one that runs this CUDA, or newer: ok.
-    - CUDA has started on this node: ok, even if the driver is older or its version unknown.
+    - CUDA has started on this node, in the version of this Paddle or a later one: ok, even if the driver is older or
+      its version unknown. An older one needs the package cuda-compat for that, so the verdict names it.
     - The driver's version is unknown: a warning.
     - The driver is older than the oldest one that runs this CUDA: fatal.
     """
@@ -159,10 +162,11 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
             f"older than {DRIVERS.bundled}, it runs CUDA by minor-version compatibility, which compiles no PTX"
         )
         return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
-    if _cuda_has_started(facts):  # NVIDIA's package cuda-compat has a newer libcuda, which runs on an old driver
+    if _cuda_has_started(facts):
         start: CudaStart = facts["cuda_start"]
-        why_it_runs = f"{start.library} (cuda-compat) runs CUDA {start.version_words} on it"
-        return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
+        # NVIDIA's package cuda-compat has a newer libcuda, which runs on an old driver. An unknown one may be new.
+        library = start.library if driver is None else f"{start.library} (cuda-compat)"
+        return verdict(OK, found=f"{shown_driver}: {library} runs CUDA {start.version_words} on it")
     if driver is None:
         return verdict(WARNING, found=shown_driver, fix=NOT_SAID)
     return verdict(FATAL, found=shown_driver)
@@ -248,11 +252,11 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     GPUs from Ampere on replace broken rows of memory by spare ones. Earlier GPUs retire broken pages. Both happen at
     the next reset of the GPU; until then the broken part is in use.
 
-    - The GPU reports its rows: a verdict on them.
-    - It does not, though it is of Ampere or later, or of unknown age: a verdict that they are unknown.
-    - It does not, and is older: no verdict on rows.
+    - The GPU reports its rows: the verdict of `_judge_remapped_rows`.
+    - The GPU does not report its rows, and it is of Ampere or later or of unknown age: a warning that they are unknown.
+    - The GPU does not report its rows, and it is older than Ampere: no verdict on rows.
 
-    There is another bad verdict if a page waits for its retirement. All are of the check "gpu.remapped_rows".
+    If a page waits for its retirement, a warning follows. All these verdicts are of the check "gpu.remapped_rows".
     """
     is_before_ampere = gpu.capability is not None and gpu.capability < ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:
@@ -285,8 +289,10 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether somebody has set the GPU's application clock below the card's default.
 
-    An unknown clock is ok, too: some cards have no application clocks. The check "gpu.throttling" then shows what slows
-    the GPU down.
+    - One of the two clocks is unknown: ok, because some cards have no application clocks. The check "gpu.throttling"
+      shows what slows such a GPU down.
+    - The clock is below the default: a warning.
+    - Otherwise: ok.
     """
     set_mhz = gpu.application_clock_mhz
     default_mhz = gpu.default_application_clock_mhz
@@ -335,7 +341,8 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdict on whether the job's training fits into the GPU's memory.
 
     The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
-    and its libraries take. A margin must be left over. The verdict lists all parts.
+    and its libraries take. The verdict is a warning if the need and a margin together exceed the GPU's memory, else ok.
+    It lists all parts of the need.
 
     Nothing is yielded if the GPU's memory is unknown, or if the peak of the job's program was never measured.
     """

@@ -115,7 +115,7 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 
 
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
-    """Return the devices that NCCL_IB_HCA matches by accident, sorted.
+    """Return the devices among a node's `ports` that `setting`, a value of NCCL_IB_HCA, matches by accident, sorted.
 
     NCCL compares beginnings of names. If an entry of the setting is the full name of a device, it also matches every
     device whose name begins with that name: "mlx5_1" also matches mlx5_10. An entry that is no device's full name, such

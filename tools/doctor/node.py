@@ -41,6 +41,13 @@ NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as i
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
 
+class _ImportFailure(NamedTuple):
+    """Why a package cannot be imported, and what to do; both are empty if it can be."""
+
+    error: str
+    fix: str
+
+
 class _NvmlGpus(NamedTuple):
     """The GPUs that NVML shows, and why others are missing; the reason is empty if none is."""
 
@@ -70,14 +77,16 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
-    `rank_cores` are the cores that each rank of this node may use: `cores_by_launcher` says which it will have.
-    `node` is the node's number in HOSTS.
+    `rank_cores` has for each rank of this node the cores that it may use. If the ranks were not started yet,
+    `cores_by_launcher` says which ones they will have. `node` is the node's number in HOSTS.
+
+    For a job on GPUs this starts CUDA and NCCL in child processes, and loads CUDA's libraries into this process.
     """
     # NVML reports the memory in use before CUDA, started in a thread below, takes some. NVML stays open until CUDA's
     # start has ended, because on a driver without persistence closing NVML unloads the driver.
     with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
         # These take seconds, so they run in threads while the other facts are gathered.
-        import_attempts = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
+        import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
         facts = {
             "host": socket.gethostname(),
@@ -93,9 +102,9 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             **_network_devices(),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
-        import_errors = {name: attempt.result() for name, attempt in import_attempts.items()}
-        facts["imports"] = {name: (error, install_advice(error)) for name, error in import_errors.items()}
-        facts["data"] = data_facts(job, has_packages=not any(import_errors.values()))
+        imports = {name: attempt.result() for name, attempt in import_attempts.items()}
+        facts["imports"] = imports
+        facts["data"] = data_facts(job, has_packages=not any(failure.error for failure in imports.values()))
         return facts | library_starts.result()  # waits for the starts while NVML is open
 
 
@@ -191,26 +200,29 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
     return any(os.access(path, os.R_OK | os.W_OK) for path in paths)
 
 
-def _import_error(name: str) -> str:
-    """Import a package in a child process, and return why that failed; "" if it worked.
+def _try_import(name: str) -> _ImportFailure:
+    """Import a package in a child process, and return why that failed and what to do; both are empty if it worked.
 
     A child process, because a broken library may kill or hang it:
 
-    - It does not end in IMPORT_S seconds: "not done in 60 s".
-    - It dies by a signal: "ended by signal 11".
-    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...".
+    - It does not end in IMPORT_S seconds: "not done in 60 s", and a command that shows where it hangs.
+    - It dies by a signal: "ended by signal 11", and a command that shows where it dies.
+    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...", and how to
+      install what is missing (`install_advice`).
     """
     command = [sys.executable, "-c", f"import {name}"]
+    # If Python hangs, `timeout` ends it by ABRT. At this signal faulthandler prints the traceback, as at SEGV and ILL.
+    show_where = f"timeout -s ABRT {six_digits(IMPORT_S)} python -X faulthandler -c 'import {name}' shows where"
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=IMPORT_S)
     except subprocess.TimeoutExpired:
-        return f"not done in {six_digits(IMPORT_S)} s"
+        return _ImportFailure(f"not done in {six_digits(IMPORT_S)} s", show_where)
     if done.returncode < 0:
-        return f"ended by signal {-done.returncode}"
+        return _ImportFailure(f"ended by signal {-done.returncode}", show_where)
     if done.returncode > 0:
         _, _, last_line = done.stderr.strip().rpartition("\n")
-        return last_line
-    return ""
+        return _ImportFailure(last_line, install_advice(last_line))
+    return _ImportFailure("", "")
 
 
 # A shared library in the error of an import: "libgcc_s.so.1: cannot open ..." has the name libgcc_s and the version 1.
@@ -228,11 +240,12 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import lacked, by the import's error.
+    """Return a sentence on how to install what an import lacked. `error` is what Python raised.
 
-    - The error names no shared library, so a Python package is missing: the script that installs this project's ones.
-    - "libGL.so.1: cannot open shared object file": the packages that have this library, "apt-get install libgl1, or by
-      dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file name.
+    - The error names no shared library: "launch/setup.sh run installs the packages of locks/run.lock".
+    - "libGL.so.1: cannot open shared object file": the sentence names the packages that have this library, "apt-get
+      install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file
+      name.
     """
     library = _LIBRARY_IN_ERROR.search(error)
     if library is None:
@@ -259,14 +272,15 @@ def own_cores() -> list[int]:
 
 
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
-    """Return the cores that launch/bind.sh would give each local rank.
+    """Return for each local rank the cores that launch/bind.sh would give it.
 
-    - RANK_NUMA is not set: all cores of this process for every rank.
-    - RANK_NUMA names a NUMA node for each rank: the node's cores; an empty list if there is no such node.
+    - RANK_NUMA is not set: all cores of this process, for every rank.
+    - RANK_NUMA names a NUMA node for each rank, as "0,0,1,1": the cores of this node, or an empty list if there is no
+      such node. Ranks for which it names no node have no list.
     """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
-    cores_of_nodes = _numa()
+    cores_of_nodes = _numa()  # {"node0": "0-15,32-47"}
     node_numbers = job.cluster.rank_numa.split(",")
     cores_of_ranks = []
     for number in node_numbers[: job.cluster.dgxngpu]:

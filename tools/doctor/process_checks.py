@@ -22,11 +22,14 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     - It is unknown how much memory is in use: a warning.
     - None of these: ok.
 
-    Memory can be in use without a process, because a container does not see the processes outside it.
+    A process of a display does not count as computing, though NVML may list it so. `_memory_in_use` says how much
+    memory is too much. Memory can be in use without a process, because a container does not see the processes outside
+    it.
     """
     memory_in_use = _memory_in_use(gpu)
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
+    # All verdicts below have these texts; `most` fills a placeholder of checks.yaml.
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
     is_used_by_other_job = any(pid not in gpu.services for pid in computing)
@@ -37,7 +40,7 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     if memory_in_use.is_too_much:
         fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
         return verdict(WARNING, fix=fix)
-    if computing:  # only services
+    if computing:  # all of them are services, because any other process is a case above
         fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
         return verdict(WARNING, fix=fix)
     if memory_in_use.mib is None:
@@ -72,8 +75,8 @@ def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
 
     - The driver reports what processes use: this amount. FOREIGN_MIB are tolerated.
     - The driver reports only a sum, of what processes use and what the driver keeps for itself: the sum. FOREIGN_MIB
-      and RESERVE_MIB are tolerated.
-    - The driver reports neither: an unknown amount. As much is tolerated as of the sum.
+      and RESERVE_MIB together are tolerated.
+    - The driver reports neither: an unknown amount, with the same limit as for the sum.
     """
     used_mib = gpu.memory_used_mib
     if used_mib is not None:

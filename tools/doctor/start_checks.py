@@ -62,7 +62,8 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
 
-    Call this only if no GPU refused a context. The remaining cases are:
+    A process needs a context to compute on a GPU. Call this only if neither the driver itself failed nor a GPU refused
+    a context. The remaining cases are:
 
     - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
     - Time ran out before all GPUs of the job were tried: a warning.
@@ -122,8 +123,10 @@ def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     """Return the `cause` and the `fix` that faults.yaml has for a failed step of CUDA's start.
 
-    One code of CUDA has many causes. So a sign that NVML or the system shows, such as a GPU in MIG mode, goes before
-    the code.
+    One error code of CUDA has many causes. So other evidence is more telling, such as a hang or a GPU in MIG mode:
+
+    - `_name_of_evidence` finds evidence that explains the failure: the cause of this evidence.
+    - Otherwise: the cause of the step's error code, or the default one if faults.yaml does not have this code.
     """
     name = _name_of_evidence(step, _evidence(facts))
     if name:
@@ -201,7 +204,7 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    For a job of several nodes there may be two more:
+    For a job of several nodes there may be two more verdicts:
 
     - on the network interface that NCCL chose, if NCCL named one;
     - on the InfiniBand ports that NCCL uses, if the node has any.
@@ -228,11 +231,13 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
-    - The process hung or died: how it did.
-    - Nothing could be called: the reason.
+    The verdict says what failed:
+
+    - The process hung or died within the call: "ncclGetUniqueId no answer in 20 s".
+    - The library or the function is missing, so that nothing could be called: the reason.
     - The call returned an error: its code, NCCL's message, and `settings`, the text of NCCL's variables.
 
-    What to do comes from faults.yaml.
+    The fix comes from faults.yaml.
     """
     if start.hang_or_death:
         found = f"ncclGetUniqueId {start.hang_or_death}"
@@ -250,9 +255,11 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
     - It is the loopback: fatal.
-    - It has the address by which HOSTS names this node, `hosts_address`: ok. That is empty if HOSTS does not say it.
-    - It links only containers, by its name, or has a link-local address: a warning.
+    - Its address is `hosts_address`: ok.
+    - Its name is one of an interface between containers or virtual machines, or it has a link-local address: a warning.
     - Any other interface: ok.
+
+    `hosts_address` is the address by which HOSTS names this node; empty if HOSTS does not name it.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
     if start.interface == "lo":
@@ -281,7 +288,7 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    The verdict reports the first of these faults:
+    The verdict is a warning about the first of these faults; ok if there is none:
 
     - A name in the setting also matches other ports, by the beginning of their names: mlx5_1 matches mlx5_10.
     - No port that NCCL uses is ACTIVE.

@@ -39,11 +39,13 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 
 
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
-    """Return the verdict on the links between the job's GPUs: either each of them has an NVLink, or none has.
+    """Return the verdict on the links between the job's GPUs.
 
-    `names` are the GPUs of the job, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link
-    between two devices: "NV4" is four NVLinks. The verdict counts the pairs of each kind, and names the GPUs without
-    NVLink if others have it.
+    - Some of them have an NVLink to another GPU of the job, and some have none: a warning, which names the latter.
+    - Each of them has one, or none has: ok.
+
+    The verdict also counts the pairs of GPUs by the kind of their link. `names` are the GPUs of the job, such as
+    ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link between two devices: "NV4" is four NVLinks.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
     kind_of_each_pair: list[str] = []
@@ -83,13 +85,13 @@ class _Binding:
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether each rank of this node may use a core near its own GPU.
+    """Return the verdict on whether each rank of this node may run on a core near its own GPU.
 
-    - A rank may use none of the cores near its GPU: a warning, which names all such ranks. Its fix is to set RANK_NUMA
+    - All cores of some rank are far from its GPU: a warning, which names every such rank. Its fix is to set RANK_NUMA
       to the NUMA nodes near the GPUs.
-    - Every rank may use one, or it is unknown which cores are near its GPU: ok.
+    - Each rank may use a core near its GPU, or it is unknown which cores are near: ok.
 
-    The verdict always says which cores the ranks may use, and which cores are near each GPU.
+    In both cases the verdict says which cores the ranks may use, and which cores are near each GPU.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
@@ -99,15 +101,18 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     cores_near_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
     rank_numa = ",".join(binding.numa_node for binding in bindings)
     status = ok_if(not far_bindings, otherwise=WARNING)
-    # `near` and `numa` fill placeholders of checks.yaml: "set RANK_NUMA={numa}".
+    # In checks.yaml `near` fills the text of what is wanted, and `numa` that of the fix: "set RANK_NUMA={numa}".
     return judge_check(job, "cpu.binding", status, found=found, near=cores_near_gpus, numa=rank_numa)
 
 
 def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[int]]) -> str:
-    """Return which cores the ranks may use: "all ranks 0-47" if these are equal, else "rank 0 0-23, rank 1 24-47"."""
+    """Return which cores the ranks may use: "all ranks 0-47" if these are equal, else "rank 0 0-23, rank 1 24-47".
+
+    Ranks that may use no core have "none" in place of the cores.
+    """
     first_cores = cores_of_ranks[0]
     if all(cores == first_cores for cores in cores_of_ranks):
-        return f"all ranks {ranges(first_cores)}"
+        return f"all ranks {ranges(first_cores) or 'none'}"
     return ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
 
 

@@ -221,11 +221,11 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 
 
 def _gpu_of(local_rank: int) -> Device:
-    """Return the title and the class of a rank's GPU, which is the GPU `local_rank` among those that NVML shows.
+    """Return the title and the class of a rank's GPU. `local_rank` is its number among the GPUs that NVML shows.
 
-    The title has the number, the model, the UUID and the serial number, as far as they are known. The class is the
-    model and the versions of driver, cuDNN and Paddle: GPUs of one class should compute the same bits, so only they are
-    compared.
+    The title has the number in nvidia-smi, the model, the UUID and the serial number, as far as they are known. The
+    class is the model and the versions of driver, cuDNN and Paddle. GPUs of one class should compute the same bits, so
+    only they are compared.
 
     - NVML does not show the GPU: the title is "GPU 3 of the job", and the class is None.
     - The model or the version of driver or cuDNN is unknown: the class is None.
@@ -276,11 +276,11 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    `mine` are the digests of this rank. `host_index` is the number of this rank's host among the compared hosts.
-    `steps` is the number of steps in each repetition. The entry has:
+    `mine` are the digests of this rank. `host_index` is the number of this rank's host among the compared hosts. The
+    entry has:
 
-    - "steps".
-    - "tensors": their names.
+    - "steps": the number of steps in each repetition.
+    - "tensors": the names of the tensors of which each step takes a digest.
     - "tables": {name of a result: its digests}. Ranks that compute right have the same results, so each is there once.
     - "ranks": for each rank its host, its device, and how many of its repetitions gave which result, or its failure.
     """

@@ -165,7 +165,7 @@ def _start_paddle(job: Job, origins: Origins, me: ranks.Ranks) -> Machine:
 
 
 class NetworkResults(NamedTuple):
-    """The results on the network, as a rank gets them that represents a compared host; empty on other ranks."""
+    """The results on the network. They are empty on a rank that represents no compared host."""
 
     links: list[JsonObject]
     nodes: list[JsonObject] | None  # of `gather_nodes`: None on all ranks but the first

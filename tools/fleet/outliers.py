@@ -21,8 +21,8 @@ from scoring.figure.calibration import smallest_difference
 
 LEAST_NODES = 4  # of three the odd one cannot be told
 # Rosner's test consists of several tests, each of which may name a healthy node. So the chance of a false alarm in any
-# of them is larger than in one of them, by a factor of up to 2.2 at 5 to 16 nodes, and of 1 at 64 (simulated with a
-# normal distribution).
+# of them is up to 2.2 times the chance in one of them at 5 to 16 nodes, and the same as in one at 64 nodes (simulated
+# with a normal distribution).
 ALARM_INFLATION = 2.0
 LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
 LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha` allows less

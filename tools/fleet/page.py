@@ -183,12 +183,12 @@ def _table_of_nodes(judged: Judged) -> Table:
 def _conclusion(judged: Judged) -> tuple[str, str]:
     """Return the status of the whole fleet, and sentences that say it in words. The first of these cases counts:
 
-    - A node or link is bad: fatal. The sentence names the bad ones.
-    - All nodes are unknown: unknown.
-    - There are doubts: unknown. The sentence is that no node and no link is named.
+    - A node or link is bad: fatal. The sentences name the nodes left out and the bad links.
+    - All nodes are unknown: unknown. The sentence says so.
+    - There are doubts: unknown. The sentence says that no node and no link is named.
     - Otherwise: ok, with the same sentence.
 
-    In each case the doubts follow the sentence.
+    In each case the doubts follow.
     """
     sentence = "No node and no link is named."
     if judged.bad_verdicts:

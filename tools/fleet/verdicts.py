@@ -311,7 +311,8 @@ def _names_across(links: Sequence[LinkTimes]) -> set[str]:
 def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
     """Return for each host how slow its links are in each turn: 2.0 is twice the usual time.
 
-    - A host with measured links: for each turn the median of its links' times, each divided by the usual time.
+    - A host with measured links: for each turn the median of its links' times, each divided by the usual time. The
+      median is taken in logarithms.
     - A host without measured links: None.
 
     The usual time of a link is the median time, in that turn, of all links of its kind. The two kinds are the links

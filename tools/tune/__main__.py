@@ -134,13 +134,16 @@ def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
 
 
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
-    """Return the text of `config_<name>.sh`, which sets the winner's variables and sources the system's own file.
+    """Return the text of `config_<name>.sh`, which sets the winner's variables and then sources the base's config file.
 
-    A variable is set only for the workload and the precision that were measured. For STRATEGY of rn50 in amp_o2:
+    `name` is the system that the new file defines: a run with DGXSYSTEM=<name> uses it. The base's config file is that
+    of the job's own DGXSYSTEM, on which the winner was measured. `evidence` are lines of text for comments at the
+    beginning of the file.
+
+    A variable is set only for the workload and the precision that were measured, and only if the user has not set it.
+    For STRATEGY of rn50 in amp_o2:
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
-
-    A value that the user has set stays. `evidence` are lines of text for comments at the beginning of the file.
     """
     system = job.cluster.dgxsystem
     prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
@@ -149,7 +152,7 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
         lines.append(f"# {line}".rstrip())
     for variable, value in winner.exports(job.model.strategy).items():
         prefixed = f"{prefix}_{variable}"
-        lines.append(f'export {prefixed}="${{{prefixed}:-{value}}}"')
+        lines.append(f'export {prefixed}="${{{prefixed}:-{value}}}"')  # in an f-string, {{ stands for one brace
     lines += [
         "",
         f"# shellcheck source=config_{system}.sh",
@@ -159,16 +162,17 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return five lines of text on the origin of a search's figures, and on how to read them:
+    """Return five lines of text that say where a search's figures come from and how to read them:
 
-    - This tool, the day, the commit, and whether the code had changes that the commit does not hold.
+    - This tool, today's date, the commit, and whether the code had changes that the commit does not hold.
     - The machine.
-    - The settings of the base.
-    - The method: the number of turns, the steps of each, and how the turns are ordered and the intervals made.
-    - The columns of the table of verdicts: what the status ok means, the speed in images/s with its range, the ratio of
-      the speed to the base's with its interval, and the ratio of the difference of the losses to the allowed one.
+    - The settings of the base, which is the user's own job.
+    - The method: the number of turns, the steps of each run, how the turns are ordered, and how the intervals are made.
+      A turn is one run of each candidate.
+    - The columns of the table of verdicts that follows: the meaning of the status ok, the images/s with their range,
+      the ratio of the speed to the base's with its interval, and the difference of the losses over the allowed one.
 
-    `repeats` is the number of turns. `record` is that of any run: all runs have the same machine and code.
+    `repeats` is the number of turns. `record` may be that of any run: all runs have the same machine and code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"

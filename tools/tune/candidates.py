@@ -61,12 +61,12 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
 
-    - Single knobs, such as "cuda_graph=1", without those that would not change the job's strategy.
-    - The mode of Paddle's executor that is not the default.
-    - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: that mode.
+    - Single knobs of STRATEGY, such as "cuda_graph=1", without those that would not change the job's strategy.
+    - The mode of Paddle's executor that is not the default on the device.
+    - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: this mode.
     - On a CPU: fewer ranks, each with more threads.
 
-    Raises ValueError if the job's strategy is already the automatic mode, to which no knob can be added.
+    Raises ValueError if the job's own strategy is the automatic mode, to which no knob can be added.
     """
     if job.model.knobs.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
@@ -98,10 +98,10 @@ def _other_executor(*, on_gpu: bool) -> Candidate:
 
 
 def _knobs_to_try(job: Job) -> Iterator[str]:
-    """Yield the settings of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is a trial of its own.
+    """Yield the knobs of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is tried alone.
 
-    A switch is tried with the value that is not its default: "=0" if it is on by default, as program/strategy.py
-    decides. A number is tried with several values. Settings that cannot change the job's program are left out.
+    A knob that is on or off is tried with the value that is not its default, and a knob that is a number with several
+    values. Knobs that can do nothing for this job are left out, such as the size of an all-reduce if there is one rank.
     """
     on_gpu = job.cluster.device == "gpu"
     ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node
@@ -121,7 +121,7 @@ def _knobs_to_try(job: Job) -> Iterator[str]:
     else:
         yield "fuse_elewise_add_act_ops=0"
     if ranks > 1:
-        yield from ("fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64")  # of an all-reduce
+        yield from ("fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64")  # in one all-reduce
     if on_gpu:
         yield from _gpu_knobs_to_try(job, is_half_nhwc=is_half_nhwc)
 

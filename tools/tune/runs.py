@@ -26,19 +26,23 @@ class Runner:
     """Starts runs of the job by ./run_and_time.sh. Each has its own folder; all have one seed, so the same samples."""
 
     def __init__(self, job: env.Job) -> None:
-        """Prepare the runs of a job. Nothing is started or written yet."""
+        """Prepare the runs of a search: their folder, and the variables that all of them set.
+
+        `job` is the base: the user's own job. Each run is this job with the changes of one candidate. Nothing is
+        started or written yet.
+        """
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         self.folder = Path(job.trials.logdir).resolve() / "tune" / now
-        # A seed below 0 means a new one for each run. All runs of a search need the same one.
+        # A seed below 0 means a new one for each run. All runs of a search need one seed: their losses are compared.
         seed = job.course.seed if job.course.seed >= 0 else 1
         self.variables = {
-            "MODE": "throughput",
-            "NEXP": "1",
+            "MODE": "throughput",  # a fixed number of steps, not a whole training
+            "NEXP": "1",  # one trial, so one log
             "SEED": str(seed),
             "PROGRESS": "plain",
-            "CLEAR_CACHES": "0",
+            "CLEAR_CACHES": "0",  # the page cache is not flushed
         }
-        self.strategy = job.model.strategy  # of the base
+        self.strategy = job.model.strategy  # the base's STRATEGY, to which a candidate adds its knobs
         self.records: list[Record] = []  # of all runs so far
 
     def command(self, candidate: Candidate, turn: str) -> list[str]:

@@ -78,16 +78,17 @@ class _SpeedRatio(NamedTuple):
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Compare a candidate's runs with the base's runs of the same turns, by their losses and their speed.
+    """Return the verdict on a candidate by its losses and its speed, against the base's runs of the same turns.
 
-    The status and the outcome are those of `_outcome`. The text has, in this order:
+    `allowed` says for each window of steps how far a loss may be from the base's. The status is that of `_outcome`. The
+    verdict's text has, in this order:
 
     - the candidate's images/s, as mean and range
     - the ratio of its speed to the base's, with the 95 % interval
     - the largest difference of its loss from the base's, divided by the allowed difference
     - the outcome in words
 
-    `allowed` says for each window of steps how far a loss may be from the base's.
+    The verdict's `figures` have the first three as numbers, with the images/s of each turn.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -141,15 +142,15 @@ class _Outcome(NamedTuple):
 
 
 def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
-    """Return what the comparison of a candidate with the base has shown. The first of these cases counts:
+    """Return the status and the words for the comparison of a candidate with the base.
 
-    - A loss differs from the base's by more than is allowed: fatal.
+    `loss_excess` is the largest difference of a loss from the base's, divided by the allowed difference. `ratio` is the
+    candidate's speed over the base's. The first of these cases counts:
+
+    - A loss differs by more than is allowed: fatal, and the candidate is refused.
     - The 95 % interval of the speed ratio is above 1: ok, the candidate is faster.
     - The interval is below 1: a warning, the candidate is slower.
     - The interval contains 1: unknown.
-
-    `loss_excess` is the candidate's largest difference of a loss divided by the allowed one. `ratio` is its speed over
-    the base's.
     """
     if loss_excess > 1:
         words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
