@@ -174,14 +174,14 @@ class Checker:
     def _take_header(self, header: Header) -> None:
         """Keep a section of the header among the run's facts, and report a null GPU that it names.
 
-        - The run has SECTIONS_KEPT sections already: nothing is done with this one.
+        - The run has SECTIONS_KEPT sections already: this one is not kept.
         - A section of the same name is kept already: this one is not kept. It is a fault, which is reported if the log
           turns out to be one of this project.
         - Otherwise: the section is kept.
 
-        In the last two cases the section is checked for a null GPU, a stand-in that computes nothing: see
-        `_check_devices`.
+        Each section is checked for a null GPU, a stand-in that computes nothing: see `_check_devices`.
         """
+        self._check_devices(header)
         sections = self._run.headers
         if len(sections) >= SECTIONS_KEPT:
             return
@@ -189,7 +189,6 @@ class Checker:
             self._order.measured.keep_fault(header.line, f"a second header section {printable(header.section)}")
         else:
             sections[header.section] = header.value
-        self._check_devices(header)
 
     def _check_devices(self, header: Header) -> None:
         """Report a section on the devices of the run that names a null GPU, a stand-in that computes nothing."""

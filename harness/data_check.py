@@ -54,30 +54,21 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
     - `samples`: the number of its samples
     - `passport`: the number of files, the sum of their sizes, and a digest of names, sizes and labels
     - `decoded`: how many samples the `seed` has chosen to be decoded, whether they can be or not
-    - `undecodable`: what is wrong with the first of these samples that training could not use; empty if nothing is
+    - `undecodable`: what is wrong with the first of these samples that cannot be decoded; empty if all can be
+    - `label_fault`: if all can be, what is wrong with the first of their labels that is no class; empty if nothing is
     - `notes`: sentences that a user should read before a run
     """
     chosen = _choose_samples(len(samples), seed)
+    undecodable = _first_undecodable(samples, chosen)
     return {
         "name": f"{part} ({samples.form})",
         "samples": len(samples),
         "passport": as_json(passport(contents)),
         "decoded": len(chosen),
-        "undecodable": _first_fault(data_module, samples, chosen),
+        "undecodable": undecodable,
+        "label_fault": "" if undecodable else _first_label_fault(data_module, samples, chosen),
         "notes": list(samples.notes),
     }
-
-
-def _first_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
-    """Say what is wrong with the first chosen sample that training could not use; empty if it could use them all.
-
-    1. The files of all chosen samples are decoded. The first that cannot be decoded counts.
-    2. If all can be, the labels are looked at. The first that is no class counts.
-    """
-    undecodable = _first_undecodable(samples, chosen)
-    if undecodable:
-        return undecodable
-    return _first_label_fault(data_module, samples, chosen)
 
 
 def _show_on_stderr(line: str) -> None:

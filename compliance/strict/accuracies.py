@@ -185,14 +185,15 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
     samples near `samples` that makes it whole for all accuracies:
 
     - The number is larger than `samples`: a warning. The padding of the last batch was counted.
-    - The number is not larger: an error. Samples were left out.
+    - The number is smaller: an error. Samples were left out.
+    - The number is `samples`: nothing. The accuracies are in single precision, whose error is larger.
     - No number is found: nothing. The accuracies may be means over the workers' accuracies, which no rule forbids.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
-    if counted is None:
+    if counted is None or counted == samples:
         return
     whole = f"the accuracies are whole numbers of {counted} samples"
     line = not_whole[0].line

@@ -79,7 +79,7 @@ def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) ->
 
     The first kind that is equal gives the sentence:
 
-    - the time of run_start: "run_start 1700000000000 is those of result_1.txt"
+    - the time of run_start: "run_start 1700000000000 is that of result_1.txt"
     - the times of the parts, if they are a mark: "its times are those of result_1.txt"
     - the accuracies, if they are a mark: "its accuracies are those of result_1.txt"
 
@@ -90,7 +90,7 @@ def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) ->
     """
     equal_marks = _names_of_equal_marks(run, other)
     if run.start_ms is not None and run.start_ms == other.start_ms:
-        return f"run_start {run.start_ms} is those of {name_of_other}"
+        return f"run_start {run.start_ms} is that of {name_of_other}"
     if _TIMES in equal_marks:
         return f"its times are those of {name_of_other}"
     if _ACCURACIES in equal_marks:

@@ -6,7 +6,13 @@ A block is several epochs together. Its event has the number of the first epoch,
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from runlog import schema
 from runlog.reader import Event
+
+START_KEYS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
+STOP_KEYS = frozenset({schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key})
+# The field in the metadata of a part's events that has its number.
+NUMBER_FIELD_BY_KIND = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}
 
 
 @dataclass(frozen=True)

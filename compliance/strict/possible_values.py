@@ -42,14 +42,14 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
     """Return whether an event rank_times is possible in a run with this number of `ranks`, which count from 0.
 
-    - `data_wait_rank`, the rank that waited for data most, must be below `ranks`. So must `compute_rank`, the rank that
-      computed most, unless it is missing.
+    - `data_wait_rank`, the rank that waited for data most, must be one of the ranks. So must `compute_rank`, the rank
+      that computed most, unless it is missing.
     - The times for which ranks waited for data must be in order: 0 <= least <= median <= most.
     - The times for which ranks computed must be in order, too. A missing time counts as 0.
     """
-    highest_rank = max(times.data_wait_rank, times.compute_rank or 0)
-    if highest_rank >= ranks:
-        return False
+    for rank in (times.data_wait_rank, times.compute_rank):
+        if rank is not None and not 0 <= rank < ranks:
+            return False
     if not _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s):
         return False
     return _are_in_order(times.compute_least_s, times.compute_median_s, times.compute_most_s)

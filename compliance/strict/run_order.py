@@ -7,18 +7,15 @@ from typing import Any
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import FindingCollector
 from compliance.strict.measured import Measured
-from compliance.strict.parts import OpenPart, TrainedPart
+from compliance.strict.parts import NUMBER_FIELD_BY_KIND, START_KEYS, STOP_KEYS, OpenPart, TrainedPart
 from runlog import schema
 from runlog.digits import significant
 from runlog.reader import Event
 from runlog.text import printable
 
 ORDER = "event-order"  # a rule of form, so a breach of it only warns
-_STARTS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
-_STOPS = frozenset({schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key})
-_NUMBER_FIELD = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}  # in the metadata of a part
 # Keys by whose times a score or a rate is computed. All others only annotate the run: some log them at any time.
-_KEYS_OF_THE_CLOCK = _STARTS | _STOPS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.EVAL_ACCURACY.key}
+_KEYS_OF_THE_CLOCK = START_KEYS | STOP_KEYS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.EVAL_ACCURACY.key}
 _KEYS_OF_THE_CLOCK |= {schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
 KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
@@ -157,7 +154,7 @@ class RunOrder:
 
     def _first_start_of_a_part(self) -> Event | None:
         """Return the first event so far that starts a block, an epoch or an evaluation; None if there is none."""
-        first_starts = [event for key, event in self.run.first_events.items() if key in _STARTS]
+        first_starts = [event for key, event in self.run.first_events.items() if key in START_KEYS]
         return min(first_starts, key=lambda event: event.line, default=None)
 
     def _take_run_stop(self, event: Event) -> None:
@@ -220,7 +217,7 @@ class RunOrder:
         self._report_if_open(event, "block")
         self._report_if_open(event, "epoch")
         next_epochs = self._next_epochs()
-        number = self._epoch_number(event, _NUMBER_FIELD["block"])
+        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["block"])
         self._warn_if_not_due(event, f"{event.key} of epoch", number, next_epochs)
         epochs = self._epoch_number(event, "epoch_count")
         if epochs is None:
@@ -237,7 +234,7 @@ class RunOrder:
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
         next_epochs = self._next_epochs()
-        number = self._epoch_number(event, _NUMBER_FIELD["epoch"])
+        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["epoch"])
         self._warn_if_not_due(event, f"{event.key} of epoch", number, next_epochs)
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
@@ -250,21 +247,21 @@ class RunOrder:
         - a time that is before run_start
         - a previous evaluation that is still open
         - a previous evaluation that is over, and still waits for its accuracy
-        - another epoch than the one to evaluate now
+        - another epoch than the one to evaluate now, if both numbers are known; any epoch if none was trained yet
         """
         self._check_time_of_start(event)
         is_previous_over = "eval" not in self._open_parts
         self._report_if_open(event, "eval")
-        number = self._epoch_number(event, _NUMBER_FIELD["eval"])
+        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["eval"])
         if is_previous_over and self._waiting_evaluation is not None:
             self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
         epoch_to_evaluate = self._epoch_to_evaluate()
-        if number != epoch_to_evaluate:
-            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
         due = () if epoch_to_evaluate is None else (epoch_to_evaluate,)
-        evaluation = OpenPart(event, number, due=due)
-        self._open_parts["eval"] = evaluation
-        self._waiting_evaluation = evaluation
+        if number is not None and epoch_to_evaluate is None and not self.epochs_counted:
+            self._add_breach(ORDER, event, f"evaluation of epoch {number}; no epoch was trained before it")
+        elif number is not None and due and number not in due:
+            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
+        self._open_parts["eval"] = self._waiting_evaluation = OpenPart(event, number, due=due)
 
     def _check_time_of_start(self, event: Event) -> None:
         """Report the start of a part whose time is before run_start. A part above run_start is checked at run_start."""
@@ -323,7 +320,7 @@ class RunOrder:
         - No part of the kind is open: report a breach, and return None.
         - The event states an epoch that is not due for this part, or no number of an epoch: report it, too.
         """
-        number = self._epoch_number(event, _NUMBER_FIELD[kind])
+        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND[kind])
         part = self._open_parts.pop(kind, None)
         if part is None:
             self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
@@ -341,8 +338,10 @@ class RunOrder:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
     def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
-        """Report a block that stops within an epoch, or whose last epoch is not the last one trained."""
-        if "epoch" in self._open_parts or self.last_epoch != block.last:
+        """Report a block that stops within an epoch, or whose last epoch, if known, is not the last one trained."""
+        if block.last is None or self.last_epoch is None:
+            self._report_if_open(event, "epoch")
+        elif "epoch" in self._open_parts or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 

@@ -133,14 +133,17 @@ def _ask_about_unusually_early_runs(
     """Return the submissions, each with one more question if its runs converged unusually early.
 
     Such runs may be the fastest of many that were made. `candidates[i]` has the runs of `submissions[i]`. The question
-    states p, the chance that as many runs, drawn at random from these and those of other organisations, are as early.
-    Runs are unusually early if p is at most 5 %.
+    states p, the chance that as many runs, drawn at random from these and those of other organisations in the same
+    round and at the same batch, are as early. It is multiplied by the number of submissions that are compared. Runs are
+    unusually early if p is at most 5 %. The organisation's own other runs are not compared.
     """
     chance_by_index = find_unusually_early(candidates)
     screened = []
     for index, submission in enumerate(submissions):
         if index in chance_by_index:
             chance = f"unusual (p = {significant(chance_by_index[index], digits=2)})"
+            pool = "these and other organisations' runs in its round and at its batch"
+            drawn = f"p is the chance that as many runs, drawn at random from {pool}, are as early"
             question = Question(
                 rule="selected-runs",
                 kind="plausibility",
@@ -149,7 +152,7 @@ def _ask_about_unusually_early_runs(
                 logs=submission.logs,
                 file="",
                 line=None,
-                actual=f"{chance}: its runs converged sooner than those of all others at its batch",
+                actual=f"{chance}: its runs converged early; {drawn}, times the number of submissions compared",
             )
             submission = replace(submission, questions=(*submission.questions, question))
         screened.append(submission)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from compliance.check import Report
 from compliance.logged_run import LoggedRun
+from compliance.official import rounds
 from compliance.rules import Ruleset, load, verdict
 from compliance.submission.committed_code import REPOSITORY, code_of
 from compliance.submission.description import read_description
@@ -279,7 +280,7 @@ def contents_of(
     refusals = [
         *refusals_by_description(description_file.name, description),
         *refusals_by_findings(runs, description, ruleset),
-        *refusals_by_missed_target(checked),
+        *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
     if score.minutes is None and not refusals:  # refusals so far already explain why there is no score
         refusals.append(Refusal("score", score.problem))

@@ -18,7 +18,8 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
 
     - The submission is open, or its benchmark is not one of this project's: none. The check of each log has noted
       already that these rules do not apply.
-    - The benchmark has no reference of MLPerf, or no points in the ruleset by this project's rules: none.
+    - The rules are not in force in this ruleset yet: for each run, a note on each of them that says so.
+    - The benchmark has no reference of MLPerf: none. The check of each log has noted this, too.
     - mlperf-logging has no points of the benchmark in the round of `ruleset`: for each run, a note that the test was
       not applied.
     - Otherwise: for each run, the hyperparameters that differ from those of the point at its batch, or a note that
@@ -30,7 +31,13 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
     benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
     if not is_closed:
         return
-    if benchmark is None or not benchmark.reference_points:
+    if benchmark is None:
+        return
+    for rule in (ruleset.strict["rcp-hyperparameters"], ruleset.strict["rcp-convergence"]):
+        if not rule.in_force:
+            for report in members:
+                yield BlamedRun(report, note(rule, f"not applied: in force from ruleset {rule.since} on"))
+    if not benchmark.reference_points:
         return
     test = convergence_test(members, ruleset)
     reference_of_round = test.reference

@@ -48,8 +48,8 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
     An error forbids a package. So does a breach of same-configuration, which elsewhere only warns. The findings on a
     run are those of
 
-    - the check of its log alone. They are left out if the run only missed the target, because one run of a submission
-      may miss it.
+    - the check of its log alone. They are left out if the run only missed the target, because some runs of a
+      submission may miss it: see `refusals_by_missed_target`.
     - the comparison with the other runs
     - the comparison with the system `description`
     """
@@ -63,12 +63,16 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
                 yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
 
 
-def refusals_by_missed_target(checked: Sequence[Report]) -> list[Refusal]:
-    """Return one refusal that names the runs that only missed the target, if there are several; else none."""
+def refusals_by_missed_target(checked: Sequence[Report], most_failed_runs: int) -> list[Refusal]:
+    """Return one refusal that names the runs that only missed the target, if they are too many; else none.
+
+    `most_failed_runs` is how many runs of a submission may miss the target: 4 of unet3d, 1 of any other benchmark.
+    """
     names = [report.path.name for report in checked if _has_only_missed_target(report)]
-    if len(names) <= 1:
+    if len(names) <= most_failed_runs:
         return []
-    return [Refusal(", ".join(names), "did not reach the target; one run of a submission may fail to")]
+    allowed = "one run" if most_failed_runs == 1 else f"{most_failed_runs} runs"
+    return [Refusal(", ".join(names), f"did not reach the target; {allowed} of a submission may fail to")]
 
 
 def _forbids_package(finding: Finding) -> bool:

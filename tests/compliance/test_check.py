@@ -83,6 +83,44 @@ def test_an_accuracy_without_an_epoch_is_one_finding(number: int, tmp_path: Path
     assert found == [("eval_accuracy.metadata", line)]
 
 
+def test_an_evaluation_without_an_epoch_is_not_told_the_last_one_trained(tmp_path: Path) -> None:
+    log = Altered(foreign(make_log.closed_run())).without_metadata("eval_start", "epoch_num", 3)
+    _, [file] = check(*write(tmp_path, log.text))
+    line = log.at("eval_start", 3) + 1
+    found = {f["actual"] for f in file["findings"] if f["line"] == line}
+    assert found == {"metadata {}", "eval_start has epoch_num null"}  # by the official checker's rule and by ours
+
+
+def test_an_evaluation_before_the_first_epoch_is_told_that_none_was_trained(tmp_path: Path) -> None:
+    log = Altered(foreign(make_log.closed_run()))
+    index = log.at("eval_start")
+    moved = log.lines.pop(index)
+    log.lines.insert(log.at("block_start"), moved)
+    _, [file] = check(*write(tmp_path, log.text))
+    found = [f["actual"] for f in file["findings"]]
+    assert "evaluation of epoch 4; no epoch was trained before it" in found
+    assert not [actual for actual in found if "None" in actual]
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "number"), [("block_start", "first_epoch_num", 2), ("epoch_start", "epoch_num", 11)]
+)
+def test_a_block_whose_last_epoch_is_not_known_is_held_to_none(
+    event: str, field: str, number: int, tmp_path: Path
+) -> None:
+    """An epoch that is still open at its stop is reported all the same."""
+    log = Altered(foreign(make_log.closed_run())).without_metadata(event, field, number)
+    _, [file] = check(*write(tmp_path, log.text))
+    missing = [f["line"] for f in file["findings"] if f["actual"] == f"{event} has {field} null"]
+    assert missing == [log.at(event, number) + 1]
+    assert not [f["actual"] for f in file["findings"] if "announces" in f["actual"] or "None" in f["actual"]]
+    log.lines.pop(log.at("epoch_stop", 11))
+    _, [file] = check(*write(tmp_path, log.text))
+    found = [f["actual"] for f in file["findings"]]
+    assert [actual for actual in found if "the epoch of line" in actual and actual.endswith("is still open")]
+    assert not [actual for actual in found if "None" in actual]
+
+
 # --- the two verdicts ---
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from compliance import rules
-from compliance.check import Checker
-from runlog.reader import read_log
+from compliance.check import Checker, check_file
+from compliance.official.metrics import JoinedMetrics, join_metrics
+from compliance.submission.refusals import refusals_by_missed_target
+from runlog.reader import Event, read_log
 from tests import make_log
 from tests.compliance.altered import Altered, Writer, compliance, foreign
 from tests.compliance.test_check import check, rules_broken
@@ -61,6 +63,23 @@ def test_a_seed_written_in_two_ways_is_one(first, second, shared: bool, tmp_path
         (tmp_path / f"result_{index}.txt").write_text(Altered(text).value("seed", seed).text)
     _, files = check(tmp_path, "--verdict", "strict")
     assert ("seeds-differ" in rules_broken(files[1])) == shared
+
+
+def test_a_metric_whose_name_is_a_list_leaves_no_evaluation() -> None:
+    event = Event("eval_accuracy", 88.1, {"metric": ["FID"], "samples_count": 512}, 0, "", 1, 0)
+    assert join_metrics([event], "samples_count") == JoinedMetrics([], event)
+
+
+@pytest.mark.parametrize(("failed", "most", "allowed"), [(1, 1, ""), (2, 1, "one run"), (4, 4, ""), (5, 4, "4 runs")])
+def test_as_many_runs_may_miss_the_target_as_the_benchmark_drops(
+    failed: int, most: int, allowed: str, tmp_path: Path
+) -> None:
+    """One of most benchmarks, 4 of unet3d."""
+    path = tmp_path / "log"
+    path.write_text(Altered(make_log.run()).aborted().text)
+    report = check_file(path, rules.load("4.0.0"))
+    refused = [refusal.text for refusal in refusals_by_missed_target([report] * failed, most)]
+    assert refused == ([f"did not reach the target; {allowed} of a submission may fail to"] if allowed else [])
 
 
 def test_a_log_of_another_benchmark_has_one_line_for_what_is_not_applied(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compliance import rules
+from compliance.check import SECTIONS_KEPT
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, checkpoint, clock, foreign, intervals, padded, write
@@ -160,9 +161,17 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("run-mode", lambda: run(summary={"resumed": True}), lambda log: log, "run_summary"),
     ("run-mode", lambda: run(summary={"profiled": True}), lambda log: log, "run_summary"),
     ("run-mode", run, lambda log: by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]')), "*"),
+    ("run-mode", run, lambda log: _with_many_sections(
+        by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]'))), "*"),
     ("run-mode", lambda: run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
     ("run-mode", lambda: run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
 ]  # fmt: skip
+
+
+def _with_many_sections(log: Altered) -> Altered:
+    """More sections before the first one than the checker keeps."""
+    log.lines[:0] = [f'# {{"section_{number}": 1}}' for number in range(SECTIONS_KEPT)]
+    return log
 
 
 def _with_two_sources(log: Altered) -> Altered:
@@ -187,6 +196,13 @@ def _with_two_sources(log: Altered) -> Altered:
 def test_a_good_log_passes(text: str, tmp_path: Path) -> None:
     status, [file] = check(*write(tmp_path, text))
     assert (status, file["verdict"], errors(file)) == (0, "pass", [])
+
+
+def test_accuracies_in_single_precision_leave_no_sample_out(tmp_path: Path) -> None:
+    """They are off by a little more than those in double precision, which a log of this project has."""
+    log = by.curve(Altered(run(epochs=9)), lambda v: [x + 0.011 / 360 for x in v])
+    _, [file] = check(*write(tmp_path, log.text))
+    assert rules_broken(file) == {"own-log"}
 
 
 @pytest.mark.parametrize(
@@ -232,6 +248,14 @@ def test_rules_that_do_not_apply_say_so(tmp_path: Path) -> None:
     assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status"}
     assert others["eval-schedule"] == "not applied: not the benchmark's data set"
     assert rules_broken(files[1]) == {"closed-data"}
+
+
+def test_a_closed_run_of_0_7_says_that_the_rules_on_reference_points_were_not_applied(tmp_path: Path) -> None:
+    write(tmp_path, foreign(closed_run()))
+    _, [file] = check(tmp_path, "--ruleset", "0.7.0")
+    notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
+    for rule in ("rcp-hyperparameters", "rcp-convergence"):
+        assert notes[rule] == "not applied: in force from ruleset 1.0.0 on"
 
 
 def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The screen for selected runs: it names selected ones, and few others."""
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,4 +101,9 @@ def test_an_audit_says_unusual_and_refuses_nothing(tmp_path) -> None:
         write(tmp_path / f"v4.0/Org{number}/results/system/resnet", *texts)
     said = {row.submitter: [q.actual for q in row.questions if q.rule == "selected-runs"] for row in audit(tmp_path)}
     assert [name for name, actual in said.items() if actual] == ["Org0"]
-    assert said["Org0"][0].startswith("unusual (p = ")
+    assert re.fullmatch(
+        r"unusual \(p = 0\.\d+\): its runs converged early; p is the chance that as many runs, drawn at random from "
+        r"these and other organisations' runs in its round and at its batch, are as early, times the number of "
+        r"submissions compared",
+        said["Org0"][0],
+    )

@@ -91,6 +91,7 @@ OWN: dict[str, Forgery] = {
     "all losses null": (lambda log, _: by.each(
         log, "step_window", lambda fields: fields["value"].update(loss=None)), "own-log"),
     "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
+    "times of a rank of a negative number": (lambda log, _: by.rank_times(log, compute_rank=-1), "own-log"),
     "the ranks' least above the median": (lambda log, _: by.rank_times(log, compute_least_s=0.5), "own-log"),
     "made-up times of the ranks, on which no figure rests": (lambda log, _: by.rank_times(log), ""),
     "one sample of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1), "own-log"),

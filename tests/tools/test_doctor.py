@@ -121,8 +121,10 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
     assert (done.returncode, paddle["status"], paddle["fix"]) == (1, "fatal", by_packager("libgomp1", "libgomp"))
     assert "libgomp.so.1: file too short" in paddle["found"] and paddle["wanted"] == "can be imported"
     monkeypatch.setattr(doctor_node, "IMPORT_S", 1.0)
-    assert doctor_node._import_error("os; os.kill(os.getpid(), 9)") == "ended by signal 9"
-    assert doctor_node._import_error("time; time.sleep(60)") == "not done in 1 s"
+    killed = doctor_node._try_import("os; os.kill(os.getpid(), 9)")
+    hanging = doctor_node._try_import("time; time.sleep(60)")
+    assert (killed.error, hanging.error) == ("ended by signal 9", "not done in 1 s")
+    assert "faulthandler" in killed.fix and "faulthandler" in hanging.fix  # and nothing to install
     missing = "ImportError: libgcc_s.so.1: cannot open shared object file: No such file or directory"
     assert doctor_node.install_advice(missing) == by_packager("libgcc-s1", "libgcc_s")
     assert "launch/setup.sh run" in doctor_node.install_advice("ModuleNotFoundError: No module named 'paddle'")
@@ -172,10 +174,12 @@ def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, value: int
         Image.new("RGB", (4, 4)).save(tmp_path / image)
         Image.new("L", (4, 4), number).save(tmp_path / label)
         (tmp_path / f"{part}.txt").write_text(f"{image} {label}\n")
-    facts = doctor_node.data_facts(job_of(datadir=str(tmp_path), workload="hrnet"), has_packages=True)
-    assert facts["train"]["undecodable"] == ""
-    named = f"{tmp_path}/val/a_gtFine_{kind}.png: holds the label {shown}, no class (11 of them) nor 255"
-    assert facts["val"]["undecodable"].startswith(named)
+    data = doctor_node.data_facts(job_of(datadir=str(tmp_path), workload="hrnet"), has_packages=True)
+    verdicts = list(doctor_checks.judge_data({"drop_caches": True, "data": data}, job_of()))
+    assert [v.status for v in by_check(verdicts, "data.decode")] == ["ok"] * 2
+    (labels,) = by_check(verdicts, "data.labels")
+    assert labels.status == "fatal" and labels.fix.startswith("correct the labels")
+    assert f": {tmp_path}/val/a_gtFine_{kind}.png: holds the label {shown}, no class (11 of them) nor" in labels.found
 
 
 # ---- recorded machines

@@ -187,6 +187,15 @@ def test_an_unknown_driver_is_the_one_of_the_kernel_module() -> None:
     unknown = dataclasses.replace(SYSTEM, kernel_module=None)
     (driver,) = by_check(judged(gpus=gpus, cuda_system=unknown, cuda_start=None), "gpu.driver")
     assert (driver.status, driver.found) == (WARNING, "unknown") and "nvidia-smi" in driver.fix
+    (driver,) = by_check(judged(gpus=gpus, cuda_system=unknown, **RUN_BY_COMPAT), "gpu.driver")
+    assert driver.found == "unknown: /usr/local/cuda/compat/libcuda.so.1 runs CUDA 11.8 on it"
+    (driver, *_) = by_check(judged(*[V100 | {"driver": "418.226.00"}] * 8, **RUN_BY_COMPAT), "gpu.driver")
+    assert driver.found.startswith("418.226.00: ") and "(cuda-compat) runs CUDA 11.8" in driver.found
+
+
+def test_ranks_that_may_use_no_core_have_none() -> None:
+    (binding,) = by_check(judged(*[A100] * 8, rank_cores=[[]] * 8), "cpu.binding")
+    assert binding.status == WARNING and binding.found.startswith("all ranks none; rank 0's far from GPU0; ")
 
 
 def test_a_driver_of_minor_version_compatibility_is_told_so() -> None:
@@ -323,7 +332,7 @@ def test_an_nvml_that_hangs_ends_no_doctor(
 
 def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a driver without persistence is unloaded, and loaded again by cuInit; one that hangs is not opened."""
-    monkeypatch.setattr(node, "_import_error", lambda module: "")
+    monkeypatch.setattr(node, "_try_import", lambda module: node._ImportFailure("", ""))
     monkeypatch.setattr(node, "_libraries", dict)
     is_closed = []
     for silence, gpus in (("", 8), ("NVML has not answered nvmlInit", 0)):

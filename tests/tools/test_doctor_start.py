@@ -253,6 +253,12 @@ def test_nccl_that_finds_no_interface_is_fatal(libraries: Path) -> None:
     assert verdict.fix == "see that NCCL's settings are of this node: NCCL_SOCKET_IFNAME=^lo,docker"
 
 
+def test_a_brace_in_a_setting_is_shown_as_it_is() -> None:
+    start = NcclStart(code=3, message="no socket interface found")
+    (verdict,) = nccl_judged(start, nccl_settings={"NCCL_SOCKET_IFNAME": "{eth0"})
+    assert verdict.fix == "see that NCCL's settings are of this node: NCCL_SOCKET_IFNAME={eth0"
+
+
 @pytest.mark.parametrize(
     ("fault", "found"),
     [

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from harness import nvidia
+from harness.job import job_of
 from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.harness import small
 from tests.scoring.pages import HOSTILE
+from tests.tools.test_doctor import machine
 from tests.tools.test_fleet_verdicts import record as record_of
 from tools.fleet import __main__ as fleet
 from tools.fleet import alone as fleet_alone
@@ -176,6 +179,15 @@ def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
         assert fleet_facts._cpu_quota(tmp_path) == said
     (tmp_path / "cpu.max").write_text("8000 50000\n")
     assert fleet_facts._cpu_quota(tmp_path) == "8000 50000"
+
+
+def test_a_fact_that_is_not_known_is_said_to_be_unknown() -> None:
+    probed = machine() | {"gpus": [nvidia.Gpu(), nvidia.Gpu(name="A100", memory_gib=40.0, power_limit_w=400.0)]}
+    probed["source"]["image_digest"] = None  # outside an image
+    facts = fleet_facts.facts_of_node(job_of(), probed)
+    assert facts["GPUs"] == "1 x unknown GPU of unknown memory, 1 x A100 40.0 GiB"
+    assert (facts["driver"], facts["power limits"], facts["persistence"]) == ("unknown", "400.0 W, unknown", "unknown")
+    assert facts["image"] == "none" and not any("None" in value for value in facts.values())
 
 
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:

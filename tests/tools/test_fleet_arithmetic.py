@@ -217,6 +217,15 @@ def test_a_rank_that_failed_is_named(tmp_path: Path) -> None:
     assert found["node1"] == "rank 1 on n1 (GPU0, GPU-0001) failed: an illegal memory access"
 
 
+def test_a_rank_of_unknown_class_that_failed_is_fatal(tmp_path: Path) -> None:
+    record = fleet([A100] * 3 + [None] * 2)
+    record["digests"]["ranks"][4] |= {"repetitions": {}, "failure": "no CUDA-capable device"}
+    statuses, found = judged(tmp_path, record)
+    assert list(statuses.values()) == ["ok"] * 3 + ["unknown", "fatal"]
+    assert found["node3"].startswith("not decided: its GPU's model")
+    assert found["node4"] == "rank 4 on n4 (GPU0, GPU-0004) failed: no CUDA-capable device"
+
+
 def test_a_table_that_the_record_does_not_keep_still_names_the_rank(tmp_path: Path) -> None:
     record = fleet([A100] * 4, {2: [(1, "fc.w", 1)] * 4})
     (wrong,) = record["digests"]["ranks"][2]["repetitions"]

@@ -40,10 +40,8 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield from judge_gpus(facts, job)
         yield from _judge_libraries(facts["libraries"], job)
         yield from judge_libraries_start(facts, job)
-    for name, (error, install_advice) in facts["imports"].items():
-        yield judge_check(
-            job, f"python.{name}", ok_if(not error, otherwise=FATAL), found=error or "imported", package=install_advice
-        )
+    for name, (error, fix) in facts["imports"].items():
+        yield judge_check(job, f"python.{name}", ok_if(not error, otherwise=FATAL), found=error or "imported", fix=fix)
     yield from _judge_machine(facts, job)
     yield from _judge_network(facts, job)
     yield from judge_data(facts, job)
@@ -289,7 +287,8 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 
     - an ok on its list, with the number of samples and their size;
     - a warning for each note on its content;
-    - a verdict on the samples of the part that were tried: fatal if one cannot be decoded, or its label is no class.
+    - a verdict on the samples of the part that were tried: fatal if one cannot be decoded;
+    - if all can be, and the label of one is no class: a fatal verdict on the labels.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -300,9 +299,12 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     yield judge_check(job, "data.lists", OK, found=found)
     for note in part["notes"]:
         yield judge_check(job, "data.content", WARNING, found=note)
-    fault = part["undecodable"]  # of the first sample that training could not use; empty if it could use all
+    fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can be
     found = fault or f"{part['decoded']} samples decoded"
     yield judge_check(job, "data.decode", ok_if(not fault, otherwise=FATAL), found=f"{part['name']}: {found}")
+    label_fault = part["label_fault"]  # of the first label that is no class; empty if all are
+    if label_fault:
+        yield judge_check(job, "data.labels", FATAL, found=f"{part['name']}: {label_fault}")
 
 
 # ---- all nodes

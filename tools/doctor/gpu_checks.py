@@ -147,7 +147,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     - The driver is as new as the one that is bundled with this CUDA, or newer: ok.
     - The driver is as new as the oldest one that runs this CUDA, or newer: ok.
     - CUDA has started on this node, in the version of this Paddle or a later one: ok, even if the driver is older or
-      its version unknown.
+      its version unknown. An older one needs the package cuda-compat for that, so the verdict names it.
     - The driver's version is unknown: a warning.
     - The driver is older than the oldest one that runs this CUDA: fatal.
     """
@@ -162,10 +162,11 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
             f"older than {DRIVERS.bundled}, it runs CUDA by minor-version compatibility, which compiles no PTX"
         )
         return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
-    if _cuda_has_started(facts):  # NVIDIA's package cuda-compat has a newer libcuda, which runs on an old driver
+    if _cuda_has_started(facts):
         start: CudaStart = facts["cuda_start"]
-        why_it_runs = f"{start.library} (cuda-compat) runs CUDA {start.version_words} on it"
-        return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
+        # NVIDIA's package cuda-compat has a newer libcuda, which runs on an old driver. An unknown one may be new.
+        library = start.library if driver is None else f"{start.library} (cuda-compat)"
+        return verdict(OK, found=f"{shown_driver}: {library} runs CUDA {start.version_words} on it")
     if driver is None:
         return verdict(WARNING, found=shown_driver, fix=NOT_SAID)
     return verdict(FATAL, found=shown_driver)

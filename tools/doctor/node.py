@@ -41,6 +41,13 @@ NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as i
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
 
+class _ImportFailure(NamedTuple):
+    """Why a package cannot be imported, and what to do; both are empty if it can be."""
+
+    error: str
+    fix: str
+
+
 class _NvmlGpus(NamedTuple):
     """The GPUs that NVML shows, and why others are missing; the reason is empty if none is."""
 
@@ -79,7 +86,7 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
     # start has ended, because on a driver without persistence closing NVML unloads the driver.
     with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
         # These take seconds, so they run in threads while the other facts are gathered.
-        import_attempts = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
+        import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
         facts = {
             "host": socket.gethostname(),
@@ -95,9 +102,9 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             **_network_devices(),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
-        import_errors = {name: attempt.result() for name, attempt in import_attempts.items()}
-        facts["imports"] = {name: (error, install_advice(error)) for name, error in import_errors.items()}
-        facts["data"] = data_facts(job, has_packages=not any(import_errors.values()))
+        imports = {name: attempt.result() for name, attempt in import_attempts.items()}
+        facts["imports"] = imports
+        facts["data"] = data_facts(job, has_packages=not any(failure.error for failure in imports.values()))
         return facts | library_starts.result()  # waits for the starts while NVML is open
 
 
@@ -193,26 +200,29 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
     return any(os.access(path, os.R_OK | os.W_OK) for path in paths)
 
 
-def _import_error(name: str) -> str:
-    """Import a package in a child process, and return why that failed; "" if it worked.
+def _try_import(name: str) -> _ImportFailure:
+    """Import a package in a child process, and return why that failed and what to do; both are empty if it worked.
 
     A child process, because a broken library may kill or hang it:
 
-    - It does not end in IMPORT_S seconds: "not done in 60 s".
-    - It dies by a signal: "ended by signal 11".
-    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...".
+    - It does not end in IMPORT_S seconds: "not done in 60 s", and a command that shows where it hangs.
+    - It dies by a signal: "ended by signal 11", and a command that shows where it dies.
+    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...", and how to
+      install what is missing (`install_advice`).
     """
     command = [sys.executable, "-c", f"import {name}"]
+    # If Python hangs, `timeout` ends it by ABRT. At this signal faulthandler prints the traceback, as at SEGV and ILL.
+    show_where = f"timeout -s ABRT {six_digits(IMPORT_S)} python -X faulthandler -c 'import {name}' shows where"
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=IMPORT_S)
     except subprocess.TimeoutExpired:
-        return f"not done in {six_digits(IMPORT_S)} s"
+        return _ImportFailure(f"not done in {six_digits(IMPORT_S)} s", show_where)
     if done.returncode < 0:
-        return f"ended by signal {-done.returncode}"
+        return _ImportFailure(f"ended by signal {-done.returncode}", show_where)
     if done.returncode > 0:
         _, _, last_line = done.stderr.strip().rpartition("\n")
-        return last_line
-    return ""
+        return _ImportFailure(last_line, install_advice(last_line))
+    return _ImportFailure("", "")
 
 
 # A shared library in the error of an import: "libgcc_s.so.1: cannot open ..." has the name libgcc_s and the version 1.
@@ -230,9 +240,9 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import lacked. `error` is the error of the import.
+    """Return a sentence on how to install what an import lacked. `error` is what Python raised.
 
-    - The error names no shared library, or is empty: "launch/setup.sh run installs the packages of locks/run.lock".
+    - The error names no shared library: "launch/setup.sh run installs the packages of locks/run.lock".
     - "libGL.so.1: cannot open shared object file": the sentence names the packages that have this library, "apt-get
       install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file
       name.

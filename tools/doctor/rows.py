@@ -34,14 +34,14 @@ def judge_check(job: env.Job, check: str, status: str, *, found: str, fix: str =
     what is `wanted`, and how to `fix` what is not ok.
 
     - The `status` is ok: the verdict has no fix.
-    - Any other `status`: the fix is that of the row, unless another `fix` is given.
+    - Any other `status`: the fix is that of the row, unless another `fix` is given. A given `fix` is taken as it is.
 
-    `wanted` and `fix` may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
+    The row's texts may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
     """
     group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
     row = ROWS.get(check) or ROWS[group]
     wanted = row["wanted"].format(job=job, **values)
     if status == OK:
         return Verdict(check=check, status=OK, found=found, wanted=wanted)
-    fix_template = fix or row["fix"]
-    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=fix_template.format(job=job, **values))
+    fix = fix or row["fix"].format(job=job, **values)
+    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=fix)

@@ -106,10 +106,13 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
 
 
 def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[int]]) -> str:
-    """Return which cores the ranks may use: "all ranks 0-47" if these are equal, else "rank 0 0-23, rank 1 24-47"."""
+    """Return which cores the ranks may use: "all ranks 0-47" if these are equal, else "rank 0 0-23, rank 1 24-47".
+
+    Ranks that may use no core have "none" in place of the cores.
+    """
     first_cores = cores_of_ranks[0]
     if all(cores == first_cores for cores in cores_of_ranks):
-        return f"all ranks {ranges(first_cores)}"
+        return f"all ranks {ranges(first_cores) or 'none'}"
     return ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
 
 

@@ -151,7 +151,7 @@ def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement
     A class is a model of GPU or CPU with the same driver, cuDNN and Paddle: its ranks should compute the same bits.
 
     - The class of the rank is known: the rank is judged by `_judge_class`.
-    - Its class is unknown (None): unknown, even if the rank failed, because it has no ranks to be compared with.
+    - Its class is unknown (None): fatal if the rank failed, else unknown, because it has no ranks to be compared with.
     """
     ranks_by_class: dict[str | None, list[Rank]] = {}
     for rank in ranks:
@@ -163,9 +163,21 @@ def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement
             judgement_by_rank |= _judge_class(ranks_of_class, digests)
             continue
         for rank in ranks_of_class:
-            found = "not decided: its GPU's model, driver or cuDNN is not known, by which to compare"
-            judgement_by_rank[rank.rank] = Judgement(UNKNOWN, found)
+            judgement_by_rank[rank.rank] = _judge_without_class(rank)
     return judgement_by_rank
+
+
+def _judge_without_class(rank: Rank) -> Judgement:
+    """Judge a rank of unknown class: fatal if it failed, else unknown."""
+    if rank.failure is not None:
+        return _judge_failed(rank, rank.failure)
+    found = "not decided: its GPU's model, driver or cuDNN is not known, by which to compare"
+    return Judgement(UNKNOWN, found)
+
+
+def _judge_failed(rank: Rank, failure: str) -> Judgement:
+    """Return the fatal judgement on a rank that failed. `failure` says why."""
+    return Judgement(FATAL, f"{rank.title} failed: {failure}")
 
 
 def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
@@ -195,7 +207,7 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
     judgement_by_rank: dict[int, Judgement] = {}
     for rank in ranks_of_class:
         if rank.failure is not None:
-            judgement = Judgement(FATAL, f"{rank.title} failed: {rank.failure}")
+            judgement = _judge_failed(rank, rank.failure)
         elif has_random_order:
             found = f"{NOT_REPEATABLE}: {len(unsteady)} of {len(measured)} ranks of a class differ from themselves"
             judgement = Judgement(UNKNOWN, found)

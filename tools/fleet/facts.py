@@ -60,8 +60,12 @@ def _cpu_quota(root: Path) -> str:
 
 
 def _distinct(values: Iterable[Any]) -> str:
-    """Return the distinct values as text, sorted and comma-separated: 9000, 1500, 1500 -> "1500, 9000"."""
-    return ", ".join(sorted(set(map(str, values))))
+    """Return the distinct values as text, sorted and comma-separated: 9000, 1500, 1500 -> "1500, 9000".
+
+    A value that is None is "unknown".
+    """
+    texts = {"unknown" if value is None else str(value) for value in values}
+    return ", ".join(sorted(texts))
 
 
 def _distinct_texts(paths: Iterable[Path]) -> str:
@@ -88,8 +92,20 @@ def _mount(folder: str) -> str:
 
 def _gpus(gpus: Iterable[Any]) -> str:
     """Return how many GPUs of each name and memory there are, such as "8 x A100 40 GiB"; empty without GPUs."""
-    counts = Counter(f"{gpu.name} {gpu.memory_gib} GiB" for gpu in gpus)
+    counts = Counter(_name_and_memory(gpu) for gpu in gpus)
     return ", ".join(f"{count} x {name}" for name, count in counts.items())
+
+
+def _name_and_memory(gpu: Any) -> str:
+    """Return the name and the memory of a GPU: "A100 40 GiB"; "unknown GPU of unknown memory" if NVML tells neither."""
+    name = "unknown GPU" if gpu.name is None else gpu.name
+    memory = "of unknown memory" if gpu.memory_gib is None else f"{gpu.memory_gib} GiB"
+    return f"{name} {memory}"
+
+
+def _power_limit(gpu: Any) -> str | None:
+    """Return the power limit of a GPU, such as "400.0 W"; None if it is unknown."""
+    return None if gpu.power_limit_w is None else f"{gpu.power_limit_w} W"
 
 
 def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
@@ -108,7 +124,8 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
 
     - The node has none of the devices that a fact is about, such as GPUs: the fact is empty.
     - A file cannot be read: the fact is "not readable".
-    - A value is not known, such as a GPU's driver: the fact has "None" in its place.
+    - The code does not run in a container image that states its digest: the fact "image" is empty.
+    - A value is not known, such as a GPU's driver: the fact has "unknown" in its place.
     """
     gpus = probed["gpus"]
     source = probed["source"]
@@ -117,7 +134,7 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     return {
         "GPUs": _gpus(gpus),
         "driver": _distinct(gpu.driver for gpu in gpus),
-        "power limits": _distinct(f"{gpu.power_limit_w} W" for gpu in gpus),
+        "power limits": _distinct(_power_limit(gpu) for gpu in gpus),
         "persistence": _distinct(gpu.persistence for gpu in gpus),
         "CPU": provenance.node().cpu,
         "cores": str(len(set().union(*probed["rank_cores"]))),
@@ -126,7 +143,7 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "InfiniBand": ", ".join(probed["infiniband"].values()),
         "NIC speeds": ", ".join(_without_first_word(text) for text in interfaces.values()),  # without the address
         "MTU": _distinct(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
-        "image": str(source["image_digest"]),
+        "image": source["image_digest"] or "",
         "lock": source["lock_sha256"][:12],
         "code": probed["code_sha256"][:12],
         "kernel": platform.release(),
