@@ -35,14 +35,17 @@ def explain(error: OSError) -> str:
 def refuse_unusable(path: Path) -> None:
     """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
+    `_mode_to_judge` decides the first three cases:
+
     - /dev/null or a stream of this process, such as /dev/stdin: accepted, because every command may open it.
     - Nothing is there, or the path cannot be looked at: accepted. The command that opens it creates it or reports the
       error.
+    - A link that leads back to itself: refused with UnusableError.
     - A file or a folder: accepted.
-    - A link that leads back to itself: refused with UnusableError, too.
+    - A pipe, a socket or a device: refused with UnusableError.
     """
     mode = _mode_to_judge(path)
-    if mode is None:  # the path is accepted whatever it leads to
+    if mode is None:  # one of the first two cases
         return
     is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     if not is_file_or_folder:

@@ -154,11 +154,10 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
 
-    - The stream is read in blocks, so that a file of any size takes little memory.
-    - A line that a block cuts off is completed by the next block. If the line is already too long for an event, only a
-      part of it is kept.
-    - A line ends with a line feed. A carriage return, as a progress bar writes it, also ends an event's text, but the
-      text after it has the same line number.
+    - The stream is read in blocks, so that a file of any size takes little memory. A line that a block cuts off is
+      completed by the next block. If it is already too long for an event, only a part of it is kept until then.
+    - A line ends with a line feed. A carriage return, as a progress bar writes it, ends the text of an event, too. The
+      text behind it has the same line number, and an offset of its own.
     - The first NUL byte of the stream yields a Problem, before the entries of its block. Later NUL bytes yield none.
     """
     open_line = _OpenLine(text=b"", number=1, offset=0)
@@ -168,8 +167,8 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         if not saw_nul and b"\0" in block:
             saw_nul = True
             yield _nul_problem(block, open_line.number, is_start=bytes_read == 0)
-        for piece in block.splitlines(keepends=True):
-            bytes_read += len(piece)
+        for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
+            bytes_read += len(piece)  # also the offset of what follows the piece
             text = open_line.text + piece
             if piece.endswith(b"\n"):
                 yield from _entries(text, open_line.number, open_line.offset)
@@ -177,7 +176,7 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             elif piece.endswith(b"\r"):
                 yield from _entries(text, open_line.number, open_line.offset)
                 open_line = _OpenLine(text=b"", number=open_line.number, offset=bytes_read)
-            else:  # the last piece of the block, which the block may cut off
+            else:  # only the last piece of a block has no end: its end is in the next block, or the stream ends here
                 open_line = open_line._replace(text=_kept_of_open_line(text))
     yield from _entries(open_line.text, open_line.number, open_line.offset)  # the last line may lack a line feed
 
@@ -194,12 +193,12 @@ def _kept_of_open_line(text: bytes) -> bytes:
     """Return what is kept of a line until the rest of it is read, so that a line of any length takes little memory.
 
     - The line is not longer than MAX_LINE_BYTES: all of it is kept.
-    - It is longer and holds TOKEN, which begins an event: its first MAX_LINE_BYTES, a space and a TOKEN are kept.
-    - It is longer and does not hold TOKEN: its first MAX_LINE_BYTES, a space and its last bytes are kept, as many as
-      TOKEN has. TOKEN may begin in these last bytes and go on in the next block.
+    - The line is longer and holds TOKEN, which begins an event: its first MAX_LINE_BYTES, a space and TOKEN are kept.
+    - The line is longer and does not hold TOKEN: its first MAX_LINE_BYTES, a space and its last len(TOKEN) bytes are
+      kept. If a block cuts TOKEN in two, its beginning is in these last bytes, and the next block brings its end.
 
-    `_entries` reports a line as an event that is too long if the line is longer than MAX_LINE_BYTES and holds TOKEN.
-    Both are still true of what is kept.
+    `_entries` tests two things: whether a line holds TOKEN, and whether it is longer than MAX_LINE_BYTES. What is kept
+    of a longer line is longer, too, and holds TOKEN if and only if the line does, once the rest is appended.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
@@ -335,9 +334,14 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Ent
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
     """Yield the Problems of the text of an event, then the Event, if one can be read.
 
-    - TOKEN is not followed by a space and valid JSON, or a JSON object has a key twice: one Problem, and nothing more.
-    - Any other case: a Problem if other text follows the JSON value. Then come the Problems of the value's fields, and
-      the Event unless a field that it needs is missing or of the wrong type (see `_event_of_json`).
+    - No space follows TOKEN: one Problem, and nothing more.
+    - A JSON object has a key twice: one Problem, and nothing more.
+    - No valid JSON follows the space: one Problem, and nothing more.
+    - Other text follows the JSON value: a Problem. The event is still read, although the official parser of
+      mlperf-logging rejects its line.
+
+    In the last case, and if nothing is wrong so far, the Problems of the JSON value follow, and the Event unless a
+    field that it needs is missing or of the wrong type (see `_event_of_json`).
     """
     if not raw.text.startswith(_TOKEN_AND_SPACE):
         yield raw.problem("json", "no space after :::MLLOG: the official parser overlooks it")

@@ -317,9 +317,10 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return the event for each hyperparameter of an optimizer, by the hyperparameter's name, such as "momentum".
+    """Return a Point for each hyperparameter of an optimizer, by the hyperparameter's name, such as "momentum".
 
-    The event's key begins with `kind`, the optimizer's name in MLPerf: "momentum" of "sgd" is `sgd_opt_momentum`.
+    A Point describes one event of the log. Its key is the name behind a prefix with `kind`, the optimizer's name in
+    MLPerf: "momentum" of "sgd" has the key `sgd_opt_momentum`.
     """
     prefix = f"{kind}_opt_"
     points = [

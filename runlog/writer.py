@@ -60,10 +60,10 @@ class RunLog:
         - Without `append`: the file is created. It must not exist, because results are never overwritten.
         - With `append`: lines are added to the file, which is created if it does not exist.
 
-        Events are written by mllog, the logger of the MLPerf benchmarks. Header lines and lines for people are written
-        to the same file directly.
+        `_lines` is a logger of Python with the only handler of the file. Header lines and lines for people go straight
+        to it. `_mllogger`, the logger of the MLPerf benchmarks, formats events and passes them to it.
 
-        Raises ValueError if the file cannot be created, or exists and `append` is not set.
+        Raises ValueError if the file cannot be opened, or exists and `append` is not set (see `_open_lines`).
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
@@ -73,7 +73,8 @@ class RunLog:
         else:
             logger.addHandler(_open_lines(path, append=append))
         self._lines = logger
-        # Each event names the line of code that logged it. By this offset it is the line that calls a method of RunLog.
+        # Each event names the line of code that logged it. mllog skips OURS frames of the call stack to find it: so it
+        # is the line that calls a method of RunLog, not a line of this file.
         self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
 
     def section(self, section: schema.Section[V], value: V) -> None:

@@ -103,6 +103,9 @@ def _check_time_stamps(record: Record) -> Check | None:
     - by the time stamps: the later row's stamp less the earlier row's;
     - by the later row's own figures: the time that it states, or that follows from the rate that it prints.
 
+    The time stamps are rounded to their last digit, so the first sum may be off by one last digit. Each pause that is
+    left out adds one more (see `_rounding_of_stamps_s`). The limits of the check are widened by this error.
+
     Returns None if there are fewer than two gaps, or if all gaps are pauses.
     """
     gaps = gaps_of_training(record)
@@ -115,7 +118,7 @@ def _check_time_stamps(record: Record) -> Check | None:
 
     stamps_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
-    pauses = len(gaps) - len(kept)  # they cut the rows into stretches, and the sum of each has an error of its own
+    pauses = len(gaps) - len(kept)
     stamps_error_s = _rounding_of_stamps_s(pauses, last_digit_s)
     lines = lines_in_words([gap.row for gap in kept])
     check_name, own_figures_in_words = _names_of_own_figures(record)
@@ -215,8 +218,8 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     - by the rows: the rate that the program prints every few steps;
     - by the epochs' summaries: the seconds and the rate that the program prints at the end of each epoch.
 
-    An epoch counts only if its summary has both figures, and if rows of it print a rate and cover a known number of
-    steps. Returns None if there is no such epoch.
+    An epoch is compared if its summary has both figures, and if it has a row that prints a step and a rate and covers
+    a known number of steps (see `_rows_with_rates`). Only such rows are compared. Returns None if no epoch is compared.
     """
     rows_with_rates = _rows_with_rates(record)
     summaries_by_epoch = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
@@ -334,8 +337,7 @@ def _check_batch(record: Record) -> Check | None:
 
     - The rates are not those of one device, or the batch is unknown.
     - No row prints both a rate and a step time.
-    - The two batches agree within AGREES_WITHIN, and the batch is the log's own. A batch from the command line is
-      always reported.
+    - The ratio of the two batches is 1 within AGREES_WITHIN, and the batch is not from the command line.
     """
     batch = record.batch_per_device
     if record.rate_scope != "device" or not batch:

@@ -1,7 +1,6 @@
 """One reader for every format of printed rows.
 
-A format is a subclass of `FormatReader` that says how its rows and the lines around them look. Read `Paddle18` in
-`paddle.py` first: it is the smallest.
+A format is a subclass of `FormatReader` that says how its rows look. The smallest is `Paddle18` in `paddle.py`.
 """
 
 import re
@@ -144,11 +143,11 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append the window of one printed row to `windows`, unless it is a copy of the last window.
+        """Append a window to `windows`, unless it is a copy of the last window.
 
-        Copies occur if two programs write the same log. If the epoch goes back, or the step within an epoch, another
-        run may begin here: the lines of the last row and this one are added to `restarts`. Raises InputError if the run
-        has more than MAX_ROWS rows.
+        A copy has the same epoch, step, seconds and printed rate, as two programs on one log print it. If the epoch goes
+        back, or the step within an epoch, another run may begin here: the lines of the last window and of this one are
+        added to `restarts`, up to MAX_RESTARTS times. Raises InputError if `windows` already has MAX_ROWS windows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
@@ -279,11 +278,11 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
-        `row` holds the printed columns; `last` is the position of the row before, or None. `steps_of_row` counts the
-        steps. Seconds and wait are steps x the printed figure of one step. A garbled wait is None. Both are None if:
+        `position` and the columns in `row` are this row's; `last` is the position of the row before, or None.
 
-        - the steps or the printed step time are not known;
-        - the printed time is only the last step's (`prints_mean_times` is False), and the row covers other steps, too.
+        - `steps_of_row` does not know the steps, or the row prints no step time: seconds and wait are None.
+        - The step time is only the last step's (no `prints_mean_times`), and the steps are not 1: both are None, too.
+        - Any other case: seconds and wait are steps x the printed figure. A missing or garbled wait is None.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
@@ -322,9 +321,11 @@ class FormatReader:
         self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
-        """Read each line of the run: a printed row becomes a window, any other line is read for facts or results.
+        """Read each line of the run: a printed row by `_read_row`, any other line for facts or results.
 
-        Lines before the first window state facts, later lines results. At the end, `truncated` is set by the last row.
+        Each line is searched for what the samples are and for half precision. In `self.lines`, a row confirms a run,
+        and another line may be noted as the start of a run. Lines before the first window state facts, later lines
+        results. At the end, `truncated` is set by the last row.
         """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
@@ -336,7 +337,7 @@ class FormatReader:
 
             is_broken_row = self.row_marker in text
             if not is_broken_row:
-                self.lines.note_if_start(line, text)  # a run may begin here
+                self.lines.note_if_start(line, text)
             if self.windows:
                 self.read_after_first_row(line, text)
             else:
@@ -346,7 +347,8 @@ class FormatReader:
     def _read_row(self, line: int, text: str, values: Values) -> None:
         """Read a printed row with these values of its columns, unless it is to be skipped (see `_is_skipped`).
 
-        The row becomes a window, unless it covers 0 steps. The steps of the next row are counted from it in both cases.
+        The row becomes a window, unless it covers 0 steps; the first known steps become `usual_steps_per_row`. In both
+        cases it becomes `last_position`, from which the next row's steps are counted, and sets `_last_step_wanted`.
         Raises InputError if the row prints a rate of anything but images, or if the run has too many rows.
         """
         row = self._values_by_column(values)
@@ -355,7 +357,7 @@ class FormatReader:
             return
 
         self._require_image_unit(line, row.get("unit"))
-        # Before `time_of_row`: from these two, some formats know how to count the steps and how long one takes.
+        # Before `time_of_row`: the first row may set how steps are counted, and the batch how long a step takes.
         if self.last_position is None:
             self.read_first_row(text, position, row)
         if self.rows_imply_batch:
@@ -400,8 +402,7 @@ class FormatReader:
     def _values_by_column(self, values: Values) -> Columns:
         """Return a row's values by the names of their columns.
 
-        A name may stand twice in `columns`, for two forms in which a figure is printed. The first value that is not
-        empty counts.
+        If a name stands twice in `columns`, for two forms of a figure, its first value that is not empty counts.
         """
         row: Columns = {}
         for name, value in zip(self.columns.split(), values, strict=True):
