@@ -207,9 +207,9 @@ def _record_of_reader(
     """Return a record of what `reader` has read.
 
     A fact is a value that the log states once. Each fact that has the name of a record's field, such as `devices` or
-    `run_start_s`, sets this field. Other facts are words of the log's format and are left out. `from_options` names the
-    fields that the command line has set. The record's `checks` and `problems` are those that the reader noted; no check
-    of the whole record is made here.
+    `run_start_s`, sets this field; no format names a fact like a field that is set here by its own keyword. Other facts
+    are words of the log's format and are left out. `from_options` names the fields that the command line has set. The
+    record's `checks` and `problems` are those that the reader noted; no check of the whole record is made here.
     """
     facts = {name: fact for name, fact in reader.facts_by_name.items() if name in _FIELDS}
     values_by_field = {name: fact.value for name, fact in facts.items()}

@@ -235,12 +235,12 @@ class MXNet(PyTorch):
         return ClosingTable(devices=self._table_devices[0], batch_per_device=self._table_batch)
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return a dict from each place in the log that states the number of devices to that number and its line.
+        """Return the numbers of devices that places of the log state, each with its line, by the place in words.
 
-        Besides the parameters, two places may state it:
-
-        - the table that benchmark.py prints last, if all its rows have the same number;
-        - mpirun, which starts one rank per device and puts the rank's number before each line.
+        - The parameters `world_size` and `gpus`: see the base class.
+        - The table that benchmark.py prints last: its number of devices, if all its rows have the same one.
+        - mpirun, which starts one rank per device and puts the rank's number before each line: the highest rank + 1.
+          Ranks that first print after the last row are ignored. If fewer than two are left, the place is left out.
         """
         counts = super().device_counts()
         table = self._closing_table()

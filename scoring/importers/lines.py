@@ -83,9 +83,9 @@ class Lines:
         A tool prints several such texts as it starts, and a run begins at the first of them. So the line is a new start
         in two cases only:
 
-        - A row came since the last noted start: the run of that start is over.
-        - The text is one that a tool prints exactly once per start, and it came since the last noted start already:
-          that start failed, and the tool was started again.
+        - A row came since the last noted start (`confirm_run` sets `has_row`): the run of that start is over.
+        - The text is one that a tool prints exactly once per start, and it came since the last noted start already (it
+          is in `words`): that start failed, and the tool was started again.
 
         In any other case the line belongs to the last noted start. A line without such a text changes nothing.
         """
@@ -117,13 +117,13 @@ class Lines:
 
         A run begins in two kinds of places:
 
-        - at each start that `confirm_run` has confirmed, because a row of the run came after it;
-        - at the later row of each of `restarts`, where the step counter goes back. If a confirmed start lies between
-          the two rows, the run begins there instead.
+        - at each start in `_first_lines`, which `confirm_run` has confirmed because a row came after the start;
+        - at the later row of each of `restarts`, where the step counter goes back. If a confirmed start lies behind the
+          earlier row and not behind the later one, the restart adds no run: its run begins at that start.
 
-        A run ends on the line before the next run. The last run ends with the span, where None stands for the end of
-        the log. Lines before the first run, such as those of a start that failed, are in no run. If the log has no row,
-        the whole span is returned as one run.
+        A run ends on the line before the next run. The last run ends where `span`, the lines that are read, ends: None
+        stands for the end of the log. Lines before the first run, such as those of a start that failed, are in no run.
+        If there is neither a confirmed start nor a restart, the whole span is returned as one run.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -167,9 +167,9 @@ class Lines:
         """Yield the number and the text of each line of the span, without the rows that several ranks print alike.
 
         Numbers count the lines of the whole log from 1. A row is a line that holds the text `marker`, such as `loss`.
-        With mpirun, a tag before each line may name the rank that wrote it; tags are removed from the text. Of the rows
-        with a rank, only those of the lowest rank that prints any are yielded. Other lines of other ranks are yielded
-        unless they hold a text that a tool prints as it starts:
+        With mpirun, a tag before each line may name the rank that wrote it; tags are removed from the text. All lines
+        without a rank are yielded, and all lines of one rank: the lowest that prints rows. A line of another rank is
+        left out if it is a row, or if it holds one of START_WORDS, which tools print as they start:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out

@@ -57,6 +57,9 @@ class MLLog(FormatReader):
         - the `step_window` events of our own logs;
         - the epochs that have a time or a rate;
         - the blocks of epochs.
+
+        The order of the steps matters: the check of unreadable images must see the windows of `step_window` events
+        alone, and epochs and blocks need the facts.
         """
         self._take_entries()  # adds a window for each `step_window` event
         self._report_unreadable_images()  # while all windows are those of `step_window` events
@@ -192,9 +195,9 @@ class MLLog(FormatReader):
           first.
         - A value is missing: the fact is not set.
         - A value cannot be read: the fact is not set, and a problem of the record is noted.
-        - `run_summary` has set no model: the benchmark becomes the model.
 
-        The fact `rate_scope`, whose images/s the log prints, is always that of the format.
+        If `run_summary` has set no model, the benchmark becomes the model. The fact `rate_scope` says whose images/s
+        the log prints. No event states it, so it is the format's: "global", those of all devices.
         """
         first = self.events.first
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -245,8 +248,8 @@ class MLLog(FormatReader):
         cases, and a problem of the record says so:
 
         - The event's value is not a table.
-        - The table's `steps` or `time_s` is missing or cannot be read. If it is there but cannot be read, a second
-          problem of the record shows its value (see `_readable`).
+        - The table's `steps` or `time_s` is missing or cannot be read. `_readable` has then noted a problem, too, for
+          each of the two that is there but cannot be read.
         """
         values = table_or_none(event.value)
         if values is None:
@@ -265,9 +268,12 @@ class MLLog(FormatReader):
     def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
         """Return the window of a `step_window` event. `values` is the table that is the event's value.
 
+        `steps` and `seconds` are the window's number of steps and its time, which the caller has read from the table.
+
         - A figure is missing or NaN: it is None in the window.
         - A figure is there but cannot be read: it is None, and becomes a problem of the record.
-        - The phase is not a text, or the wait for input is negative or longer than the window: None, without a problem.
+        - The phase is not a text: it is None, without a problem.
+        - The wait for input is negative or longer than the window: it is None, without a problem.
         """
         images = self._readable(event, "images", values.get("images"), positive_amount)
         return Window(
@@ -289,11 +295,11 @@ class MLLog(FormatReader):
         )
 
     def _report_unreadable_images(self) -> None:
-        """Add a check that says that nothing was compared, if some step windows lack a readable number of images.
+        """Add the check `images` as not compared, if some step windows lack a readable number of images.
 
-        The check `images` compares the images that all step windows count with their steps x batch, so it needs those
-        of every window. The check that is added here stands in its place. Its text says how many windows lack their
-        images, and on which lines the first and the last of these windows are.
+        `_check_counted_images` compares the images of all step windows with their steps x batch, so it needs those of
+        every window. It makes no check if it finds the one that is added here. The text says how many windows lack
+        their images, and on which lines the first and the last of these windows are.
         """
         without_images = [window for window in self.windows if window.images is None]
         if not without_images:

@@ -72,9 +72,11 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
     An own rate is the event `epoch_throughput`, by which our own program logs the images and the time of an epoch. A
     foreign rate is the images/s that another submitter's program logs.
 
-    - The epoch has an own rate: its time, images and wait for input count. Each is None if it cannot be read.
+    - The epoch has an own rate: the time, the images and the wait for input are those of the own rate. A time or a wait
+      that cannot be read is None.
     - The epoch has no own rate: the time is that from its start to its stop, and the wait is None.
-    - A time is known, but no images: the images are `samples`, the number of images in an epoch, or None.
+    - The own rate has no readable images, or there is no own rate: the images are `samples`, the number of images in an
+      epoch, if the time is known, else None.
 
     The steps are images // `batch`, the number of images in a step; None if one of the two is unknown. The window's
     `printed_rate` is the foreign rate, or None without one.
@@ -108,9 +110,10 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     one kind, these count:
 
     - intervals from a start to a stop: the last one in `events.epochs` that has a stop
-    - own rates: the last one
-    - foreign rates: the first one
+    - own rates: the last one (see `_own_rate`)
+    - foreign rates: the first one that is positive (see `_rates_by_number` and `_foreign_rate`)
     """
+    # A later interval replaces an earlier one of the same number.
     intervals = {interval.stop.number: interval for interval in events.epochs if interval.stop}
     rates = _rates_by_number(events)
     epochs = {}
@@ -131,6 +134,7 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     is always kept. A rate that is logged without a number belongs to the epoch that stopped last before it. If no epoch
     stopped before it, its number is None.
     """
+    # By these, `_number_of_epoch` finds the epoch of a rate without a number.
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in events.rates:

@@ -314,9 +314,9 @@ class Static(Dygraph):
     def _mean_step_s(self, row: Columns) -> float:
         """Return the mean step time of a row's averages, as exactly as the row's digits allow.
 
-        - A row of an old release, which prints `elapse: 0.096s ips: 2656.31 images/sec`: batch / rate, because the rate
-          has more digits than the time. The batch is the one that the rates and times of the rows so far imply.
-        - A row of another release, or one without a rate, or if the rows so far imply no batch: the printed time.
+        - A row of an old release with a rate: batch / rate, because the rate has more digits than the time, as in
+          `elapse: 0.096s ips: 2656.31 images/sec`. The batch is that of `row_batch`, which the rows so far imply.
+        - Any other row, and any row while `row_batch` has no batch: the printed time.
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column

@@ -79,7 +79,8 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
     - Any other case: the time from the first epoch to the last one.
 
     Returns None if this span has no positive time left, because the clock was set back. If the log has run_start and
-    run_stop, None is also returned if the time between these two is not positive.
+    run_stop, None is also returned if no positive time is left between these two: without the rate over the run, it
+    cannot be judged whether the durations are too short.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:
@@ -127,12 +128,12 @@ def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) ->
     - The log states both: the seconds of the evaluations in the span (see `_evaluated_s`). The words are empty if these
       are 0.
 
-    An evaluation counts for at most MAX_EVALUATION_RATIO times as long as training its images takes.
+    An evaluation counts for at most MAX_EVALUATION_RATIO times as long as training its images takes, because its marked
+    time may include a wait for unfinished training steps. Without eval_samples this limit is not known.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
     if not record.eval_samples:
-        # The marked time may include a wait for unfinished training steps. Only the number of images shows how much.
         return LeftOut(
             0.0,
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "

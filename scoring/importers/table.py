@@ -145,7 +145,7 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append a window to `windows`, unless it is a copy of the last window.
 
-        A copy has the same epoch, step, seconds and printed rate, as two programs on one log print it. If the epoch goes
+        A copy has the same epoch, step, seconds and printed rate, as if two programs write one log. If the epoch goes
         back, or the step within an epoch, another run may begin here: the lines of the last window and of this one are
         added to `restarts`, up to MAX_RESTARTS times. Raises InputError if `windows` already has MAX_ROWS windows.
         """

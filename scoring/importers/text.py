@@ -79,7 +79,8 @@ def rows(
     `row_marker` is a text that every printed row holds. A line with the second half holds neither `row_marker` nor
     `tool_marker`, a text that every line of the tool itself holds.
     """
-    first_half: Row | None = None  # the first half of a row, if its second half may follow
+    # The first half of a row, if its second half may follow. `_joined` applies HALF_ROW_LINES, so it is not cleared.
+    first_half: Row | None = None
     for number, line in numbered_lines:
         if row_marker in line:
             rows_of_line = _rows_of_line(number, line, row_marker, pattern)

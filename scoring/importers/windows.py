@@ -8,8 +8,8 @@ def complete_windows(record: Record) -> None:
 
     A window is the steps that one row of the log covers; a row is a line that a program prints of its training steps.
 
-    - The steps of the first window, if it lacks them: the steps of the run up to its own step. They are set only if the
-      second window has equally many steps. Otherwise windows before the first one may be missing.
+    - The steps of the first window, if it lacks them: as many steps as the run has done when it prints the window's
+      row. They are set only if the second window has equally many, because earlier windows may be missing otherwise.
     - The seconds of the first window, if its steps were set here: steps x the step time that its row prints. They are
       None if no step time is printed, or if it is that of the last step only.
     - The images of each window that lacks them: its steps x the batch of all devices, if both are known.
