@@ -172,14 +172,14 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Keep a section of the header among the run's facts, and report a null GPU that it names.
+        """Check a section of the header for a null GPU, and keep the section among the run's facts.
 
-        - The run has SECTIONS_KEPT sections already: this one is not kept.
-        - A section of the same name is kept already: this one is not kept. It is a fault, which is reported if the log
-          turns out to be one of this project.
+        A null GPU is a stand-in that computes nothing. `_check_devices` reports it, whether the section is kept or not.
+
+        - SECTIONS_KEPT sections are kept already: this one is not kept.
+        - A section of the same name is kept already: this one is not kept, and a fault is. Faults are reported only for
+          a log of this project, which is known after the last entry.
         - Otherwise: the section is kept.
-
-        Each section is checked for a null GPU, a stand-in that computes nothing: see `_check_devices`.
         """
         self._check_devices(header)
         sections = self._run.headers
@@ -199,11 +199,12 @@ class Checker:
     def _take_event(self, event: Event) -> None:
         """Take an event: note the facts that it states, and pass it on to each check.
 
-        - Its time is not a whole second: the log's clock counts milliseconds.
-        - The rules or the schema name its key: it is kept among the run's facts, and its value's type and its event
-          type are checked. An event of any other key is not kept, and its types are not checked.
-
-        Each event is checked for its rank, by the official rules, and for its place in the order of the run.
+        1. If its time is not a whole second, note that the log's clock counts milliseconds.
+        2. Report it if it is of another rank than 0: see `_check_rank`.
+        3. If the rules or the schema name its key, keep it among the run's facts, and check the type of its value and
+           its event type. An event of any other key is not kept, and its types are not checked.
+        4. Pass it on, whatever its key, to the official rules, to the official tools' reading and to the order of the
+           run.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -215,7 +216,7 @@ class Checker:
             self._check_types(event)
         self._judge.take(event)  # by the official rules
         self._tool_reader.take(event)  # the time and the convergence, as the official tools read them
-        self._order.take(event)  # after `self._run.take`: its checks count this event among the run's
+        self._order.take(event)  # after `self._run.take`, because checks of the order count this event, too
 
     def _check_rank(self, event: Event) -> None:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
@@ -315,8 +316,9 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 
     `benchmark` is the benchmark that the log must be of; None allows any.
 
-    - A finding is about a damaged line, and the official parser may read such a line differently: the findings are
-      revised by `_findings_on_damaged_log`.
+    - A finding is about a damaged line, and mlperf-logging's parser may read a line differently from our reader: the
+      log is read again as that parser reads it, and the findings become those of both readings. See
+      `_findings_on_damaged_log`.
     - The log is a link to a file in another folder: a finding about this is put before the others.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
@@ -338,9 +340,11 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Revise the findings on a log with damaged lines, which mlperf-logging's parser may read differently.
 
-    1. For the official verdict, the log is read again as that parser reads it: see `official_findings`.
-    2. Errors that only come from our reader's strictness are excused: see `_excuse_errors_on_damaged_log`. This step is
-       left out for a log of this project, or of a benchmark that `ruleset` has: such a log must not be damaged.
+    1. The log is read again as that parser reads it. `official` is set in each finding that the official checker
+       reports, and findings that only this reading has are added: see `official_findings`.
+    2. Of the errors that the official checker does not report, one about a damaged line becomes a warning, and one
+       about a key of events is dropped: see `_excuse_errors_on_damaged_log`. This step is left out for a log of this
+       project, or of a benchmark in `ruleset.benchmarks`: such a log must not be damaged.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks

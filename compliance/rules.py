@@ -297,7 +297,8 @@ class FindingCollector:
     ) -> None:
         """Add a breach of the strict rule named `rule`; only a note if the rule is not in force in this ruleset.
 
-        The arguments are those of the function `breach`. Breaches beyond FINDINGS_PER_RULE are only counted.
+        `line` is the line to blame, or None. `actual` says what the log has. `expected` and `severity` replace the
+        rule's own; None keeps them. Breaches beyond FINDINGS_PER_RULE are only counted.
         """
         strict_rule = self.strict_rules[rule]
         if not strict_rule.in_force:

@@ -66,18 +66,16 @@ def fault(content: bytes) -> str:
 
 
 def _jpeg_fault(content: bytes) -> str:
-    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
+    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if it is whole.
 
-    The segments are looked at from the first to the picture's end marker. A scan is the segment before the pixels. A
-    thumbnail lies inside a segment and is skipped with it. What follows the end marker is not looked at.
+    The segments are looked at in the order of the file, until one of the first three cases decides. A scan is the
+    segment before the pixels. A thumbnail lies inside a segment and is skipped with it.
 
-    - An end marker comes before any scan: the picture has no pixels.
-    - An end marker comes after a scan: the picture is whole.
+    - A segment is an end marker: the picture is whole if a scan came before. Otherwise it has no pixels.
     - `_segment_fault` finds a fault in a segment: the text is that fault.
-    - The picture is not progressive, and so has a single scan, and the last bytes of the file have an end marker: the
-      picture is taken as whole. To search through all its pixels for the marker takes long. If the picture was cut off,
-      and another one follows it in the file, this is wrong.
-    - No end marker comes: the picture was cut off.
+    - A segment is the scan of a picture that is not progressive, and so has a single scan, and the last bytes of the
+      file have an end marker: the picture is taken as whole.
+    - No segment is left, and there was no end marker: the picture was cut off.
     """
     has_single_scan = False  # the picture's frame tells it
     has_scan = False
@@ -91,6 +89,8 @@ def _jpeg_fault(content: bytes) -> str:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             has_scan = True
+            # To search all pixels for the end marker takes long. Only the end of the file is searched, so a picture
+            # that was cut off passes if another picture follows it in the file.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"

@@ -94,16 +94,16 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    An environment that has JOB_FROM_CONFIG was resolved before and is returned as it is. Otherwise later ones of these
-    replace earlier ones:
+    If `environ` has JOB_FROM_CONFIG, it was resolved before, and a copy of it is returned. Otherwise the result has
+    these variables; where two have one name, the later one of this list counts:
 
     1. the variables of `environ`
     2. the variables as the file leaves them. The file is a script that runs in `environ` and keeps what a user has
        set: `export DATA_THREADS="${DATA_THREADS:-6}"`.
     3. the values that these variables have for the job's workload and precision alone. If the job is RN50 in AMP O2,
        and the user gave STRATEGY no value, STRATEGY gets the value of RN50_AMP_O2_STRATEGY.
-    4. three variables about the job: DGXSYSTEM is the system. JOB_FROM_USER has the names of the job's variables that
-       the user set, even if to an empty text. JOB_FROM_CONFIG has the names of all variables that 2 and 3 have added.
+    4. three variables about the job: DGXSYSTEM is the system. JOB_FROM_USER names the job's variables that `environ`
+       has, even if empty. JOB_FROM_CONFIG names all variables of 2 and 3 that `environ` does not have.
 
     Raises ValueError if there is no such file, or bash refuses it.
     """
@@ -198,12 +198,13 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable of the environment whose name looks like a misspelt name of the job's.
+    """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
 
-    Nothing reads such a variable, so the user's setting would be lost without a word. A name looks misspelt if:
+    Nothing reads such a variable, so the user's setting would be lost without a word. A name that is not the name of a
+    variable of the job looks misspelt in two cases:
 
-    - in capitals it is the name of a job's variable: batchsize.
-    - it is much like the name of a job's variable with LEAST_LETTERS letters or more, by difflib's ratio: BATCHSZIE.
+    - In capitals it is such a name, as batchsize is.
+    - By difflib's ratio it is much like such a name of LEAST_LETTERS letters or more, as BATCHSZIE is.
 
     The warning has both names, but not the value, which may be a secret.
     """
@@ -402,23 +403,25 @@ def _print_for_shell(variables: Mapping[str, str]) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    - --table prints which variables may be set, and no job.
-    - --json prints the values and who set each.
+    - --table prints which variables may be set. It reads no job and checks nothing.
+    - --json prints the values and who set each. If numpy is not installed, a note on stderr names the check left out.
     - --launch prints the variables that a launcher exports.
     - --shell prints the variables that a node exports.
 
-    Notes go to stderr, and so do warnings, unless this environment was resolved before. Returns the exit status: 0, or
-    2 with an error on stderr if the job is wrong.
+    An environment that `resolve` has not made is a user's. Only there RESULT_FILE and the paths that the job names are
+    checked, and warnings go to stderr. What the training program refuses is not asked with --launch or without numpy.
+
+    Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:
         print_to_reader(table())
         return 0
 
-    # run_and_time.sh exports what --shell prints. Whatever it starts then calls this in an environment that is resolved
-    # and was checked, and in which the trial loop has set RESULT_FILE.
+    # run_and_time.sh exports what --shell prints. A process that it starts calls this again, in an environment that was
+    # checked, and in which the trial loop has set RESULT_FILE.
     is_first_call = not _is_resolved(os.environ)
-    # The host of a launcher need not have the packages; its nodes have them, and call this by --shell.
+    # A launcher's host need not have the packages. The nodes have them, and make the check when they call --shell.
     has_packages = importlib.util.find_spec("numpy") is not None
     try:
         described = _describe_for_user() if is_first_call else _describe()

@@ -10,11 +10,13 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
     """Return the variables that run_and_time.sh exports on a node.
 
     - The variables that the system's config file has set (`set_by_config`).
-    - All variables of the job, with the values that `env.read` has found (`origins`). If the config file has set one of
-      them, too, the value from `origins` counts.
-    - JOB_FORWARDED: the names of the variables that mpirun hands to the ranks.
+    - All variables of the job, with the values that `env.read` has found: `origins` has each value and who set it. If
+      the config file has set one of them, too, the value from `origins` counts.
+    - JOB_FORWARDED: the names of the variables that mpirun hands to the ranks. These are the variables of the job,
+      JOB_FROM_USER and JOB_FROM_CONFIG, which say who set them, and the variables of libraries without secrets.
     - JOB_SECRETS: the names of the variables with secrets. The shell unsets these variables.
-    - JOB_DROPPED, only if the job has one node: the names of the variables of NCCL's network. The shell unsets them.
+    - JOB_DROPPED, only if the job has one node and there are such variables: the names of the variables of NCCL's
+      network. The shell unsets them.
 
     `environ` is the whole environment of the job. The names in a list have spaces between them.
     """
@@ -37,8 +39,9 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
     - The container's settings, CONT_..., that the system's config file has set (`set_by_config`).
     - DGXNNODES: the number of nodes.
     - JOB_DEVICE: "cpu" or "gpu".
-    - JOB_GIVEN: the names of the variables that the launcher hands to the nodes. These are the variables of the job and
-      of its libraries that the user has set (`user_environ`). A node gets those of the config file by reading the file.
+    - JOB_GIVEN: the names of the variables that the launcher hands to the nodes. The user has set all of them
+      (`user_environ`). They are the variables of the job (`names`), and those of libraries and of MPI (OMPI_MCA_...,
+      PRTE_MCA_...). Variables that the config file sets are not handed over, because each node reads that file itself.
     - JOB_SECRETS: the names of the user's variables that hold secrets.
 
     The names in a list have spaces between them.

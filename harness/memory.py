@@ -131,10 +131,10 @@ class _DecoderBuffers(NamedTuple):
 def _decoder_buffers(job: Job) -> _DecoderBuffers:
     """Return how much memory DALI reserves for one thread of its decoder.
 
-    - The workload's images are not decoded on the GPU (it has no `decoder`), or DATADIR is empty, which selects the
-      embedded data set of small images: the least that DALI reserves.
-    - Otherwise: as much as an image with the largest width and the largest height of DATADIR's images needs.
-      `images_in_words` tells the user both.
+    - The workload has no `decoder`, because its images are not decoded on the GPU: the least that DALI reserves.
+    - DATADIR is empty, which selects the embedded data set of small images: the least that DALI reserves.
+    - Otherwise: as much as an image with the largest width and the largest height of DATADIR's images needs. The text
+      `images_in_words` has this width and height.
     """
     decoder = job.model.traits.decoder
     if decoder is None or not job.data.folder:
@@ -197,14 +197,16 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 
 
 def _exhaustion_in_words(message: str, batchsize: int) -> str:
-    """Return the line for an error, with this `message`, that says that memory ran out.
+    """Return the line for a user whose run has no memory left; `message` is the text of the error.
 
-    - The message is only the name of a C++ error, as `std::bad_alloc`. Such an error does not tell how much memory was
-      asked for, and the batch need not be its cause. The line says what the run was doing and how much memory is left.
-    - Any other message: the line says what the run was doing, which memory is short, and what to lower. That is
-      BATCHSIZE, or IMAGE_SIZE or DGXNGPU if the batch is a single image.
+    The line says what the run was doing, by its last word to WATCHDOG, and which memory is short.
+
+    - `message` is only the name of a C++ error, as `std::bad_alloc`: the line has no advice. Such an error does not
+      tell how much memory was asked for, and the batch need not be its cause.
+    - Any other message: the line also says what to lower. That is BATCHSIZE (or only a part of the batch is computed at
+      once, by gradient_merge). If the batch is a single image, it is IMAGE_SIZE or DGXNGPU.
     """
-    doing = WATCHDOG.doing  # what the run has told the watchdog last
+    doing = WATCHDOG.doing
     where = _exhausted_memory(message)
     if message in _CPP_ERRORS:
         return f"{message} in a library while {doing}, which names no amount; {where}"

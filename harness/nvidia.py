@@ -48,9 +48,9 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
     The context gives (handles, reason). The handles are NVML's, one for each GPU, and good until the context ends. The
     reason says why GPUs of the node are missing. It is empty if none is missing.
 
-    - CUDA_VISIBLE_DEVICES leaves out some of the GPUs that answer NVML: the reason says so.
-    - Otherwise: the reason names the GPUs that do not answer NVML. If NVML itself fails, as without a driver, no GPU
-      answers, and the reason is NVML's.
+    - CUDA_VISIBLE_DEVICES leaves out some of the GPUs that answer NVML: the reason says so, and nothing else.
+    - Otherwise: the reason names the GPUs that do not answer NVML. If NVML itself fails, as without a driver, there are
+      no handles, and the reason is NVML's. A MIG device, a part of a GPU, is never given.
     """
     with contextlib.ExitStack() as at_exit:
         handles: list[Handle] = []
@@ -213,12 +213,12 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
-    NVML's query has two versions. v2 is asked first. If pynvml or the driver is too old for v2, v1 is asked. The driver
-    reserves some memory for itself, 0.3 to 1 GiB on an idle card. What is "used" may have that reserve in it:
+    NVML's query has two versions. v2 is asked first, and v1 if pynvml or the driver is too old for v2. The driver
+    reserves some memory for itself, 0.3 to 1 GiB on an idle card. The version decides whether that counts as used:
 
-    - v2 answers, without the reserve: its figure is `used`.
-    - v1 answers, with the reserve, by a driver from 510 on or an unknown one: its figure is `used_or_reserved`.
-    - v1 answers, without the reserve, by a driver before 510: its figure is `used`.
+    - v2 answers: the reserve is not counted, and the figure is `used`.
+    - v1 answers, and the driver is from 510 on or unknown: the reserve is counted, and it is `used_or_reserved`.
+    - v1 answers, and the driver is before 510: the reserve is not counted, and the figure is `used`.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:
@@ -293,17 +293,17 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and its state before a run; a field is None if NVML does not answer.
 
-    - `processes`: the processes that compute on the GPU.
-    - `services`: those of `processes` that hold too little memory to be another job. It is empty without an answer.
-    - `displays`: the processes that draw on the GPU's display, which may explain why a GPU is in use. It is empty if
-      the GPU is not in use, or NVML does not answer.
+    - `processes`: the pids of the processes that compute on the GPU.
+    - `services`: those of `processes` that hold too little memory to be another job; empty if `processes` is None.
+    - `displays`: the pids of the processes that draw on the GPU's display, which may explain why a GPU is in use. It is
+      empty if the GPU is not in use, or NVML does not answer.
     """
     memory = memory_of(handle)
     # Whether the GPU is divided into MIG instances: now, and after its next reset.
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
-    # In use: a process is listed, or more memory is used than an unlisted service would hold.
+    # In use: a process is listed, or there is more memory in use than a service would hold that NVML does not list.
     is_in_use = processes or used_bytes > SERVICE_MIB * MIB
     displays = None
     if is_in_use:

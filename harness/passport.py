@@ -92,11 +92,12 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 
 
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence for each thing that a user should know of a data set's two parts before a run.
+    """Return a sentence for each oddity of a data set's two parts that a user should know of before a run.
 
-    There is one where a part names a file more than once, one where all labels of a part are of one class, and one
-    where both parts name the same files. The last is left out for records: their names are numbers, and the same number
-    is another image in each part.
+    - A part names a file more than once.
+    - All labels of a part are of one class. This is only looked at if the labels are an array.
+    - Both parts name the same files. Records are not compared: their names are numbers, and the same number is another
+      image in each part. The names of the training part tell whether both parts are records.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -107,7 +108,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
         if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
             notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
-    if not _are_record_numbers(train.names):  # the same number is another image in each part
+    if not _are_record_numbers(train.names):
         in_both = sorted(set(train_names) & set(eval_names))
         if in_both:
             notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")

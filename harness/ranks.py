@@ -134,12 +134,12 @@ def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
 def _hold_port() -> int:
     """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
 
-    This process keeps a socket bound to the port, and never listens on it. Linux then refuses the port to other
-    programs. Paddle's sockets can still bind it and listen, because Linux lets two sockets of one user share a port if
-    both have set the same one of two options. So the socket here sets both of them:
+    This process keeps a socket bound to the port, and never listens on it. Linux then refuses the port to other users.
+    Paddle's sockets can still bind it and listen. Linux lets two sockets of one user share a port if both have set
+    SO_REUSEADDR, or both SO_REUSEPORT. Paddle sets one or the other, so the socket here sets both:
 
-    - SO_REUSEADDR, which Paddle's stores set. It is enough as long as no socket listens at the port.
-    - SO_REUSEPORT, which Paddle sets where ranks exchange NCCL's id.
+    - SO_REUSEADDR is set by Paddle's stores. It is enough as long as no socket listens at the port.
+    - SO_REUSEPORT is set by Paddle where ranks exchange NCCL's id.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -164,10 +164,10 @@ def _check_free(port: int) -> None:
 def _have_gloo_listen_at(own_address: str) -> None:
     """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
 
-    By itself gloo listens at the address of the host's name. The name may have no address, or that of the loopback.
-    gloo would listen at the address of a network interface if `iface` were set in its settings, a GlooParallelStrategy.
-    Paddle makes these settings itself by calling that class without arguments. So the class is replaced here by a
-    function that makes the same settings and sets `iface`.
+    Paddle makes gloo's settings by calling the class GlooParallelStrategy without arguments. This function replaces the
+    class in Paddle, for the rest of this process. Its replacement makes the same settings, and sets `iface` to the
+    network interface that has `own_address`. Without `iface` gloo would listen at the address of the host's name, and
+    the name may have no address, or that of the loopback.
 
     Raises RunError if no network interface has the address.
     """
@@ -227,19 +227,22 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
     The ranks find each other through a server that Paddle starts on rank 0, at `first_address` and the port
-    `gloo_port` (GLOO_PORT); 0 stands for any free port. Each rank then listens at its `own_address`.
+    `gloo_port` (the setting GLOO_PORT; 0 stands for any free port). Each rank then listens at its `own_address`.
 
-    Some settings made here last as long as this process: the two addresses at which Paddle listens, and that each
-    process forked from this one ends with it.
+    Three changes last as long as this process:
 
-    Raises RunError if no network interface of this node has its `own_address`, or GLOO_PORT is taken.
+    - gloo listens at `own_address`, because Paddle's class of gloo's settings is replaced.
+    - On rank 0 Paddle's server listens at `first_address`, because the method that binds its socket is replaced.
+    - Each process that is forked from this one ends when this one ends.
+
+    Raises RunError if no network interface of this node has its `own_address`, or on rank 0 if GLOO_PORT is taken.
     """
     import paddle
 
     port_on_first = _port_for_server(gloo_port) if ranks.is_first else None
     server_port = ranks.comm.bcast(port_on_first)
     os.register_at_fork(after_in_child=_end_with_parent_of_fork)  # for the processes that Paddle forks below
-    # Paddle leaves files in the working directory: http.log already where the module of the server is imported.
+    # Paddle writes files into the working directory. The import of its server's module alone creates http.log there.
     with in_temporary_folder():
         _have_gloo_listen_at(own_address)
         if ranks.is_first:

@@ -74,11 +74,11 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        A step takes `global_batch` images. The rate falls over a number of steps:
+        A step takes `global_batch` images. The length of the schedule in steps is
 
-        - `epochs` is not 0: the steps of this number of epochs.
-        - else, the recipe has `epochs`: the steps of these.
-        - else: the recipe's `iterations`, which are steps.
+        - the steps of `epochs` epochs, if `epochs` is not 0. It takes precedence over the recipe.
+        - else the steps of the recipe's own epochs, if it has them.
+        - else the recipe's `iterations`, which is a number of steps.
 
         Raises ValueError where the batch is larger than the data set (`steps_per_epoch`), or the warm-up is not shorter
         than the schedule (`Schedule`).

@@ -349,9 +349,8 @@ class Loader(loader.Loader):
 
         Raises RunError for the first of these faults, in this order:
 
-        - The image or the label is of a kind that is not taken.
-        - They differ in size.
-        - The pair is one of an evaluation, and has another size than the first one.
+        - The image or the label is of a kind that is not taken, they differ in size, or an evaluation pair has another
+          size than the first one (all in `_size_of_pair`).
         - The image or the label is not whole.
         - The label cannot be made greyscale.
         """

@@ -82,14 +82,14 @@ class PairList:
     def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
         """Check, by several threads, the sizes in pixels that the heads of the images and labels state.
 
-        Raises ValueError for the first file whose kind is not taken, for an image and a label of different sizes, and
-        for an evaluation image of another size than the first one.
+        Raises ValueError for an image or label that cannot be read or is of a kind that `pictures` refuses, for an
+        image and a label of different sizes, and for an evaluation image of another size than the first one.
         """
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
 
         def check_block(start: int) -> int:
-            """Check up to PAIRS_AT_ONCE pairs from `start` on; return the number of the first one behind them."""
+            """Check up to PAIRS_AT_ONCE pairs from `start` on; return the number of pairs up to their end."""
             end = min(start + PAIRS_AT_ONCE, len(self))
             for number in range(start, end):
                 image, label = self.paths(number)

@@ -36,9 +36,9 @@ def write(folder: Path) -> None:
 
 
 def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], scenes: int) -> None:
-    """Write `scenes` scenes into a folder in Cityscapes' layout, and the list of them, PART.txt.
+    """Write scenes into a folder in Cityscapes' layout, and their list PART.txt; `scenes` is their number.
 
-    `scenes` is a number. The scenes show the `digits` at `digit_indices`. A line of the list is `image label`, as paths
+    The scenes show the `digits` at `digit_indices`. A line of the list is `image label`, as paths
     below the folder.
 
     The random numbers of a scene are seeded by `scenes` and the scene's own number. `scenes` differs between train and

@@ -295,7 +295,7 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
     Each image gets CROP_TRIES crops, because a crop may not fit into the image, whose shape is not known here. One
-    place is drawn for all of them. Their areas are spread evenly between the bounds of `augment`, and so are the
+    place is drawn for all of them. Their areas are uniformly random between the bounds of `augment`, and so are the
     logarithms of their aspects, width over height. The sides of a crop, as shares of a square image's side, follow from
     its area and aspect:
 

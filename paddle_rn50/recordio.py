@@ -205,10 +205,10 @@ def contents(records: Records, heads: Array) -> Contents:
     `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS. An image is named
     by its record's number.
 
-    - A record of one part whose head shows an image and one label that is a class: size and label are those of the
-      head.
-    - Any other record is read whole. Its head is not enough if it has several parts, because it tells only of the first
-      part. Such a record may be right all the same.
+    - The head says that the record has one part, an image, and one label that is a class: size and label are taken from
+      the head.
+    - Any other record: it is read whole. It may be valid, because the head of a record of several parts describes only
+      the first part.
 
     Raises ValueError for the first record that, read whole, is damaged, of another kind, or has a label that is no
     class.

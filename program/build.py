@@ -135,9 +135,10 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     1. Operators of the forward pass are fused to `resnet_unit`, if the plan asks for it.
     2. Fleet adds the gradients, all-reduces and updates.
     3. Our own passes change the result (`_apply_passes`).
-    4. The program, which is that of a GPU until here, is proved to be the training that the plan asks for. What
-       Paddle's automatic mode has made is described instead, and not proved.
-    5. For a CPU, operators without a CPU kernel are replaced. The others stay as they were proved.
+    4. The program is proved to be the training that the plan asks for. In Paddle's automatic mode it is not proved. The
+       result's `verified` then describes what the mode has made.
+    5. For a CPU, operators that have no CPU kernel or a slow one are replaced, and those that only NCCL needs are
+       removed. Until here a CPU's program has the operators of a GPU's.
     6. Paddle is proved to have a kernel of each operator.
 
     The program and Paddle's default start-up program are changed in place, and `loss` gets the name LOSS_VALUE. Flags
@@ -202,7 +203,8 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     `main` becomes the last micro-step, which updates the weights. All earlier micro-steps have one program, which
     stands in the result once for each of them.
 
-    A comment at a pass says which other one it must come before or after.
+    Paddle's automatic mode (`knobs.auto`) leaves the all-reduces to fleet, so no buckets are made in it. A comment at a
+    pass says which other one it must come before or after.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
@@ -274,8 +276,8 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
     - Any other program: gradients, optimizer and arithmetic types are proved.
     - If there are several ranks: one communicator joins them all, and Paddle will sum the normalizations over them.
     - If `cuda_graph` is on: a step can be captured as a CUDA graph.
-    - Each knob did what it says. `plan.strategy` has the knobs as the user set them, or None. `plan.knobs` has them as
-      they were decided for this device and precision.
+    - Each knob did what it says. `plan.strategy` has the knobs as the user set them, with None for a knob that the user
+      left to us. `plan.knobs` has them as they were decided for this device and precision.
     """
     main = update[-1]  # the program with the optimizer
     knobs = plan.knobs
@@ -293,13 +295,15 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
 
 
 def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
-    """Prove that Paddle will sum the normalizations over the ranks, and say in a phrase how many there are.
+    """Prove that Paddle will sum the statistics of `sync_batch_norm` operators over the ranks.
 
-    Returns a list of this phrase. The list is empty for a CPU, which gets other operators for them, for a program that
-    is not to be run, and for one without such normalizations.
+    - The device is a CPU: nothing is proved, because `sync_bn.replace_on_cpu` replaces these operators later.
+    - The program is not to be run: nothing is proved.
+    - The program has such operators and FLAGS_dynamic_static_unified_comm is on: ValueError is raised, because Paddle
+      would skip the sums (`sync_bn.check_on_gpu`).
 
-    Raises ValueError if FLAGS_dynamic_static_unified_comm is on and there are such normalizations, because Paddle would
-    then skip the sums.
+    Returns a list of one phrase, which says how many there are. The list is empty if nothing is proved or there are
+    none.
     """
     if plan.device == "cpu" or not plan.is_to_be_run:
         return []
@@ -312,12 +316,14 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that gradients, optimizer and arithmetic types are those of the job, and return phrases of what was proved.
 
-    One phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". There is none for the
-    arithmetic types. Raises Refused, which is a ValueError, at the first proof that fails.
+    `update` has one program for each micro-step, so its length is the number of micro-steps. One phrase is, for
+    example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". There is none for the arithmetic types.
+
+    Raises Refused, which is a ValueError, at the first proof that fails.
     """
     main = update[-1]  # the program with the optimizer
     ranks = fleet.worker_num()
-    fixed_loss_scale = plan.start_of_gradients  # 1 without one
+    fixed_loss_scale = plan.start_of_gradients  # the gradient of the loss starts at it; 1 without a fixed scale
     histories = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
     updated_by = verify.check_optimizer(main, optimizer)
     verify.check_compute_types(main, plan.precision.dtype)

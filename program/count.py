@@ -271,7 +271,7 @@ class Work:
         Each output element takes one multiply-add, which counts as two, for each weight of its channel.
         """
         weights = self._weights(slots)
-        # A gradient operator may have only the gradient of the output, which has the output's shape.
+        # `conv2d_grad`, for one, has no slot for the output, only for its gradient, which has the output's shape.
         (output, *_) = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")
         output_elements = math.prod(self._op.block.var(output).shape)
         # A product's weights are [inputs, outputs], a convolution's begin with the outputs.
@@ -290,13 +290,13 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that a gradient operator reads again, because each of its kernels reads what it needs.
+        """Return the bytes that further kernels of a gradient operator read again, beyond what is counted elsewhere.
 
-        - `conv2d_grad` by the input and by the weights: the incoming gradient. Each of the two has a kernel of its own.
-        - `conv2d_grad` by one of the two: 0.
-        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, for the same reason.
-        - `sync_batch_norm_grad`: the image and the incoming gradient, which three kernels read. `moved_bytes` and
-          `twice_read_sizes` count the first two readings.
+        - `conv2d_grad` that computes both its gradients, by the input and by the weights: the incoming gradient. Two
+          kernels read it. With one gradient, and so one kernel: 0.
+        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, which two kernels read too.
+        - `sync_batch_norm_grad`: the image and the incoming gradient. Three kernels read them. This is the third
+          reading: `moved_bytes` has the first one, `twice_read_sizes` the second one.
         - any other operator: 0.
         """
         if self.kind == "conv2d_grad":

@@ -101,7 +101,8 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    `minimize` of the wrapped optimizer also casts the program to float16, by the level of Paddle's mixed precision:
+    `minimize` of the wrapped optimizer also casts the program to half precision (`precision.dtype`), by the level of
+    Paddle's mixed precision:
 
     - level O1: the inputs of convolutions and matrix products.
     - level O2: all that is inside `fp16_guard`, a context in which the network is built, parameters included. These

@@ -42,11 +42,12 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, and report everything that violates them.
 
-        Several files may have a rule for one key. Then failures of single events, and a wrong number of events, are
-        reported by the last of these files only. All other findings are reported by each file; `_apply_files` does so.
+        Several files may have a rule for one key. Failures of single events, and a wrong number of events, are reported
+        only as the last of these files finds them: what an earlier file found is dropped. All other findings of each
+        file are reported.
         """
         last_result_by_key: dict[str, KeyResult] = {}  # by the last file that has a rule for the key
-        for file_result in self._apply_files():
+        for file_result in self._apply_files():  # which has reported all other findings
             last_result_by_key |= file_result.result_by_key
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
@@ -59,12 +60,13 @@ class Judge:
         closed_common.yaml. There, the benchmark enqueues the file with its own rules. For each enqueued file, the first
         case that holds counts:
 
-        - It does not exist, or it was applied already: the event is reported, because the official checker ends with an
-          error there, or never ends.
-        - It is in the queue: nothing is done.
-        - Otherwise: it is added to the queue.
+        - The file does not exist, or it was applied already: the event is reported as refused. The official checker
+          ends with an error at a missing file, and may never end if files are applied again.
+        - The file is in the queue: nothing is done.
+        - Otherwise: the file is added to the queue.
 
-        The `findings` of each result are reported here. The failures and numbers of events in it are left to `finish`.
+        The `findings` of each result are reported here. A result also has failures of single events, and the numbers of
+        events by their keys. These are left to `finish`.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -83,13 +85,15 @@ class Judge:
         return list(result_by_file.values())
 
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
-        """Report an event whose value enqueued a rule file that does not exist, or that was applied already.
+        """Report an event that enqueued a rule file which cannot be applied: it does not exist, or was applied already.
 
-        `key_result` is the result of applying the rule of the event's key.
+        An event enqueues a rule file if its value names one. For instance, the division `closed` enqueues
+        closed_common.yaml. `key_result` is the result of applying the rule of the event's key.
 
-        - The event names the benchmark: a breach of known-benchmark is reported.
-        - It has another key, and `key_result` has no failure yet: a failure of the event's value is kept there.
-        - It has another key, and `key_result` has a failure already: nothing is added.
+        - The event's key is submission_benchmark: a breach of known-benchmark is reported.
+        - The event has another key, and `key_result` has no failure: a failure of the event's value is kept in it.
+        - The event has another key, and `key_result` has a failure: nothing is added, because one failure of the key is
+          enough.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -149,10 +153,11 @@ class _FileJudge:
         return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return one more event for each evaluation, with all its metrics; none if the file does not ask for it.
+        """Return for each evaluation one event with all its metrics; nothing if the file does not ask for such events.
 
-        The benchmark stable_diffusion logs each metric of an evaluation in an event of its own. At an event whose
-        metric cannot be joined, the official checker crashes: the first such event is kept as its crash.
+        The benchmark stable_diffusion logs each metric of an evaluation in an event of its own, and its rules look at
+        them together. The official checker crashes at an event whose metric cannot be joined. If there is such an
+        event, the finding on the first one is also kept in `_first_crash`, to be reported after the last event.
         """
         if self._file.joining_field is None:
             return []
@@ -175,12 +180,10 @@ class _FileJudge:
     def _findings_on_all_events(self) -> list[Finding]:
         """Return the findings that can only be made after the last event. There is one for
 
-        - each key without an event, if its alternative key (AT_LEAST_ONE_OR) has no event either
-        - each key whose events all fail the check that at least one of them must meet (ATLEAST_ONE_CHECK)
-        - the first event at which the official checker ends with a traceback
-        - each key whose events do not list exactly the names that the file wants (END)
-
-        A key without events has no finding of the second and the fourth kind.
+        - each key without an event whose alternative key (AT_LEAST_ONE_OR names it) has no event either
+        - each key with events that all fail the check which at least one of them must meet (ATLEAST_ONE_CHECK)
+        - the first event at which the official checker ends with a traceback, if there is such an event
+        - each key with events that do not list exactly the names that the file wants (END)
         """
         findings: list[Finding | None] = []
         for key_result in self._result_by_key.values():
@@ -222,7 +225,7 @@ class _FileJudge:
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
         if are_all_texts and Counter(listed_names) == Counter(wanted.names):
             return None
-        listed = Counter(map(printable, listed_names))
+        listed = Counter(map(printable, listed_names))  # as text: a value such as a list cannot be counted itself
         allowed = Counter(map(printable, wanted.names))  # each name once
         missing_names = list(allowed - listed)[:_MOST_NAMES_SHOWN]
         surplus_names = list(listed - allowed)[:_MOST_NAMES_SHOWN]
@@ -258,12 +261,14 @@ class _FileJudge:
         - Each check that is not met is a failure of the event. The code runs nevertheless.
         - The code raises an exception, and all checks are met: this is a failure of the event's value.
         - The code raises an exception, and a check is not met: the exception adds no failure.
+
+        No exception of a check or of the code leaves this function.
         """
         rule = key_result.rule
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
         for check in unmet_checks:
             self._keep_failure(check, key_result, event)
-        has_run = self._run_code(rule, event)
+        has_run = self._run_code(rule, event)  # False if it raised an exception
         if not unmet_checks and not has_run:
             wanted = "a value that the later rules can be computed from"
             failure = key_result.finding_on_event("value", event.line, wanted, shown(event, "value"))
@@ -281,10 +286,13 @@ class _FileJudge:
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Apply the check that at least one event of a key must meet, and note in `key_result` if this event meets it.
 
-        The event's number is kept if it is the best so far. It is shown if no event meets the check.
+        If the event's value is a number, and nearer to what the check asks for than those of the earlier events,
+        `key_result` keeps it: the smallest number if the check asks for at most N, else the largest. This number is
+        shown if no event meets the check.
 
         The check may raise an exception, for instance if it compares a text with a number. The official checker does
-        not catch this exception, and ends with a traceback. So the first such event is kept as a crash of that checker.
+        not catch this exception, and ends with a traceback. So a finding on this event is kept as the crash of that
+        checker, unless there was a crash before.
         """
         key_result.keep_if_best(event, check)
         try:

@@ -92,15 +92,16 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the place that an expression demands of an event among the events of another key; None if it demands none.
+    """Return the order that the expression of a check demands, such as `after run_start`; None if it demands none.
 
-    The other key is the one whose events set a name in the state, such as run_start for `run_started`. An expression
-    that asks for this name, and for nothing else, demands a place. `== True` may stand at its end:
+    The state says which events have come so far: for instance, the events of run_start set `run_started`, as
+    `key_by_state_name` says. An expression demands an order if it asks for such a name, and for nothing else. `== True`
+    may stand at its end:
 
-    - `not s['run_started']`: the event must come before all events of the other key.
-    - `s['run_started']`: the event must come after at least one event of the other key.
+    - `not s['run_started']`: the event must come before all events of run_start.
+    - `s['run_started']`: the event must come after at least one event of run_start.
 
-    If the events of no key set the name, the result is None.
+    If `key_by_state_name` lacks the name, the result is None.
     """
     text = ast.unparse(node)
     asked_text = text.removeprefix("not ")

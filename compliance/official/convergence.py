@@ -240,13 +240,13 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    Its numbers are computed as in rcp_checker, mlperf-logging's tool that tests whether runs converged too fast:
+    The numbers of the point are computed as in rcp_checker, mlperf-logging's test of whether runs converged too fast:
 
-    - mean: the mean of these runs' epochs (or samples), without the fastest and the slowest runs.
+    - mean: the mean of the epochs (or samples) of these runs, without the fastest and the slowest runs.
     - std: the standard deviation of all these runs, with the fastest and the slowest.
-    - least: the least mean with which a submission of `submission_runs` runs passes. This is the least mean by a
-      t-test, minus `allowed_samples`, by which a result may converge earlier. They are 0 for a benchmark counted in
-      epochs.
+    - least: the least mean with which a submission of `submission_runs` runs passes. A t-test computes it from the
+      mean, the std, and the number of runs in the mean. It is then lowered by `allowed_samples`, so that a submission
+      may converge that much earlier. `allowed_samples` is 0 for most benchmarks.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
@@ -285,10 +285,10 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return the point at `batch` on the line from `low` to `high`, two points of `reference`.
 
-    Its mean and its standard deviation lie on the line. Its least mean is computed from these two by a t-test, minus
-    the samples by which a result of the benchmark may converge earlier. In this test the reference counts as having
-    twice as many runs as a submission, as in rcp_checker (mlperf-logging's test of convergence). The point has no
-    hyperparameters.
+    The mean and the standard deviation of the point lie on the line. A t-test computes its least mean from them and
+    from two numbers of runs: those of a submission, and twice as many for the reference, as in rcp_checker
+    (mlperf-logging's test of convergence). The least mean is then lowered by the samples by which a result of the
+    benchmark may converge earlier, 0 for most benchmarks. The point has no hyperparameters.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)

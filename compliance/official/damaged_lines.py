@@ -26,13 +26,18 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings of our reader, at least one of them about a damaged line. A line is fatal if the official
-    checker's parser ends with an error at it. There are two cases:
+    `ours` are the findings by our reader, at least one of them about a damaged line. A line is fatal if the official
+    checker's parser ends with an error at it.
 
-    - All of `ours` are about damaged lines, and one of them is an error about a fatal line: only `ours` are returned.
-    - Otherwise: the log is judged once more, as the official parser reads it. The result has `ours`, then an error
-      about the first fatal line, if there is one and `ours` has no error about a fatal line. Then follow the findings
-      of this judgement whose rule is not named in `ours`.
+    - All of `ours` are about damaged lines, and one of them is an error about a fatal line: the result is `ours`, with
+      `official` set in the errors about fatal lines.
+    - Otherwise: the log is judged once more, as the official parser reads it. The result has, in this order,
+
+      1. `ours`, with `official` set in the errors about fatal lines, and in the findings whose rule is broken in the
+         second judgement, too
+      2. if there are fatal lines, and `ours` has no error about one: an error about the first fatal line, with the rule
+         and the words of the first of `ours` that is about damage
+      3. the findings of the second judgement whose rule is not named in `ours`
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
@@ -45,7 +50,6 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     rules_broken_officially = {finding.rule for finding in second.findings}
     results = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
     if second.fatal_lines and not _has_error_about(second.fatal_lines, ours):
-        # It has the rule and the words of our first finding about damage.
         about_damage = next(finding for finding in ours if _is_about_damage(finding))
         results.append(replace(about_damage, severity="error", line=min(second.fatal_lines), official=True))
     rules_of_ours = {finding.rule for finding in ours}
@@ -56,12 +60,12 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 def _with_official_set(
     ours: Sequence[Finding], fatal_lines: set[int], rules_broken_officially: set[str]
 ) -> list[Finding]:
-    """Return our findings, with `official` set in each that the official checker reports, and cleared in any other.
+    """Return `ours`, with `official` set in each finding that the official checker reports, and cleared in any other.
 
     The official checker reports
 
-    - an error about a fatal line, at which its parser ends
-    - a finding whose rule is in `rules_broken_officially`
+    - each error about a line in `fatal_lines`, because its parser ends with an error at such a line
+    - each finding whose rule is in `rules_broken_officially`
     """
     results = []
     for finding in ours:
@@ -135,9 +139,11 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    The event of a line is None if the line is fatal: the parser ends with an error at it. This function goes on with
-    the later lines. Only a line of _MOST_CHARACTERS or more, with or without the token, ends it: such a line counts as
-    fatal, and is the last that is yielded.
+    The event of a line is None if the line is fatal: the parser ends with an error at it. The later lines are yielded
+    all the same.
+
+    A line of _MOST_CHARACTERS or more counts as fatal, with or without the token. It is the last line that is yielded,
+    because the rest of the log is not read.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):
@@ -145,7 +151,7 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
             is_end_of_log = line == ""
             if is_end_of_log:
                 return
-            is_too_long = len(line) == _MOST_CHARACTERS
+            is_too_long = len(line) == _MOST_CHARACTERS  # readline returns no more of a line
             if is_too_long:
                 yield _ParsedLine(number, None)
                 return

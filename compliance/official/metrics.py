@@ -56,17 +56,20 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
     """Add the metric of an event to the evaluation with the same count. Do nothing if its metadata has no `metric`.
 
-    If there is no evaluation with this count yet, it is made, and begins at the event's line.
+    The count is the field `count_field` of the metadata: it says how far the training was. If `evaluation_by_count` has
+    no evaluation with this count yet, one is added, which begins at the event's line.
 
-    Raises KeyError if the event has no count. Raises TypeError if the count or the metric's name cannot be a key of a
-    dict, such as a list, or if no field can be read from the metadata, such as null. An event that raises an error
-    leaves no evaluation behind.
+    The metric cannot be added, and `evaluation_by_count` stays as it is, if an error is raised:
+
+    - TypeError: no field can be read from the metadata, for instance because it is null.
+    - KeyError: the metadata has no count.
+    - TypeError: the metric's name or the count cannot be a key of a dict, for instance because it is a list.
     """
     metadata = event.metadata
     if "metric" not in metadata:
         return
     count = metadata[count_field]
-    metric = {metadata["metric"]: event.value}  # raises TypeError before an evaluation is made
+    metric = {metadata["metric"]: event.value}  # before an evaluation is added, which an error here would leave empty
     new = _Evaluation(line=event.line, values={count_field: count})
     evaluation = evaluation_by_count.setdefault(count, new)
     evaluation.values.update(metric)

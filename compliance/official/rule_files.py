@@ -206,12 +206,13 @@ def files(version: str) -> list[str]:
 def load(name: str) -> RuleFile:
     """Read the rule file `name`, such as training_4.0.0/common.yaml. It is read once, then cached.
 
-    A file consists of blocks of three kinds. Of two blocks for the same key, of two BEGIN and of two END, the last
-    counts.
+    A file consists of blocks of three kinds:
 
     - KEY: the rule of one key.
-    - BEGIN: the code that runs before the first event.
+    - BEGIN: the code that runs before the first event. Known code that joins metrics is replaced by `joining_field`.
     - END: the names that all events of a key together must list. They are checked after the last event.
+
+    If a file has two KEY blocks for the same key, two BEGIN or two END, the last one counts.
 
     Raises KeyError if there is no such file. Raises ValueError for any other block, field or form of text, and if an
     AT_LEAST_ONE_OR names a key without a rule.
@@ -310,11 +311,13 @@ class _Begin(NamedTuple):
 
 
 def _read_begin(block: _Block) -> _Begin:
-    """Return what a BEGIN block does before the first event.
+    """Return what is to be done before the first event, by the code in a BEGIN block of a rule file.
 
-    - It has the code of stable_diffusion, recognised by its checksum: the metrics of each evaluation are joined by a
-      field of their metadata. The code is not run.
-    - It has any other code: the code's statements are run, which set names in the state.
+    - The code is that of stable_diffusion, recognised by the checksum of its text: the metrics of each evaluation are
+      to be joined. Those of one evaluation have the same value in `joining_field`, a field of their metadata. The code
+      itself is not compiled.
+    - Any other code: its compiled `statements` are to be run. They set names in the state, in which the rules of a file
+      keep values from one event to the next.
 
     Raises ValueError if such other code has a form that is not known.
     """

@@ -49,11 +49,12 @@ class ToolReader:
     def take(self, event: Event) -> None:
         """Read the next event as result_summarizer (the tool for scores) and rcp_checker (the test of convergence) do.
 
-        result_summarizer reads the times of all events. rcp_checker reads the rest, such as the epochs trained, up to
-        the first event at which it ends with an error. That error is kept as the `problem` of the log, such as
+        result_summarizer reads the times of run_start and run_stop. rcp_checker reads the rest, such as the epochs
+        trained, up to the first event at which it ends with an error. This error is kept as the `problem` of the log:
+        `line N: KEY without REASON`. `without` stands before any reason, also where it does not fit:
 
-        - "line 7: run_stop without 'status'": the event lacks something
-        - "line 7: eval_accuracy without type str doesn't define __round__ method": it has a bad value
+        - "line 7: run_stop without 'status'": the event lacks something.
+        - "line 7: eval_accuracy without type str doesn't define __round__ method": the event has a bad value.
         """
         self._read_time(event)
         has_rcp_checker_ended = self._problem != ""
@@ -88,13 +89,15 @@ class ToolReader:
     def _read_convergence(self, event: Event) -> None:
         """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event, by the event's key:
 
-        - global_batch_size, or submission_benchmark: its value.
-        - an evaluation (eval_accuracy or eval_error) of stable_diffusion: its metric.
-        - an evaluation of any other benchmark: the epochs (or samples) trained until then.
-        - run_stop: the epochs (or samples) that the run needed to reach the target.
+        - global_batch_size, or submission_benchmark: its value, in place of an earlier one.
+        - an evaluation (eval_accuracy or eval_error) of stable_diffusion: its metric, beside the earlier ones.
+        - an evaluation of any other benchmark: the epochs (or samples) trained until then, in place of earlier ones.
+        - run_stop: the epochs (or samples) that the run needed to reach the target, by the evaluations before this
+          event.
         - any other key: nothing.
 
-        An evaluation before the event submission_benchmark counts as one of another benchmark than stable_diffusion.
+        The benchmark is the one that the events before this one state. So an evaluation before submission_benchmark
+        counts as one of another benchmark than stable_diffusion.
 
         Raises KeyError, TypeError, ValueError or OverflowError for an event at which rcp_checker itself ends with an
         error.

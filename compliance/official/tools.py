@@ -98,15 +98,16 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and compare it with `minutes`, our own score.
 
-    The verdict is good if the tool gives one score and it equals `minutes`. It fails if the tool ends with an error, if
-    it gives no score or several, if the score is another, and if `minutes` is None.
+    The verdict is good if the tool gives one score that equals `minutes` exactly, to the last digit. It fails if the
+    tool ends with an error, if it gives no score or several, if the score is another, and if `minutes` is None.
 
-    The tool writes into the folder. Raises ValueError if the right tools are not installed.
+    The tool runs twice, and the second run is judged. The first run writes the scaling of the convergence test into the
+    folder. Raises ValueError if the right tools are not installed, and KeyError if the tool's table has no column of
+    the benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
-        # The first run leaves the scaling of the convergence test in the folder. Only the second run applies it to the
-        # score, so only its status, text and table are judged.
+        # Only the second run applies the scaling to the score. With one run, the score would be the unscaled one.
         for _ in range(2):
             table.unlink(missing_ok=True)
             status, text = run_tool("result_summarizer", [str(folder), "training", ruleset, "-csv", str(table)])

@@ -37,12 +37,13 @@ class StatedData(Enum):
 
 
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
-    """Return which data set a run is on, by the numbers of samples that its log states:
+    """Return which data set a run is on, by the numbers of samples that its log states.
 
     - train_samples is not the benchmark's number, or eval_samples is no whole number above 0: OTHER.
-    - eval_samples is the benchmark's number, or this number with the padding of the last batch: BENCHMARK.
-    - eval_samples is another number, but the accuracies of a ResNet run show that they were counted on the benchmark's
-      number: WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
+    - eval_samples is the benchmark's number, or larger by less than a global batch, which is padding: BENCHMARK.
+    - The run is of ResNet, and its accuracies are shares of the benchmark's number of samples, but not all are shares
+      of the stated eval_samples: WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
+      There must be _LEAST_VALUES different accuracies.
     - Otherwise: OTHER.
     """
     stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
@@ -86,14 +87,14 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 
 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
-    """Report the evaluations of a closed ResNet run that are off the schedule: one every 4 epochs.
+    """Report the evaluations that are off the schedule of ResNet: one every 4 epochs. Call it for closed runs.
 
     An evaluation states its epoch. Some runs state it wrongly: 3, 6 and 10 for the evaluations after 4, 8 and 12
-    epochs. So the epochs that the log has started before an evaluation were counted, too.
+    epochs. So the epochs that the log had started or announced before each evaluation were counted, too.
 
     - The counted epochs are on schedule, and the stated ones never leap by more than 4: nothing is reported.
-    - Otherwise: each breach of the schedule by the stated epochs is reported. If `exact`, an evaluation less than 4
-      epochs after the one before is a breach, too.
+    - Otherwise: each evaluation that comes too late by the stated epochs is a breach. If `exact`, one that comes less
+      than 4 epochs after the one before is a breach, too.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
     is_counted_on_schedule = _are_counted_epochs_on_schedule(run, order, period)
@@ -135,8 +136,10 @@ def _check_stated_epochs(
     An evaluation of epoch 0, of the initial weights, is left out. If there is no other, nothing is reported. These are
     breaches:
 
-    - An evaluation comes too late, or if `exact`, too early: see `_check_gaps_of_stated_epochs`.
-    - The log has more eval_accuracy than the EVENTS_KEPT that are kept: the others cannot be checked.
+    - The first evaluation is of a later epoch than `period`.
+    - An evaluation is more than `period` epochs after the one before, or if `exact`, fewer.
+    - The log has more than EVENTS_KEPT events eval_accuracy. Only so many are kept, so the schedule of the others is
+      not known.
     - The last evaluation is `period` epochs or more before `last_epoch`, the last epoch that was trained. If
       `last_epoch` is not known (None), this is not checked.
     """
@@ -181,13 +184,14 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
     """Report a breach if a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
     An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If accuracy * `samples` is
-    a whole number for each accuracy, nothing is reported. Otherwise `_find_number_of_samples` looks for a number of
-    samples near `samples` that makes it whole for all accuracies:
+    a whole number for each accuracy, within the error of six digits, nothing is reported. Otherwise
+    `_find_number_of_samples` looks near `samples` for a number that makes accuracy * number whole for all accuracies:
 
-    - The number is larger than `samples`: a warning. The padding of the last batch was counted.
-    - The number is smaller: an error. Samples were left out.
-    - The number is `samples`: nothing. The accuracies are in single precision, whose error is larger.
     - No number is found: nothing. The accuracies may be means over the workers' accuracies, which no rule forbids.
+    - The number is `samples`: nothing. This can only be for a small set, for which the error allowed to six digits is
+      less than the error allowed to single precision.
+    - The number is larger than `samples`: a warning. The padding of the last batch was counted.
+    - The number is smaller: a breach of the rule's own severity. Samples were left out.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
@@ -207,11 +211,13 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the number of samples, near `samples`, on which a run's accuracies were counted; None if none is found.
 
-    It is the least number of `_possible_numbers_of_samples` for which accuracy * number is whole for all accuracies.
-    None is found, too, in these cases:
+    A run may drop or pad its last batch, so numbers up to a global batch below or above `samples` are tried. The least
+    one for which accuracy * number is whole for all accuracies is returned. None is returned in these cases:
 
     - The log states no global batch, or a batch larger than `samples`.
-    - There are so few different accuracies that some number may fit them all by accident.
+    - There are so few different accuracies that one of the numbers may fit them all by accident: the chance is
+      _MOST_CHANCE or more.
+    - No number fits all accuracies.
     """
     batch = run.global_batch
     if batch is None or batch > samples:

@@ -131,13 +131,15 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    It is such as "5 of 9 counts of right images are those of result_1.txt". These are compared, in this order:
+    - `run` is not of ResNet or states no eval_samples: "".
+    - The chance of one equal count cannot be estimated: "". See `_chance_of_equal_counts`.
+    - The counts of right (correctly classified) images are equal more often than by chance: a sentence such as "5 of 9
+      counts of right images are those of result_1.txt".
+    - The rises of these counts from one evaluation to the next are equal more often than by chance: a sentence such as
+      "5 of 8 rises of right images are those of result_1.txt". Equal rises show a curve that was moved up or down.
+    - Otherwise: "".
 
-    - the counts of right (correctly classified) images
-    - the rises of these counts from one evaluation to the next. Equal rises show a curve that was moved up or down.
-
-    If one run has more evaluations, the others are left out. Nothing is compared if `run` is not of ResNet or states no
-    eval_samples, or if `_chance_of_equal_counts` has no estimate.
+    `_is_beyond_chance` has the limit. If one run has more evaluations, its last ones are left out.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -176,15 +178,17 @@ def _describe_equal_series(
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
-    The estimate is rather too high:
+    The estimate is rather too high, so fewer runs are suspected:
 
         chance = 1 / sqrt(2 pi v), where v = 2 N a (1 - a) / 4
 
     N is `samples`, and a is the mean of `accuracies`, those of both runs. The difference of the two counts is taken as
-    normal, with mean 0 and variance v; the formula is its density at 0. If the errors of the runs were independent, the
-    variance would be 2 N a (1 - a). Two runs err on many of the same images, so the variance is smaller: v is a quarter
-    of that. For N = 50,000 and a = 0.76 the chance is 0.006. In published submissions, 16 of 13,332 counts are equal:
-    0.0012.
+    normal, with mean 0 and variance v. It is a whole number, so the density at 0 is about the chance of a difference
+    of 0. If the errors of the runs were independent, the variance would be 2 N a (1 - a). Two runs err on many of the
+    same images, so the variance is smaller. A quarter is assumed, which doubles the chance.
+
+    For N = 50,000 and a = 0.76 the estimate is 0.006. In published submissions the share is five times smaller: 16 of
+    13,332 counts are equal, 0.0012.
 
     None if there are no accuracies, if one is not between 0 and 1, or if the formula gives no chance below 1.
     """
@@ -304,9 +308,10 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    It is the share of equal pairs among pairs of neighbours: an interval of either run at one of `places`, and an
-    interval of the other run that is up to _NEIGHBOURS places away. Neighbours are similarly long, and can be equal by
-    accident only.
+    An interval is a duration, such as that of an epoch. Its place is its index in `intervals` or `others`, the series
+    of the two runs. Each interval at one of `places` is paired with the intervals of the other run at the neighbours
+    of its place: up to _NEIGHBOURS on each side, without the place itself. Such intervals are similarly long, and are
+    taken to be equal by accident only. The estimate is the share of equal pairs.
 
     One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
     """
@@ -314,7 +319,7 @@ def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[flo
     equal_pairs = 0
     for place in places:
         neighbours = _places_around(place, len(intervals))
-        pairs += 2 * len(neighbours)
+        pairs += 2 * len(neighbours)  # each run's interval at `place`, with the other run's neighbours
         equal_pairs += [others[neighbour] for neighbour in neighbours].count(intervals[place])
         equal_pairs += [intervals[neighbour] for neighbour in neighbours].count(others[place])
     return (equal_pairs + 1) / (pairs + 2)

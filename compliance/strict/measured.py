@@ -138,12 +138,12 @@ class Measured:
         self._stated_times_of_open_epoch.clear()
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Check the losses and the last step of a run that ended with success at `line`, the line of its run_stop.
+        """Check the losses and the last step of a run that succeeded. `line` is that of its run_stop.
 
-        - Some of the losses that were kept are None: a fault. The loss was not a number, or its step_window was
-          malformed.
-        - The run ended with another step than the last one of its plan: a fault. The plan has a last step in a run that
-          only measures throughput. In any other run `measured_end` is 0, and the last step is not checked.
+        - A loss is None, among those of the first windows, up to LOSSES_KEPT: a fault. The loss was not a number, or
+          its step_window was malformed.
+        - The run only measures throughput, and did not end with step `measured_end` of its plan: a fault. In any other
+          run `measured_end` is 0, and the last step is not checked.
         """
         losses = self._run.losses
         lost = losses.count(None)
@@ -191,15 +191,14 @@ class Measured:
             self._last_step = position.step - window.steps
 
     def _take_step_window(self, event: Event) -> None:
-        """Take an event step_window, about the steps between two lines of progress.
+        """Take an event step_window, about the steps between two lines of progress, in these steps:
 
-        - The loss and the time are kept to compare the run with others. If the value does not fit the schema, a gap is
-          kept.
-        - A malformed event is a fault, and nothing more is done with it: its value or its metadata does not fit the
-          schema, or its numbers are not possible.
-        - The first step_window of the log makes the plan of the steps that are due in each window. If it is malformed,
-          nothing is planned, and each later window is a fault, too.
-        - The window is added to the sums and compared, until there are FINDINGS_PER_RULE faults.
+        1. Keep the loss and the time, to compare the run with others; a gap if the value does not fit the schema.
+        2. If the value or the metadata does not fit the schema, or a number is not possible, keep a fault and stop
+           here.
+        3. If this is the log's first step_window, make the plan of the steps that are due in each window. Without a
+           plan, because the first one stopped at 2, each later window is a fault.
+        4. Add the window to the sums and compare it, unless FINDINGS_PER_RULE faults are kept: no more would be kept.
         """
         self._windows_seen += 1
         is_first = self._windows_seen == 1
@@ -239,14 +238,14 @@ class Measured:
     ) -> None:
         """Keep a fault if the window of `line` is not as planned. The window before it ended at `previous_step`.
 
-        Only the first of these faults is kept:
+        `position` has the last step, the phase and the epoch of `window`. Only the first of these faults is kept:
 
         1. The window does not begin after `previous_step`, or has another number of steps or images than planned.
-        2. Its phase is not the planned one, or its epoch is not the one that windows must state now.
+        2. Its phase is not the planned one, or its epoch is not `_epoch_of_windows`.
         3. It states an impossible time: see `has_impossible_time`.
         """
         steps = window.steps
-        # Planned for the epoch that the window states. Whether this epoch is the right one is tested below.
+        # Planned for the epoch that the window states: a wrong epoch may first show as a wrong number of steps.
         planned = self._plan.next_window(previous_step, position.epoch_num)
         begins_elsewhere = position.step - steps != previous_step
         is_of_other_size = steps != planned.steps or window.images != steps * self._plan.batch
@@ -393,13 +392,12 @@ class Measured:
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
-        The training time is from epoch_start to epoch_stop, without evaluations. The stated time may differ from it by
-        `_most_difference_ms`.
+        The training time is from epoch_start to epoch_stop, without evaluations.
 
         - The event is not of the last epoch that ended: a breach.
-        - The stated time is too long: a breach.
-        - The stated time is too short: it is kept for `judge_short_throughputs`, because checkpoints may explain it. At
-          most EVENTS_KEPT are kept.
+        - The stated time is longer by more than `_most_difference_ms`: a breach.
+        - The stated time is shorter by more than that: the excess is kept for `judge_short_throughputs`, because
+          waiting for checkpoints may explain it. At most EVENTS_KEPT are kept.
         """
         training_ms = self._last_epoch_training_ms
         if stated.epoch != self._last_epoch or training_ms is None:

@@ -29,10 +29,14 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return the setting of the recipe that each hyperparameter must equal, by the key of the hyperparameter's event.
+    """Return which setting of the recipe each hyperparameter's event must equal, by the key of the event.
 
-    The hyperparameters are those of the log's optimizer. own_log.yaml has the setting of each, and the schema has its
-    event. The epochs of warmup are added. For lars:
+    The result joins two tables by the hyperparameter's name:
+
+    - own_log.yaml has the setting: momentum -> RECIPE.optimizer.momentum.
+    - The schema has the event, for the log's optimizer: momentum -> lars_opt_momentum, for lars.
+
+    The epochs of warmup are added. For lars:
 
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}

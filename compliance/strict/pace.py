@@ -20,11 +20,12 @@ RULE = "epoch-time"
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
     """Report breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
 
-    - Epochs are compared with each other, in every benchmark.
-    - The time of a step is checked for ResNet alone.
-    - The time of an evaluation is compared with that of the fastest epoch, for ResNet alone, and only if train_samples
-      is that of the benchmark. If no epoch has a time, the run's mean time of an epoch takes its place; without either,
-      nothing is compared.
+    - In every benchmark, epochs are compared with each other.
+    - For ResNet alone, the time of a step is checked.
+    - For ResNet alone, and if train_samples is that of the benchmark, the evaluations are checked. The fastest one is
+      compared with the training time of an image, which is the time of the fastest epoch over train_samples. If no
+      epoch has a time, the run's mean time of an epoch is taken. If the log does not give this either, nothing is
+      compared.
 
     The time of an epoch may be the mean over a block, which is several epochs together. A time that is not above 0 is
     left out. Call it once the whole log has been read.
@@ -45,8 +46,9 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
 
     - There are fewer epochs than the bound `epochs`: nothing is checked.
     - The median is below the bound `median_ms`: nothing is checked, because such short times are no evidence.
-    - Some epochs took less than the median times the bound `share_of_median`: one breach, at the first of them. Such
-      epochs at the start and the end of the run are left out, so slower ones come before and after.
+    - An epoch took less than the median times the bound `share_of_median`, and slower epochs come both before and
+      after it: one breach for all such epochs, at the line of the first. Fast epochs at the start or the end of the
+      run are allowed: see `_without_fast_ends`.
     """
     bounds = collector.strict_rules[RULE].bounds
     if len(trained) < bounds["epochs"]:

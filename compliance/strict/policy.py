@@ -57,9 +57,10 @@ class Policy:
         2. Check it by the rules for its own benchmark, if the ruleset has this benchmark.
         3. If the log has anything that only this project writes, check it as a log of this project, of any benchmark.
            Its breaches of form are reported as errors, too.
-        4. Drop the findings of rules that do not apply to the run's benchmark and division, and note these rules.
-        5. If the run is refused because it is on another data set than the benchmark's, note the rules that were not
-           applied for this reason.
+        4. Drop the findings of each rule that does not apply to the run's benchmark or division, and add a note that
+           says so.
+        5. If the run is refused because it is on another data set than the benchmark's, add a note to each rule for
+           that data set which has no finding so far. A note of step 4 is a finding.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -81,7 +82,7 @@ class Policy:
         # After all checks: each may have reported a breach of a rule that does not apply.
         self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
 
-        # After the rules were dropped: one that does not apply to the run is noted for that reason alone.
+        # After the rules were dropped: otherwise a rule that does not apply would get this note first, and lose it.
         if self._is_refused_for_other_data():
             self._note_rules_for_benchmark_data()
 

@@ -197,13 +197,13 @@ class ProjectLog:
     def _window_beyond_peak(self) -> Iterator[Fault]:
         """Yield a fault if a window of a ResNet run has more images/s than the run's devices can reach at their peak.
 
-        The devices are all GPUs that the header describes. In a run on CPUs, or without any GPUs, they are all CPU
-        cores. The peak also depends on the size of the images.
-
         - The header describes no nodes, or the run is of another benchmark: nothing is yielded.
         - The setting RECIPE.image_size is no number of pixels: a fault for this setting alone.
-        - The peak is not known, as of a GPU without a row in peaks.yaml: nothing is yielded.
-        - The fastest window is faster than the peak: a fault at this window.
+        - The peak is not known, such as for a GPU without a row in peaks.yaml: nothing is yielded.
+        - The fastest window has more images/s than the peak: a fault at this window.
+
+        `most_images_per_s` computes the peak for images of this size: by all GPUs of the nodes, or in a run on CPUs or
+        without GPUs, by all CPU cores.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -282,10 +282,14 @@ class ProjectLog:
             yield Fault(telemetry.line, what)
 
     def _stated_telemetry(self) -> _StatedTelemetry | None:
-        """Return the number of samples of telemetry that the log states, and what decides how many are due.
+        """Return what a log states about its samples of telemetry: how many, how often, on how many nodes, how long.
 
-        None if the log lacks the number of samples in telemetry_summary, a setting TELEMETRY_S above 0 (the seconds
-        from one sample to the next), run_start or init_start. Other rules report the lack of the last two.
+        How long is stated twice: `run_ms` is the least time in which samples were due, the run's, and `log_ms` the
+        most, the whole log's. The result is None in these cases:
+
+        - telemetry_summary states no number of samples.
+        - The setting TELEMETRY_S, the seconds from one sample to the next, is not above 0.
+        - run_start or init_start is missing. Other rules report this.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -296,7 +300,7 @@ class ProjectLog:
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
             return None
-        log_start_ms = min(init_start.time_ms, run.start_ms)  # another clock may have logged init_start later
+        log_start_ms = min(init_start.time_ms, run.start_ms)  # by another clock, init_start may be later
         return _StatedTelemetry(
             line=telemetry.line,
             samples=samples,

@@ -89,12 +89,11 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Compare an event with the clock, the latest time of the events of _KEYS_OF_THE_CLOCK so far.
+        """Check an event's time by the clock: the latest time so far of the events of _KEYS_OF_THE_CLOCK.
 
-        - The key is one of _KEYS_OF_THE_CLOCK: see `_check_event_of_the_clock`. By their times a score or a rate is
-          computed.
-        - The key is one of KEYS_OF_EVERY_RANK: nothing is checked, because each rank logs these by its own clock.
-        - Any other key only annotates the run: a time before the clock's is a breach of event-order, which only warns.
+        - Its key is one of _KEYS_OF_THE_CLOCK, from whose times scores are computed: see `_check_event_of_the_clock`.
+        - Its key is one of KEYS_OF_EVERY_RANK: nothing is checked, because each rank has a clock of its own.
+        - It has any other key, and is earlier than the clock: a breach of event-order, which only warns.
         """
         if event.key in _KEYS_OF_THE_CLOCK:
             self._check_event_of_the_clock(event)
@@ -102,12 +101,11 @@ class RunOrder:
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)
 
     def _check_event_of_the_clock(self, event: Event) -> None:
-        """Check an event by whose time a score or a rate is computed, and set the clock on to its time.
+        """Check an event of _KEYS_OF_THE_CLOCK, and set the clock to its time if this is later.
 
-        - It may be earlier than the clock by `back_ms`, a bound of the rule time-order, because clocks are corrected
-          during a run. If it is earlier by more, the rule is broken. The clock never goes back.
-        - Of these events, only another run_stop may come after the first run_stop. Any other is a breach of
-          event-order, which only warns.
+        - The event is earlier than the clock by more than `back_ms`, a bound of the rule time-order: a breach of
+          time-order. Smaller steps back are allowed, because clocks are corrected during a run.
+        - The event comes after the first run_stop, and is no run_stop: a breach of event-order, which only warns.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
@@ -208,10 +206,10 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_block(self, event: Event) -> None:
-        """Open the block that starts at `event`. Its epochs count as announced: see `epochs_counted`.
+        """Open the block that starts at `event`, and add its number of epochs to `_epochs_announced`.
 
-        Report a time before run_start, a block or epoch that is still open, and a first epoch that is missing or is not
-        the next one. If the event does not state how many epochs the block has, report this, too, and take one.
+        Report a time before run_start, a block or epoch that is still open, and a first epoch that is not stated or is
+        not the next one. Report a missing number of epochs, too: the block then counts as one epoch.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "block")
@@ -228,8 +226,8 @@ class RunOrder:
     def _start_epoch(self, event: Event) -> None:
         """Open and count the epoch that starts at `event`.
 
-        Report a time before run_start, an epoch that is still open, and a number that is missing or is not the next
-        one.
+        Report a time before run_start, an epoch that is still open, and a number that is not stated or is not the next
+        one. The first epoch of a run may be 0 or 1, so `next_epochs` may hold two numbers.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
@@ -242,12 +240,12 @@ class RunOrder:
         self._open_parts["epoch"] = OpenPart(event, number, due=next_epochs)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open the evaluation that starts at `event`. From now on it waits for its accuracy. These are reported:
+        """Open the evaluation that starts at `event`; it then waits for its accuracy. These are reported:
 
-        - a time that is before run_start
-        - a previous evaluation that is still open
-        - a previous evaluation that is over, and still waits for its accuracy
-        - another epoch than the one to evaluate now, if both numbers are known; any epoch if none was trained yet
+        - a time before run_start, and an epoch that is missing or no whole number
+        - a previous evaluation that is still open, or that has stopped and has no accuracy
+        - any stated epoch, if the log has started and announced none so far
+        - another epoch than `_epoch_to_evaluate` returns, if it is known
         """
         self._check_time_of_start(event)
         is_previous_over = "eval" not in self._open_parts
@@ -315,10 +313,11 @@ class RunOrder:
             self._evaluated_in_epoch_ms += took_ms
 
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
-        """Return the open part of a kind, such as an epoch. It stops at `event`, and is open no longer.
+        """Close and return the open part of a kind, such as an epoch, which stops at `event`.
 
+        - `event` states no whole number of an epoch: report a breach.
         - No part of the kind is open: report a breach, and return None.
-        - The event states an epoch that is not due for this part, or no number of an epoch: report it, too.
+        - The stated number is not due for this part: report a breach, but still return the part.
         """
         number = self._epoch_number(event, NUMBER_FIELD_BY_KIND[kind])
         part = self._open_parts.pop(kind, None)
@@ -391,11 +390,12 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy, if it is a number, with that of its epoch. An evaluation that waits for it waits no longer.
+        """Keep an accuracy, if it is a number, with an epoch. The waiting evaluation stops waiting.
 
-        - The event states an epoch: the accuracy is of this epoch, whose number is checked.
-        - The event states none, and the waiting evaluation has an epoch: the accuracy is of that epoch.
-        - Otherwise: its number is 1, 2, ..., that of this accuracy. Some benchmarks count samples or steps, not epochs.
+        - The event states an epoch: this epoch, or `epochs_counted` if it is no whole number. It is compared with the
+          epoch of the waiting evaluation and with the epochs trained so far.
+        - The event states no epoch, but the waiting evaluation does: the epoch of the evaluation.
+        - Neither states an epoch, as where samples or steps are counted: 1 for the first eval_accuracy, then 2, ...
         """
         evaluation = self._waiting_evaluation
         self._waiting_evaluation = None

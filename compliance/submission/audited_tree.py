@@ -88,7 +88,7 @@ def _read_files(root: Path, asked_version: str | None) -> _Files:
     the order of the tree, unsorted, because an archive can be read only once.
 
     Raises ValueError if an archive cannot be read, if there are no rules of `asked_version`, and if a log of another
-    project is in a folder of the third kind.
+    project could only be judged by NEWEST.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -99,7 +99,7 @@ def _read_files(root: Path, asked_version: str | None) -> _Files:
         elif file.name.match(results_tree.SCALING):
             files.scalings[folder] = _read(_read_scaling, file.content)
         else:
-            version = asked_version or results_tree.ruleset_named(root, folder)
+            version = asked_version or results_tree.ruleset_named(root, folder)  # None: NEWEST is taken
             is_version_known = version is not None
             ruleset = load_once(version or NEWEST)
             log = _check_log(file, ruleset, root)
@@ -145,8 +145,9 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
     """Check a log of the tree `root`. Return the report, and whether the log's events have the form of v0.5 or v0.6.
 
-    The report's path is only the log's name, without its folders. If the log cannot be read, the report's only finding
-    is a question to the submitter, which fails both verdicts.
+    The report's path is only the log's name, without its folders. If the log cannot be read, the report's run is
+    NOTHING, as for a log without events. Its only finding is then a question to the submitter. This finding is an error
+    with `official` set, so the log fails the official and the strict verdict.
 
     The form of v0.5 and v0.6 is only looked for if no event could be read.
     """
@@ -195,10 +196,11 @@ class _Described(NamedTuple):
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
     """Return the description of the system of the submission in `folder`.
 
-    `descriptions` has all descriptions of the tree by their paths; for one that cannot be read, it has the reason.
+    `descriptions` has all descriptions of the tree by their paths; for one that cannot be read, it has the reason. The
+    result may have a question, which is a finding that asks the submitter for the description.
 
     - The tree has no descriptions at all, or the description's path would lie outside the tree: an empty description,
-      and no question.
+      and no question, because the tree may be only a part of a repository.
     - The description is not in the tree, or cannot be read: an empty description, and a question that asks for it.
     - Otherwise: the description, and no question.
     """

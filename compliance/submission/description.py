@@ -109,10 +109,11 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the number of nodes, and of accelerators per node, that the log's run_summary gives.
 
-    `nodes` are those of the log's header. If it has nodes and none of them has a GPU, the job ran on CPUs, so there are
-    0 accelerators. Otherwise each device of the summary counts as an accelerator.
+    `nodes` are those that the log's header describes.
 
-    Empty if the log has no run_summary, or one with impossible numbers.
+    - The log has no run_summary, or one with impossible numbers: the result is empty.
+    - The header describes nodes, and none of them has a GPU: the job ran on CPUs, so there are 0 accelerators per node.
+    - Otherwise, also if the header describes no nodes: each device of the summary counts as an accelerator.
     """
     summary = run.summary
     if summary is None:
@@ -120,7 +121,6 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     is_plausible = 0 < summary.nodes < MOST_DEVICES and 0 <= summary.devices < MOST_DEVICES
     if not is_plausible:
         return []
-    # If the header has nodes and none of them has a GPU, the devices of the summary are CPUs.
     is_on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
     accelerators = 0 if is_on_cpu else summary.devices // summary.nodes
     return [

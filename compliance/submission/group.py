@@ -179,17 +179,18 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Return the outcome of the convergence test of closed runs against `reference`. The first case that holds counts:
 
-    - rcp_checker, mlperf-logging's tool for this test, cannot read a log: NOT_KNOWN; the scaling is None.
-    - The runs do not all state the same global batch, or it is not a number: FAILED; the scaling is 1.
-    - `convergence.against_reference` refuses the runs, for instance because they converged too fast: FAILED; the
+    - rcp_checker, mlperf-logging's tool for this test, cannot read a log, so its epochs to the target (`to_target`) are
+      None: NOT_KNOWN, and the scaling is None.
+    - The runs do not all state the same global batch, or it is not a number: FAILED, and the scaling is 1.
+    - `convergence.against_reference` refuses the runs, for instance because they converged too fast: FAILED, and the
       scaling is 1.
-    - Otherwise: PASSED. The scaling is above 1 for runs that are faster than the reference's mean, else 1.
+    - Otherwise: PASSED. The scaling is above 1 if the runs' mean is below the reference's, else 1.
 
-    In the first two cases, the outcome has no `comparison`.
+    In the first two cases, the outcome has no `comparison`, because the runs were not compared with a point.
     """
     epochs_of_runs: list[float] = []
     for report in checked:
-        reading = report.run.as_tools_read
+        reading = report.run.as_tools_read  # the values that mlperf-logging's tools read from the log
         if reading.to_target is None:
             reason = f"rcp_checker cannot read {printable(report.path.name)} ({reading.problem})"
             return ConvergenceTest(status=NOT_KNOWN, reason=reason, reference=reference)

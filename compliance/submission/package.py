@@ -157,11 +157,13 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
 
     1. The logs of the scored runs and the system description are copied to their places.
     2. From these copies, the manifest, the report and the reasons to refuse the package are computed.
-    3. The code, the manifest, the report and the hashes are written.
+    3. The code of the logs' commit, the manifest, the report and the hashes are written.
 
-    Raises RefusedError if the logs may not be published, or changed since they were checked. Raises ValueError if there
-    are too few logs, if one of them is no regular file, if the description cannot be read, or if the code cannot be
-    taken from git.
+    Raises RefusedError if the logs may not be published, or if a log differs from the one that `check --receipt` has
+    checked. Nothing of step 3 is written then.
+
+    Raises ValueError if there are too few logs, if one of them is no regular file, if the description cannot be read,
+    or if the code cannot be taken from git.
     """
     system = description_path.stem
     submitted = _place_scored_logs(stage, logs, system, ruleset)
@@ -263,7 +265,9 @@ def contents_of(
     name, which is the organisation's. So `verify` can compute them again. `checked` has the report on each log, checked
     by itself; the comparison between the runs is made here.
 
-    A missing score is a reason of its own only if the description, the findings and the missed targets give none.
+    The reasons to refuse come from the description, the findings, the runs that missed the target, and the origin of
+    the logs (their project, organisation and commit), in this order. A missing score is a reason of its own, before the
+    origin, only if there is none before it. The origin does not explain a missing score.
 
     Raises ValueError if the description cannot be read, or if the logs are not of one submission that can be scored.
     """
@@ -282,7 +286,7 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # refusals so far already explain why there is no score
+    if score.minutes is None and not refusals:  # else they explain it; the origin cannot, so it comes later
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)

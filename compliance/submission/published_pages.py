@@ -40,9 +40,13 @@ _SYSTEM_COLUMNS = {  # column: field of the description
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """Return the texts of the table and the page of a published folder: `{"results.json": ..., "index.html": ...}`.
+    """Return the texts of the table `results.json` and the page `index.html` of a published folder, by file name.
 
-    Both are about the packages below `root`. MLPerf results come first. The page is HTML and needs no other file.
+    Both have a row for each package below `root`, in the same order. Results with footnotes come first, because these
+    use the name MLPerf. They are sorted by benchmark, division and minutes, as are the others after them. The page
+    shows more of each package: its runs and its whole system description. It is HTML and needs no other file.
+
+    Raises ValueError if a manifest or a system description is no JSON, and OSError if it cannot be read.
     """
     results = []
     for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):

@@ -14,17 +14,18 @@ from runlog.text import printable
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield the findings on the runs of one submission that come from the reference convergence points.
 
-    A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took.
+    A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs (or samples) that it
+    took.
 
-    - The submission is open, or its benchmark is not one of this project's: none. The check of each log has noted
-      already that these rules do not apply.
-    - The rules are not in force in this ruleset yet: for each run, a note on each of them that says so.
-    - The benchmark has no reference of MLPerf: none. The check of each log has noted this, too.
-    - mlperf-logging has no points of the benchmark in the round of `ruleset`: for each run, a note that the test was
-      not applied.
-    - Otherwise: for each run, the hyperparameters that differ from those of the point at its batch, or a note that
-      there is no point to compare it with. Then, if the runs converged too fast, or could not be tested, one more
-      finding for each run.
+    1. The submission is open, or its benchmark is not one of this project's: nothing is yielded. The check of each log
+       has noted already that these rules do not apply.
+    2. rcp-hyperparameters or rcp-convergence is not in force in `ruleset` yet: for each run, a note on this rule that
+       says so. The steps below follow all the same.
+    3. The benchmark has no reference of MLPerf: nothing more. The check of each log has noted this, too.
+    4. mlperf-logging has points of the benchmark: for each run, a breach for each hyperparameter that differs from the
+       point at its batch, or a note that there is no point to compare it with.
+    5. The runs converged too fast, or were not tested, for instance because there are no points: the same breach or
+       note for each run.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"

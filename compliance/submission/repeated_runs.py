@@ -67,9 +67,10 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     It names the log in the earlier submission, and what the two logs share: the whole run, its times or its accuracies.
     Its severity depends on the two submissions. The first case that holds counts:
 
-    - `folder` is the earlier submission once more, with power logs (`Dell-power` for `Dell`): a note, severity `info`.
-    - They are of different rounds (their topmost folders differ): a warning that says which conditions of a
-      resubmission are met.
+    - Both submitters are of one organisation, and the name of `folder`'s has `power` in it, as `Dell-power` beside
+      `Dell`: a note, severity `info`. Such a folder has the same runs once more, with logs of the power that they took.
+    - They are of different rounds (their topmost folders differ): a warning. MLPerf allows that a run of an earlier
+      round is submitted again, so the warning says which of the conditions are met.
     - Otherwise: a warning.
     """
     other = earlier.folder

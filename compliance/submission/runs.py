@@ -177,15 +177,15 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has; at most ten for each run.
 
-    A run may repeat its own seeds. Only those seeds count that `_seeds_that_must_differ` yields. For benchmarks of
-    other projects, two seeds are only equal if the same line of code logged them.
+    A run may repeat its own seeds. Only those seeds count that `_seeds_that_must_differ` yields. Two seeds are equal if
+    their keys are: for benchmarks of other projects, the key also has the line of code that logged the seed.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
     for report in members:
         findings: list[Finding] = []
         for seed in _seeds_that_must_differ(report.run, ruleset):
-            first_run = first_run_by_seed.setdefault(seed.key, report)
+            first_run = first_run_by_seed.setdefault(seed.key, report)  # `report` if no earlier run has the seed
             if first_run is not report and len(findings) < FINDINGS_PER_RULE:
                 actual = f"seed {printable(seed.event.value, 60)} is that of {printable(first_run.path.name)} too"
                 findings.append(breach(rule, actual, line=seed.event.line))
@@ -203,9 +203,10 @@ class _Seed(NamedTuple):
 def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]:
     """Yield the seeds of a run that the rules ask to differ from those of the submission's other runs.
 
-    - The benchmark is one of this project's, in any division: each seed that has a value.
-    - It is another benchmark, in the closed division: each seed that has a value, but none in rulesets before 4.1.0.
-    - It is another benchmark, in any other division: none, because the rules expect no seed there.
+    - The benchmark is not one of this project's, and the division is not closed: none, because the rules expect no
+      seed.
+    - Otherwise: each seed for which `seed_key` gives a key. It gives none for a seed without a value, and none for a
+      benchmark of other projects in rulesets before 4.1.0.
     """
     benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
     is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
@@ -214,7 +215,7 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
         return
     for event in run.all_events[schema.SEED.key]:
         key = seed_key(event, ruleset, benchmark)
-        if key is not None:  # None: this seed need not differ
+        if key is not None:
             yield _Seed(event, key)
 
 
@@ -248,14 +249,16 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
     """Return a sentence on what shows that two runs are the same run, such as `its times are those of result_0.txt`.
 
-    It is empty if nothing shows it. The first likeness that is found counts. In any benchmark, only runs with several
-    equal parts, such as times and accuracies, are the same. For this project's benchmarks, these also show it: a single
-    equal part, figures that resemble each other, and one host that both runs used at the same time.
+    The sentence is empty if nothing shows it. The first likeness that is found counts. In any benchmark, runs are the
+    same if several of their parts are equal, such as times and accuracies. For this project's benchmarks, these also
+    show it: a single equal part, figures that resemble each other more than chance allows, and one host that both runs
+    used at the same time.
     """
     same_run = describe_same_run(run, other, name_of_other)
     is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if same_run or not is_ours:
         return same_run
+    # The bound is minus the decimal logarithm of a chance, not a number of intervals: 20 is a chance of 1e-20.
     most_chance = 10 ** -ruleset.strict["runs-differ"].bounds["equal_intervals"]
     return (
         describe_equal_mark(run, other, name_of_other)

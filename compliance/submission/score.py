@@ -277,11 +277,12 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
     `minutes` are those of the runs that count. `failed_runs` is the number of the others. An olympic mean leaves out
-    some of the fastest and as many of the slowest runs; failed runs count as the slowest.
+    some of the fastest and as many of the slowest runs, at each end `runs_of_result.dropped`; failed runs count as the
+    slowest.
 
-    - More runs failed than are left out as the slowest, or no run counts: the mean is None.
-    - There are enough runs for an olympic mean, counting those that failed: the result is this mean.
-    - There are too few: the result is the plain mean of `minutes`.
+    - The kind is olympic if there are enough runs for it, counting those that failed. Otherwise it is the plain mean.
+    - The mean is None if more runs failed than are left out as the slowest, or if no run counts. The kind is still
+      given.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1

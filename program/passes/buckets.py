@@ -201,8 +201,8 @@ def remove_redundant_depends(main: static.Program) -> None:
     """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
 
     A `depend` on a gradient makes all operators that read the gradient later wait for the all-reduce of its bucket. It
-    is redundant if each of these operators waits for the same bucket by a `depend` further down too, or if there are
-    none.
+    is redundant if no operator reads the gradient later, or if every such reader also waits for this bucket by another
+    `depend` further down.
 
     For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
     """

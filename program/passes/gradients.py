@@ -18,7 +18,8 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
 
-    The gradients of both addends are equal, so they become one variable where this is safe (`_Groups._kept_of`):
+    The gradients of both addends are equal. They become one variable where no operator would then read another value
+    than before (`_Groups._kept_of`):
 
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
@@ -47,10 +48,8 @@ class _Sharing(NamedTuple):
 def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable; the block is not changed.
 
-    Variables that are to become one form a group. Each addition merges the groups of its equal gradients, if that is
-    safe (`_Groups.merge`). Additions can form a chain, because the gradient of one addend may be the gradient of the
-    next sum. The whole group of a chain gets the variable that the last merge has chosen. So the shared variables are
-    looked up only after all additions.
+    Variables that are to become one form a group, and one of them, the kept one, takes the place of all. Each addition
+    merges the groups of its equal gradients, unless an operator would then read another value (`_Groups.merge`).
     """
     groups = _Groups(block)
     sharing_operators = []
@@ -58,6 +57,8 @@ def _find_shared_gradients(block: Block) -> _Sharing:
         equal_gradients = _equal_gradients(op)
         if equal_gradients and groups.merge(equal_gradients, index):
             sharing_operators.append(op)
+    # Only after all additions: in a chain, where the gradient of an addend is that of the next sum, a later merge may
+    # choose another kept variable for the group of an earlier addition.
     gradient_by_operator = {op: groups.kept(_equal_gradients(op)[0]) for op in sharing_operators}
     return _Sharing(gradient_by_operator, groups.kept_by_dropped())
 
@@ -85,8 +86,8 @@ class _Group(NamedTuple):
 
     kept: str  # the variable that takes the place of all
     members: list[str]  # all of them, the kept one included
-    written_at: list[int]  # indices of the operators that write one of them
-    read_at: list[int]  # indices of the operators that read one of them
+    written_at: list[int]  # indices of the operators that write one of them, in any order
+    read_at: list[int]  # indices of the operators that read one of them, in any order
 
 
 class _Groups:
@@ -111,8 +112,9 @@ class _Groups:
     def merge(self, names: list[str], index: int) -> bool:
         """Merge the groups of the variables `names` into one group, if one variable can safely take the place of all.
 
-        The variables hold equal values once the operator at `index` has run. `_kept_of` says whether the merge is safe,
-        and which variable is kept. Returns whether the groups were merged.
+        The variables hold equal values once the operator at `index` has run. The merge is safe if no operator would
+        then read another value than before. `_kept_of` decides this, and which variable is kept. Returns whether the
+        groups were merged.
         """
         groups = [self._group_of[name] for name in names]
         kept = self._kept_of(groups, index)
@@ -132,14 +134,15 @@ class _Groups:
     def _kept_of(self, groups: list[_Group], index: int) -> str | None:
         """Return the variable that can take the place of these groups' variables after the operator at `index`.
 
-        All variables of the groups hold equal values once this operator has run. If an operator after it writes a
-        variable of a group, the group holds another value from that operator on: it is written later.
+        All variables of the groups hold equal values once this operator has run. A group is "written later" if an
+        operator after `index` writes one of its variables. From that operator on the group holds a new value.
 
         - Shapes or types of the groups differ: None.
-        - No group is written later: the variable of the first group.
+        - No group is written later: the kept variable of the first group.
         - Several groups are written later: None. They would overwrite each other's values.
-        - One group is written later, and no operator from this writing on reads another group: its variable.
-        - One group is written later, and such an operator reads another group: None. It would get the new value.
+        - One group is written later, and the writing operator or one after it reads another group: None. This reader
+          needs the old value and would get the new one.
+        - One group is written later, and all readers of the other groups come before: the kept variable of this group.
         """
         variables = [self._block.var(group.kept) for group in groups]
         if len({(variable.shape, variable.dtype) for variable in variables}) > 1:
@@ -151,6 +154,7 @@ class _Groups:
             return None
         (changing,) = written_later
         next_writing = min(at for at in changing.written_at if at > index)
+        # A group without readers counts as read at `index`, which is before the next writing and so does no harm.
         last_readings = [max(group.read_at, default=index) for group in groups if group is not changing]
         if max(last_readings) >= next_writing:
             return None
@@ -198,8 +202,8 @@ def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
     The gradient of each pixel is the gradient of the mean / (height x width), so it does not depend on the image.
-    Paddle's `pool2d_grad` reads the whole image all the same. The new operator is a forward pooling
-    (`_spreading_pooling`).
+    Paddle's `pool2d_grad` reads the whole image all the same. The new operator is a forward average pooling of the
+    mean's gradient, padded with zeros: each window covers the one value once (`_spreading_pooling`).
 
     Run this after the gradients are added. Returns how many operators were replaced.
     """

@@ -278,7 +278,7 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
 
     - It has a second convolution: the variables of this convolution and its batch norm.
     - It has no addition: the slots are all empty.
-    - It adds another image: this image is in the slot Z, and the other slots are empty.
+    - It adds another image: this image is in the slot Z (`_ADDED_IMAGE`), and the other slots are empty.
     """
     inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     if pattern.second is not None:

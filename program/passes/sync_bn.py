@@ -67,8 +67,8 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
     `ranks` is the number of ranks over which the statistics are computed. One of the new operators, `lerp`, moves the
-    running statistics a part of the way to the batch's. It reads this part from a variable, one for each momentum that
-    a `sync_batch_norm` has. Operators at the program's start fill these variables.
+    running statistics: running += weight * (batch - running), with weight = 1 - momentum. It reads the weight from a
+    variable. There is one such variable for each momentum, which an operator at the program's start fills.
     """
     block = main.global_block()
     momentums = {op.attr("momentum") for op in block.ops if op.type == SYNC_NORM}
@@ -247,8 +247,8 @@ class _CpuEquivalent:
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
         """Return Paddle's batch norm gradient as if mean and variance of all ranks' images were constants.
 
-        It writes the gradients by the image, the scale and the bias to `d_x`, `d_gamma` and `d_bias`, for this rank's
-        images.
+        `d_gamma` and `d_bias` get the gradients by the scale and the bias, for this rank's images. `d_x` gets only a
+        part of the gradient by the image: `backward` subtracts the part that comes through the mean and the variance.
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}

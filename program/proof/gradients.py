@@ -78,8 +78,8 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
     """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
 
     `update` lists the program of each micro-step, a part of an update, in order. The last program has the optimizer.
-    The other entries are one and the same program. It is followed once, and each gradient in it starts with as many
-    micro-steps as the update runs the program.
+    The other entries are one and the same program, which is followed once. The history of its gradients starts with the
+    number of micro-steps that run this program. An accumulator is a variable that adds up the gradients of micro-steps.
 
     Raises Refused if
 
@@ -89,7 +89,7 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
     """
     read: list[_Read] = []
     accumulated: Histories = {}  # at the start of an update all accumulators hold zeros
-    for program, runs in Counter(update).items():  # in the order in which they first run
+    for program, runs in Counter(update).items():  # each different program, and how often the update runs it
         block = program.global_block()
         follower = _Follower(
             ranks=ranks,
@@ -194,7 +194,8 @@ class _Follower:
 
         A history says how a gradient was summed and scaled so far. Each kind of operator that starts, merges, clears,
         sums, unscales or copies gradients has a rule. Any other operator of the backward pass or the optimizer
-        computes something from gradients. Operators of the forward pass change nothing.
+        computes something from gradients. This last rule comes after the others, because it would take their operators
+        too. Operators of the forward pass change nothing.
 
         Raises Refused if the operator cannot be part of data-parallel training: it carries gradients to or from one
         rank only, or it breaks the rule for its kind.
@@ -262,9 +263,11 @@ class _Follower:
         The operator divides each gradient that it reads by the loss scale. So the history of what it writes has one
         power of the loss scale less.
 
-        Raises Refused for the first variable read that is no gradient, or with several ranks is not summed over them
-        once. The operator also looks for infinities. In a gradient that is not summed, one rank could find an infinity
-        that the others do not find, and the ranks would differ.
+        Raises Refused for the first variable that it reads
+
+        - without a history, which is no gradient, or
+        - whose gradient was not summed over the ranks exactly once, if there are several. The operator also looks for
+          infinities. Before the sum one rank could find an infinity that the others do not find.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -281,12 +284,14 @@ class _Follower:
         """Return the histories of what an operator computes from gradients, by the variables that it writes.
 
         A history says what was done to a gradient so far: how often it was summed over the ranks, and by which factor
-        and which power of the loss scale it was multiplied. Operators of the backward pass are linear in the
-        gradients that they read. So sums and factors on these are also on everything that such an operator writes.
+        and which power of the loss scale it was multiplied. Operators of the backward pass are linear in the gradients
+        that they read: twice the gradients give twice the outputs. So sums and factors on what such an operator reads
+        are also on everything that it writes.
 
         - It reads no variable with a history, so no gradient: the result is empty.
         - It reads gradients of different histories: Refused is raised.
-        - It overwrites a gradient that is summed already (`_refuse_overwritten_sum` has exceptions): Refused is raised.
+        - It overwrites a gradient that is summed already, and is no `depend`, `scale` or operator of the optimizer:
+          Refused is raised.
         - Else: everything that it writes has the one history that it reads, with the factor or the loss scale that the
           operator itself adds (`_scaled`).
         """

@@ -93,8 +93,8 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
 
     Two things are counted in the program: what a pass made, and what it left that it could have changed.
 
-    - A knob that is on in `decided`: nothing must be left. If the knob is on in `asked` too, something must be made. If
-      the user left the knob to us (None), a program without anything to change is accepted.
+    - A knob that is on in `decided`: nothing must be left. If the user turned it on (`asked`), something must be made.
+      If the user left it to us (None in `asked`), a program without anything to change is accepted.
     - A knob that is off in `decided`: nothing must be made.
 
     Returns for each knob that is on, in words, what its pass made. Raises Refused for the first knob that fails.
@@ -153,8 +153,8 @@ def _sums_left_in_words(block: Block) -> list[str]:
 def _count_made(block: Block) -> dict[str, int]:
     """Count, for each knob, what its pass made in a program.
 
-    - `enable_addto`: its pass has gradient operators of convolutions add their results to other gradients. These other
-      gradients are counted.
+    - `enable_addto`: its pass makes gradient operators of convolutions add their results to gradients that are there
+      already. The gradients that they add to are counted.
     - `enable_inplace`: `share_buffer` operators are counted. Those that the pass of `enable_addto` made are left out.
     - `merged_lars`: `lars_momentum` operators of several parameters are counted. Paddle's own have one parameter each.
     - Any other knob: its pass makes operators of a type that nothing else makes. These operators are counted.

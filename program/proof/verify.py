@@ -139,8 +139,8 @@ def _decay(op: Operator, index: int) -> float:
 def check_compute_types(main: static.Program, dtype: str) -> None:
     """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
 
-    `dtype` is a name, as "float16". `kernels.check` proves that an operator computes in the type of its weights. Raises
-    Refused for the first weights or logits of another type.
+    `dtype` is a name, as "float16". Only declared types are looked at. `kernels.check` proves that operators compute
+    in them. Raises Refused for the first weights or logits of another type.
     """
     block = main.global_block()
     for op in block.ops:

@@ -85,17 +85,20 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
-    `named_scores` are pairs of a system's name and its score. `given_spread` is how far repeated runs lie apart, which
-    is needed for the interval of a system with a single run. If it is None, it is estimated for each system from those
-    of the scores that are repeats of it and of the base.
+    `named_scores` are pairs of a system's name and its score. Each system has a row with three numbers against the
+    base:
 
-    There are warnings for settings that differ. A system with more or fewer devices than the base has two further
-    rules:
+    - `ratio`: its figure / the figure of the base.
+    - `speedup`: how many times as fast as the base it is. For a time, this is 1 / ratio.
+    - `efficiency`: speedup / (devices / devices of the base). It is None if `_efficiency` finds more differences than
+      that of the devices.
 
-    - Its efficiency is clearly above 1: there is a warning.
-    - Its efficiency is above MAX_PLAUSIBLE_RATIO: it is left out of the system's row too.
+    `given_spread` is how far single runs of a system lie apart. If a score has a single run, the interval of the ratio
+    needs it. If it is None, `spread_between_runs` estimates it for each system from the scores themselves.
 
-    With the devices of the base, the efficiency is the speedup, which has no upper limit.
+    There are warnings for settings that differ. If a system has another number of devices than the base, an efficiency
+    clearly above 1 has a warning too, and one above MAX_PLAUSIBLE_RATIO is left out of the row. With the devices of the
+    base, the efficiency is the speedup, which has no upper limit.
 
     Raises InputError for fewer than two systems, for scores of different units or protocols, and if two logs are of the
     same run or are parts of one run.
@@ -207,14 +210,17 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far single runs of one system lie apart, to judge `base` and `other` by; None if not known.
+    """Return how far single runs of one system lie apart, to judge the ratio of `other` to `base`; None if not known.
 
-    The spread is pooled over the scores whose runs are repeats of both `base` and `other`. For example, there is no
-    such score if `base` and `other` have different numbers of devices. Left out are scores of a single run, and scores
-    with a run that did not converge, because its figure is infinite.
+    The spread is pooled over those of `scores` that are of one system with both `base` and `other`, as
+    `_are_of_one_system` tells. A score with a single run is left out, because it shows no spread. A score with a run
+    that did not converge is left out too, because the figure of that run is infinite.
 
-    It is not known either if two of all these scores are no repeats of each other. For example, logs without a
-    precision may be repeats of FP32 and of FP16 logs, but not of both.
+    The spread is not known, and None is returned,
+
+    - if no score is left. This is always so if `base` and `other` have different numbers of devices.
+    - if two of the scores `base`, `other` and those left are not of one system. For example, a score without a
+      precision may be of one system with an FP32 score and with an FP16 score, but these two are not of one system.
     """
     repeats = []
     values_of_repeats = []
@@ -342,13 +348,15 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, if one side is a single run, or both are.
+    """Return the 95 % interval of the ratio of two figures, if `base`, `other` or both have a single run.
 
-    The width comes from `between_runs`, the spread of single runs of a system. There is no interval, and `basis` says
-    why, if
+    The ratio is that of the scores' figures, other / base. A single run does not show how far repeats of it lie apart,
+    so the width comes from `between_runs`, the spread of single runs of a system.
 
-    - no such spread gives the interval, for a reason of `_why_not_given_by_single_runs`,
-    - `between_runs` is None: the spread is unknown.
+    - `_why_not_given_by_single_runs` gives a reason, such as a run that did not converge: there is no interval, and
+      `basis` is this reason.
+    - `between_runs` is None, because the spread is not known: there is no interval, and `basis` says so.
+    - Otherwise: the interval around the ratio. `basis` names the source of the spread.
     """
     reason = _why_not_given_by_single_runs(base, other)
     if reason is not None:
@@ -368,11 +376,15 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
 
 
 def _why_not_given_by_single_runs(base: Score, other: Score) -> str | None:
-    """Return why the spread of single runs does not give the interval of a single run's ratio; None if it does.
+    """Return why the spread of single runs cannot give the interval of the ratio of two scores; None if it can.
 
-    - A run did not converge: its figure is infinite.
-    - A side has several runs of which the protocol takes the median or olympic mean: single runs give only the spread
-      of a mean.
+    The ratio is that of the two scores' figures, `other` / `base`. At least one of the two scores has a single run. How
+    far single runs of a system lie apart is then the only way to an interval.
+
+    - A run of either score did not converge: its figure is infinite, so the ratio has no interval.
+    - A score has several runs, of which the protocol takes the median or the olympic mean: the spread of single runs
+      gives only the standard error of a mean.
+    - Otherwise: None. Both scores have one run, or the several runs are averaged by their mean.
     """
     if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
         return "one run against others of which one did not converge: its figure is infinite"

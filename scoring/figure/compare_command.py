@@ -83,12 +83,13 @@ def comparison_lines(result: Comparison) -> list[str]:
 
 
 def _verdict_in_words(row: Row) -> str:
-    """Return in words whether a system differs from the base.
+    """Return in words whether the system of a row differs from the base.
 
     - There is no interval of the ratio: "cannot be told apart or alike".
-    - The interval excludes 1, and the ratio is at least as far from 1 as like hosts differ: "different". Like hosts are
-      hosts of one kind; `smallest_difference` is how far their figures lie apart.
-    - The interval excludes 1, but the ratio is nearer to 1: "not called different", and by how much like hosts differ.
+    - `row.different` is true: "different". `compare` has found that the interval excludes 1, and that the ratio is at
+      least `smallest_difference` away from 1.
+    - The interval excludes 1, but the ratio is nearer to 1: "not called different". The text says by how much like
+      hosts differ, which is `smallest_difference`. Like hosts are hosts of one kind.
     - The interval holds 1: "not shown to differ".
     """
     if row.ratio_interval_95 is None:

@@ -82,14 +82,19 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    The result is judged by the ratio mean of the new runs / mean of the past runs, and its 95 % interval. The interval
-    is made from independent repeats, as `independent_values` chooses them: the runs, or the means of their hosts.
-    `hosts` names the host of each past run; None if not known.
+    A trend is the runs of one system, workload, precision and protocol. `hosts` names the host of each past run; None
+    if not known. The result is judged by two things:
+
+    - The ratio: mean of all new runs / mean of all past runs.
+    - Its 95 % interval. It is made from independent repeats only, as `independent_values` chooses them: the runs, or
+      the means of their hosts if there are several hosts, and some host has several runs.
+
+    The outcomes are
 
     - The past has fewer repeats than LEAST_RUNS: `cannot be told`, and why. This does not count as lower.
-    - The interval would have no width: `cannot be told` too.
-    - Otherwise: the verdict of `_verdict`, with the ratio and the interval. It is LOWER if the interval lies below 1,
-      and if the ratio is as far below 1 as the figures of like hosts differ, or farther.
+    - The interval has no width: `cannot be told` too.
+    - Otherwise: the verdict of `_verdict`, with the ratio and the interval. It counts as lower only if it is LOWER: the
+      interval lies below 1, and the ratio is below 1 by `smallest_difference` or more.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
@@ -138,11 +143,10 @@ def _verdict(ratio: float, high: float) -> str:
     """Return the verdict on the ratio of a new mean to the past one.
 
     `high` is the upper bound of the ratio's 95 % interval. The lower bound does not matter, because a faster result is
-    no fault.
+    no fault. `smallest_difference` is how far the figures of like hosts lie apart, which are hosts of one kind.
 
     - The interval reaches 1: not shown to be lower.
-    - The ratio is nearer to 1 than the figures of like hosts may be to each other: not called lower.
-      `smallest_difference` says how far these lie apart.
+    - The ratio is below 1 by less than `smallest_difference`: not called lower.
     - Otherwise: LOWER.
     """
     if high >= 1:
@@ -229,10 +233,10 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
 
 
 def _score_of_runs(args: argparse.Namespace) -> Score:
-    """Return the score of the logs that the command line names, with the throughput of each run.
+    """Return the score of the logs that the command line names, as the mean of their throughputs.
 
-    The score goes into the history, a file with the throughput of each single run, or is compared with it. So one run
-    is enough, and several are averaged by their mean, whatever the protocol and --runs say.
+    One run is enough, and several are averaged by their mean, whatever the protocol and --runs say. The history keeps
+    the throughput of each single run, so it needs no set of runs.
 
     Raises InputError if no logs are given, if the protocol does not measure throughput, or if the logs cannot be read
     or scored together.

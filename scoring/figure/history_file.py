@@ -124,7 +124,9 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     With `new`, the file is made if it does not exist, and may be written to. What the block writes is committed at its
     end, or rolled back on an error. Without `new`, the file can only be read.
 
-    Raises InputError if the file does not exist, is not a history, or is locked by another process.
+    Raises InputError if the file does not exist and is not `new`, if it is not a history, or if a later version of this
+    code wrote it. Any other error of SQLite becomes an InputError too, also one in the caller's block. If another
+    process has locked the file, the error says to try again.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -138,6 +140,7 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
             with connection:  # commits at the end of the block, or rolls back on an error
                 yield connection
     except sqlite3.Error as error:
+        # The error may also be that of the caller's block. SQLite tells a lock in words only.
         fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
         raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error
 

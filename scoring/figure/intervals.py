@@ -43,16 +43,10 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
 
     A calibrated width says how far the mean of a run's windows may be off, as published logs have shown. So the figure
-    must be a mean of windows, each of which was measured by itself. The setting `over_steps` is how the protocol makes
-    the figure of a run:
-
-    - `own_summary` reads a single figure, with which the log closes. There are no windows.
-    - `run_time` and `between_stamps` take the time between two stamps. There are no windows.
-    - `epoch_rates` averages printed summaries of epochs, for which no widths are calibrated.
-    - `mean_of_printed_rates` and `mean_step_time` average printed values. If the log prints running averages
-      (`cumulative`), each value repeats the ones before it.
-    - In all other cases, the result is None.
+    must be a mean of windows, each of which was measured by itself. `protocol.over_steps` is how the protocol makes the
+    figure of a run.
     """
+    # The first two figures are not made of windows: one is read as it is, and one is the time between two stamps.
     if protocol.over_steps == "own_summary":
         return "the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
@@ -60,19 +54,24 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     if protocol.over_steps == "epoch_rates":
         return "widths are not calibrated for printed epochs"
     averages_printed_values = protocol.over_steps in ("mean_of_printed_rates", "mean_step_time")
-    if averages_printed_values and record.cumulative:
+    if averages_printed_values and record.cumulative:  # each printed value repeats the ones before it
         return "running averages are no independent windows"
     return None
 
 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the two intervals of a run's figure, by widths that were calibrated for windows of its kind.
+    """Return the two intervals of a single run's figure, by widths that were calibrated on published logs.
 
-    - No width is calibrated for so few windows: there is no interval, and `method` says why.
-    - The windows are too uneven: there is no interval, and `method` says so. They are too uneven if half the calibrated
-      width is more than the figure, or if the run's `windows_interval_95` is None.
-    - Otherwise: `interval_95` is where the mean of the whole run lies, and `repeat_95` where the figure of another run
-      of the system lies. `repeat_95` has widths of its own, and is None if there is none for so few windows.
+    - `interval_95` is where the mean of the whole run lies. Its width depends on how much the windows' times vary.
+    - `repeat_95` is where the figure of another run of the system lies. Its width depends on that of
+      `run.windows_interval_95`, the interval that the windows alone give.
+
+    The intervals may be missing:
+
+    - No width is calibrated for so few windows: there is neither interval, and `method` says why.
+    - Half the width of `interval_95` is more than the figure, or `run.windows_interval_95` is None: the windows are too
+      uneven. There is neither interval, and `method` says so.
+    - No width of `repeat_95` is calibrated for so few windows: only `repeat_95` is None.
 
     `kind` is EPOCHS, for windows that are whole epochs, or ROWS. `deviation` is the standard deviation of the windows'
     rates; the result has it unchanged.
@@ -118,14 +117,15 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    The figure is the mean, median or olympic mean of the runs' figures, as `protocol` says. There is no interval, and
-    `method` says why, if
+    The figure is the mean, median or olympic mean of the runs' figures, as `protocol` says. An olympic mean drops the
+    least and the greatest figures. There is no interval, and `method` says why, if
 
     - the runs are too few: a median needs five, and an olympic mean needs two that are not dropped,
     - the interval would have no width, because the runs print one and the same figure.
 
-    A run that did not converge has an infinite figure. The deviation leaves such runs out, but the interval is made of
-    all runs. So a caller may give such runs only under an olympic mean, and at most as many as it drops at each end.
+    A run that did not converge has an infinite figure. The deviation leaves it out, but the interval is made of all
+    runs. A mean would be infinite with such a run. So the caller must first refuse such runs, as `refuse_if_no_mean`
+    does; this function does not check it. An olympic mean may have as many of them as it drops at each end.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])

@@ -34,13 +34,16 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    - Windows: how far they vary within their runs. If no run has rates of windows, their number is not known.
-    - Runs: how far they vary within their hosts. If the hosts are not known, this includes the variation of the hosts.
+    `values` are the figures of the runs. `rates` has the rates of each run's windows; it is empty for a run whose
+    figure is not made of windows. `hosts` names each run's host; None if not known.
+
+    - Windows: how far their rates vary within their runs. If no run has rates, the number of windows is not known.
+    - Runs: how far their figures vary within their hosts. If the hosts are not known, all runs are one group, so this
+      includes the variation of the hosts.
     - Hosts: how far the means of their runs vary. If the hosts are not known, their number is not known either.
 
-    `values` are the figures of the runs. An infinite figure is of a run that did not converge: the run level counts the
-    run in `not_converged`, and leaves it out otherwise. `rates` are the rates of each run's windows; they are empty for
-    a run whose figure is not made of windows. `hosts` names each run's host; None if not known.
+    A run that did not converge has an infinite figure. The levels of runs and hosts leave it out, and the level of runs
+    has the number of such runs in `not_converged`.
     """
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
@@ -75,17 +78,14 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
-    """Return a level of repetition: how many values its groups have in all, and how far values vary within a group.
+    """Return a level of repetition: how many values its groups have in all, and how far the values vary within a group.
 
-    The relative standard deviations of the groups are pooled into one. What a group holds depends on the `name` of the
-    level:
+    Windows, runs and hosts are the levels on which a measurement is repeated, and `name` says which one this is. The
+    groups are the sets of values within which the level varies, such as the runs of each host.
 
-    - `window`: the rates of one run's windows. There is a group for each run.
-    - `run`: the figures of one host's runs. There is a group for each host, or one in all if hosts are not known.
-    - `host`: the means of all hosts, in a single group.
-
-    A value that is not finite, such as the NaN of a run without a figure, is counted, but has no part in the deviation.
-    If no group has two finite values, there is no deviation, and the level gives the reason `if_no_pair`.
+    The deviation is the relative standard deviation within a group, pooled over the groups. It leaves out a value that
+    is not finite, such as the NaN of a run without a figure, but the count has it. If no group has two finite values,
+    there is no deviation, and the level gives the reason `if_no_pair`.
     """
     count = sum(len(values) for values in groups)
     finite_groups = []

@@ -9,16 +9,15 @@ from runlog.stats import CONFIDENCE
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median as (low, high).
-
-    - Fewer than five values: None.
-    - Five values: the least and the greatest, although their confidence is only 93.75 %.
-    - Otherwise: an interval of 95 % confidence. Each of its bounds lies between that of an outer interval and that of
-      an inner one, as `_weight_of_inner_bounds` says.
+    """Return the 95 % interval of the median as (low, high); None for fewer than five values.
 
     The interval at depth k runs from the k-th least value to the k-th greatest. So a greater depth gives a narrower
-    interval, with less confidence. The outer interval is the deepest one with a confidence of 95 % or more. The inner
-    one is a step deeper, with less than 95 %.
+    interval, with less confidence.
+
+    - Five values: the least and the greatest value, although their confidence is only 93.75 %.
+    - More values: the outer interval is the deepest one with a confidence of 95 % or more. The inner interval is one
+      step deeper, and has less than 95 %. Each bound of the result lies between those of the two, so that the
+      confidence is 95 %. `_weight_of_inner_bounds` says how far from the outer bound it lies.
     """
     n = len(values)
     if n < 5:
@@ -51,15 +50,16 @@ def _deepest_of_enough_confidence(n: int) -> int:
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return where the 95 % bounds lie between those at depth k (0) and those at depth k + 1 (1), for n values.
+    """Return how far the 95 % bounds lie from the outer bounds towards the inner ones: 0 is the outer, 1 the inner.
 
-    The bounds at depth k are the k-th least and the k-th greatest value. With c[k] for the confidence of the interval
-    between them, the weight is
+    The outer bounds are those at depth `k`: the k-th least and the k-th greatest of n values. The inner bounds are
+    those at depth k + 1. The interval between the outer bounds has a confidence of 95 % or more, and that between the
+    inner bounds less. With `share` for how far 95 % lies from the outer confidence towards the inner one, the weight is
 
-        (n - k) * share / (k + (n - 2 * k) * share),   share = (c[k] - 95 %) / (c[k] - c[k + 1])
+        (n - k) * share / (k + (n - 2 * k) * share)
 
-    The weight is not the share itself, because the confidence does not change linearly between the bounds. See
-    Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+    The weight is not the share itself, because the confidence does not change linearly between the bounds. The formula
+    is from Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
@@ -103,15 +103,16 @@ def _rank_of_bounds(m: int, n: int) -> int:
     The interval runs from the k-th least of their m * n quotients to the k-th greatest. For 5 and 5 values k is 3.
 
     Let U be the number of quotients below the true ratio. If U < k, the k-th least quotient is not below the true
-    ratio, so the whole interval is too high. With the same probability, the whole interval is too low. So k is the
+    ratio, so the whole interval is too high. The whole interval is too low with the same probability. So k is the
     greatest rank for which U < k has a probability of 2.5 % or less.
 
-    If one set is divided by the true ratio, both sets have one distribution. So U is the statistic of Mann and Whitney,
-    and all rankings of the values are equally probable. There are C(m + n, m) of them, and `_rankings_by_u` says how
-    many of them have each U.
+    If one set is divided by the true ratio, both sets have one distribution. All C(m + n, m) rankings of their values
+    are then equally probable, and U is the statistic of Mann and Whitney. So the probability of U < k is the number of
+    rankings with U < k, by `_rankings_by_u`, over the number of all.
     """
     most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
     rank = 0
+    # The sum of the first k counts is that of U = 0 to k - 1, which is U < k. So k is counted from 1.
     for k, rankings_of_u_below_k in enumerate(itertools.accumulate(_rankings_by_u(m, n)), start=1):
         if rankings_of_u_below_k > most_rankings:
             break
@@ -128,6 +129,9 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
     1976): the count for U is the coefficient of q**U. The polynomial is the product, for k from 1 to m, of
 
         (1 - q**(n + k)) / (1 - q**k)
+
+    Each step cuts the coefficients off after q**(m * n). This loses nothing of the result, because a coefficient never
+    depends on those of higher powers, in a product or in a quotient of this kind.
     """
     coefficients = [1] + [0] * (m * n)  # the polynomial 1, with room for all powers of the result
     for k in range(1, m + 1):

@@ -154,11 +154,13 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 
 
 def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds of each window whose quotient is the speed that its row prints, however long it is.
+    """Return images and seconds for each window, which give the speed of its row but not the length of the window.
 
-    - All rows print a step time, but not all print rates of all devices: the images of one step in this time.
-    - Otherwise: an image or a few, in the time that the printed rate gives them; see `work_at_printed_rates`. So a rate
-      of all devices goes before a step time.
+    Images / seconds is the speed of all devices. If the number of devices is not known, it is the speed of one device.
+
+    - All rows print a step time, and the log does not print rates of all devices in all rows: the images of one step,
+      in this time.
+    - Otherwise: the work that `work_at_printed_rates` makes of the rows' rates.
 
     Raises InputError if the batch or the number of devices is needed for a step time and not known, or if a row gives
     no speed.
@@ -175,21 +177,24 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 
 
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds of each window whose quotient is the rate of all devices that its row gives.
+    """Return images and seconds for each window, which give the rate of its row but not the length of the window.
 
-    If the number of devices is not known, a rate of one device may stand in for it; see `devices_per_printed_rate`. The
-    windows all weigh the same, however long they are: each has the same number of images.
+    Only images / seconds has a meaning: it is the rate of all devices. All windows get the same number of images, so
+    that they weigh the same.
 
-    - All rows print a rate: a window has as many images as `devices_per_printed_rate` says, in 1 / rate seconds. For
-      example, if 8 devices do 100 images/s each, it has 8 images in 0.01 s.
-    - Some rows print none: a window has 1 image in 1 / rate seconds. `rate_of` takes the rate of each row from its
-      images and seconds, from its printed rate, or from its step time.
+    - All rows print a rate: a window has as many images as `devices_per_printed_rate` says, in 1 / printed rate
+      seconds. For example, 8 devices with 100 images/s each give 8 images in 0.01 s, which are 800 images/s.
+    - Some rows print none: a window has 1 image in 1 / rate seconds. The rate of each row is its images / its seconds,
+      or else its printed rate, or else the batch / its step time.
+
+    If the log prints rates of one device and does not say how many devices ran, the rates stay those of one device.
 
     Raises InputError if a row gives no rate, or if the batch or the number of devices is needed for it and not known.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:
         return _equal_work(devices_per_printed_rate(record), printed_rates)
+    # printed=False: the measured rate goes first, because a printed one is missing in some rows
     rates_of_all_devices = [rate_or_refuse(record, window, printed=False) for window in chosen]
     return _equal_work(1, rates_of_all_devices)
 

@@ -93,9 +93,11 @@ class _Average(NamedTuple):
 def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> RunFigure:
     """Return the figure of the chosen windows of a run, in images/s.
 
-    `chosen` are the windows that the protocol measures. Under `epoch_rates`, they are summaries of whole epochs. The
-    figure keeps the windows in its own field `chosen`, for the warnings about windows. These warnings are not for
-    epochs, so the field is empty under `epoch_rates`.
+    `chosen` are the windows that the protocol measures: printed rows, or under `epoch_rates` the summaries of whole
+    epochs.
+
+    The figure's own field `chosen` is for the warnings about windows. It has the same windows, but it is empty under
+    `epoch_rates`, because these warnings are not about epochs.
 
     `over_steps` is one of the five ways of a protocol to average windows; see `_average_of_windows`. Raises InputError
     if a row does not give its speed, or if the batch or the number of devices is needed for it and not known.
@@ -119,12 +121,15 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
 
     The setting `over_steps` says how windows are averaged:
 
-    - `mean_of_printed_rates`, `mean_of_rates`: the mean of the windows' rates. If a row has both a printed rate and a
-      measured one, the setting says which of them counts.
+    - `mean_of_printed_rates`: the mean of the windows' rates. A printed rate goes before a measured one, which is the
+      images of a row / its seconds.
+    - `mean_of_rates`: the mean of the windows' rates. A measured rate goes before a printed one.
     - `images_over_time`: all images / all seconds.
-    - `mean_step_time`, `epoch_rates`: 1 / the mean of the windows' seconds per image. Under `mean_step_time`, they are
-      taken from the step times or rates that rows print. Under `epoch_rates`, they are taken from the rates that the
-      summaries of epochs print.
+    - `mean_step_time`: 1 / the mean of the windows' seconds per image, by the step times or rates that the rows print.
+    - `epoch_rates`: 1 / the mean of the seconds per image, by the rates that the summaries of epochs print.
+
+    Raises InputError if a row does not give its speed, or if the batch or the number of devices is needed for it and
+    not known.
     """
     if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
         takes_printed_rates = over_steps == "mean_of_printed_rates"
@@ -162,10 +167,10 @@ def _average_by_times(work: Work, value: float) -> _Average:
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
     """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
 
-    The interval follows from that of the mean of the windows' `seconds_per_image`, from low_time to high_time. A long
-    time is a low rate, so 1 / mean time lies between 1 / high_time and 1 / low_time. If the average weighs windows by
-    their length, it differs from 1 / mean time. So both bounds are multiplied by value / (1 / mean time), which is
-    value * mean time.
+    The interval of the mean of `seconds_per_image` is made first, from low_time to high_time. A long time is a low
+    rate, so it becomes the interval from 1 / high_time to 1 / low_time, which is around 1 / mean time. If the average
+    weighs windows by their length, `value` is not 1 / mean time. So both bounds are multiplied by value * mean time,
+    and the interval is around `value`.
 
     Returns None if the times are too few or too uneven for an interval of their mean.
     """
@@ -264,9 +269,11 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after `start`, up to the last one that is at most so many `steps` later.
 
-    Raises InputError if there is no such row, or if the log ends more than one step too early. One step too early is
-    accepted, because of logs that count their steps from 0. If such a log prints every tenth step, its row 20 stands
-    after 21 steps. A warm-up of 20 steps then ends one step late, so one step fewer is left after it.
+    Raises InputError if there is no such row, or if the log ends more than one step too early.
+
+    One step too early is accepted, because a log may count its steps from 0. If it prints every tenth step, its row 20
+    is printed after 21 steps. So a warm-up of 20 steps ends at that row, after 21 steps. A run of as many steps as
+    warm-up and measurement together then has one step fewer after it.
     """
     last_position = start.position + steps
     rows = [row for row in stamped if start.position < row.position <= last_position]

@@ -21,20 +21,24 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    - The protocol is not by_benchmark, so its numbers do not depend on the benchmark: it is returned unchanged.
-    - The first log has no run_start, so its run has no time: the protocol is returned unchanged, with a stand-in for
-      the numbers. They do not matter, because no figure can be made of such a log: `run_figure` refuses it.
-    - The user gave a number of runs (--runs): this number is kept. Only the number of dropped runs is set.
+    Dropped runs are those that an olympic mean leaves out at each end.
+
+    - The protocol is not `by_benchmark`, so its numbers do not depend on the benchmark: it is returned unchanged.
+    - The first log has no run_start: it is returned unchanged too. `run_figure` refuses such a log later.
+    - The user gave a number of runs (--runs): this number is kept. Only the number of dropped runs is set; for an
+      unknown benchmark, it is that of most benchmarks.
     - Otherwise: both numbers are set.
 
-    Raises InputError if the benchmark is not known or does not determine the numbers, or if --runs is too few.
+    Raises InputError if --runs is too few for the runs that are dropped. Without --runs, it is raised if the benchmark
+    is not known or does not determine the numbers.
     """
     if not protocol.by_benchmark:
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
     has_no_time = record.run_start_s is None
     if has_no_time:
-        return protocol  # an error about the benchmark here would hide that of `run_figure`, which helps more
+        # The numbers are not used. An error about the benchmark here would hide that of `run_figure`, which helps more.
+        return protocol
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
@@ -83,18 +87,21 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
     """Raise TooFewRunsError if the protocol cannot average the runs at all.
 
-    - An olympic mean would drop all of them: the error says how many runs the protocol asks for.
-    - More runs failed to converge than the protocol allows: as many as an olympic mean drops as the worst, or else
-      none. The error names them.
+    An olympic mean drops the `dropped_runs` least and the `dropped_runs` greatest figures. A run that did not converge
+    has an infinite figure, so it counts among the greatest. `unit` is the unit of the figures that an error lists.
 
-    Other runs that are too few for the protocol still have a mean: see `message_of_missing_runs`.
+    - An olympic mean would drop all runs: the error says how many runs the protocol asks for.
+    - More runs did not converge than an olympic mean drops as the greatest, or any run under another average: the error
+      names the logs of these runs.
+
+    Runs that are too few for the protocol may still have a mean: see `message_of_missing_runs`.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     if is_olympic and len(runs) <= 2 * protocol.dropped_runs:
         raise TooFewRunsError(_message_that_runs_are_missing(runs, protocol, unit))
 
     failures_allowed = protocol.dropped_runs if is_olympic else 0
-    failed_files = [run.file for run in runs if math.isinf(run.value)]  # a run that did not converge is infinite
+    failed_files = [run.file for run in runs if math.isinf(run.value)]
     if len(failed_files) > failures_allowed:
         says = f"{len(failed_files)} of {len(runs)} runs did not converge ({', '.join(failed_files)})"
         raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {failures_allowed}")

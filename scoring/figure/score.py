@@ -195,14 +195,17 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    If the protocol times whole runs and there are more of them than it asks for, only a set of them is scored; see
-    `_chosen_runs`. `skip` is the number of --skip, such as windows to drop at the start of each run; None takes the
-    protocol's number. If `system` names the machine, there is no warning about logs that do not name it.
+    If the protocol times whole runs and there are more of them than it asks for, only a set of them may be scored; see
+    `_chosen_runs`. `skip` is the number that the user gives as --skip, such as windows to drop at the start of each
+    run; None takes the protocol's number. If `system` names the machine, there is no warning about logs that do not
+    name it.
 
     Raises InputError without records, and if the runs are not repeats or do not fit the protocol.
 
-    Raises TooFewRunsError in two cases. If the runs cannot be averaged at all, the error has no partial score; see
-    `refuse_if_no_mean`. If they only are fewer than the protocol asks for, the error's `partial` is their score.
+    Raises TooFewRunsError in two cases:
+
+    - The runs cannot be averaged at all, as `refuse_if_no_mean` tells: the error has no partial score.
+    - The runs can be averaged, but are fewer than the protocol asks for: the error's `partial` is their score.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -212,7 +215,8 @@ def score(
     unit = _unit(chosen.records, counted_protocol)
     refuse_if_no_mean(chosen.figures, counted_protocol, unit)
 
-    shown_protocol = counted_protocol if skip is None else counted_protocol.skipping(skip)  # says what was dropped
+    # `skip` has had its effect above. The score's protocol gets it too, so that its description says what was dropped.
+    shown_protocol = counted_protocol if skip is None else counted_protocol.skipping(skip)
     score_without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
     missing_runs = message_of_missing_runs(chosen.figures, counted_protocol, unit)
     shown_warnings = list(_warnings(score_without_warnings, missing_runs))
@@ -251,9 +255,9 @@ class _ChosenRuns(NamedTuple):
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
     """Return the runs to score: all of them, or a set of them by the rules of MLPerf.
 
-    - The protocol times whole runs and asks for three or more, and there are more than it asks for: a set of as many
-      runs as it asks for, which are consecutive by their start. If it asks for 5 of 7 runs, there are three such sets.
-      The set whose figure is the median of the sets' figures is chosen.
+    - The protocol times whole runs, and there are more of them than it asks for: one set of consecutive runs by their
+      start, which has as many runs as the protocol asks for. For example, 7 runs have three sets of 5. The set whose
+      figure is the median of the sets' figures is chosen. A protocol that asks for one or two runs has no sets.
     - Otherwise: all runs.
 
     Raises InputError as `run_figure` does, if a run does not fit the protocol.
@@ -261,7 +265,7 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
     takes_median_set = protocol.figure == "run_time" and 3 <= protocol.runs < len(records)
     if takes_median_set:
         return _median_set_of_runs(records, protocol, skip)
-    return _ChosenRuns(_scored_runs(records, protocol, skip), "")
+    return _ChosenRuns(_scored_runs(records, protocol, skip), "")  # "": these are all runs
 
 
 def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
@@ -366,9 +370,9 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about minutes to the target: for each run that did not converge, then for an outlying run.
 
-    A run that did not converge has an infinite figure. But an outlier is sought among the lengths of the runs, from
-    start to stop, whether they converged or not. A run without a stop has an infinite length, which
-    `warn_of_outlying_run` leaves out.
+    A run that did not converge has an infinite figure. Its length from start to stop is finite all the same, if its log
+    has a stop. An outlier is sought among the lengths of all runs, whether they converged or not. A run without a stop
+    has an infinite length, which `warn_of_outlying_run` leaves out.
     """
     minutes = []
     for record, run in zip(result.records, result.runs, strict=True):

@@ -35,11 +35,11 @@ def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json), and return the exit status.
 
     - There is a score: it is printed, and the status is 0.
-    - There are too few runs, or too few that converged: the error is printed, with --json also the score of the runs
-      that there are, and the status is 1.
-    - The warm-up leaves nothing to measure, all runs were resumed from a checkpoint and finished, and there is no
-      --skip: a score without a figure is printed, and the status is 0. Such a run may take only a few steps, which is
-      no mistake.
+    - There are too few runs, or too few that converged: the error is printed, and the status is 1. With --json, the
+      score of the runs that there are is printed too. If they cannot be averaged, it has no figure.
+    - The warm-up leaves nothing to measure, but `_may_be_shorter_than_warm_up` finds no mistake in it: a score without
+      a figure is printed, and the status is 0. This is so if all runs were resumed from a checkpoint and finished, and
+      there is no --skip.
     - The warm-up leaves nothing to measure otherwise: NothingMeasuredError is raised.
 
     InputError is raised if the logs or the protocol cannot be read, or do not fit each other.

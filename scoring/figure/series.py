@@ -26,18 +26,21 @@ HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows, as (low, high).
 
-    `values` are the windows' rates or times, in their order.
+    `values` are the windows' rates or times, in their order. Neighbours may be correlated.
 
     - Fewer values than LEAST_WINDOWS: None.
     - All values are equal but for rounding: both bounds are the mean.
-    - The values are so uneven that half the width would be as large as the mean, or larger: None.
+    - Half the width would be as large as the mean, or larger: None.
     - Otherwise: an interval around the mean. If neighbours are alike, it is wider than the interval of independent
       values.
 
-    How strongly neighbours are correlated is not known, and the standard error of the mean depends on it. So the width
-    allows for each standard error that the values make possible. Many values are first averaged in batches of
-    neighbours, which are less correlated. If the batches have equal means, such as the pairs of 1, 2, 1, 2, the values
-    are taken as they are.
+    How strongly neighbours are correlated is not known. Each correlation that they may have would give the mean another
+    standard error. `_possible_errors` lists these errors with their probabilities, and `_half_width` finds one width
+    that allows for all of them.
+
+    Many values are first averaged in batches of neighbours, because the means of batches are less correlated. If these
+    means are all equal, they do not show how far the values vary, so the values are taken as they are. For example, all
+    pairs of 1, 2, 1, 2 have the mean 1.5.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -96,10 +99,11 @@ def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> fl
     degrees of freedom of Student's t.
 
     Half the width is the distance from the computed mean beyond which the true mean lies with a probability of 5 %.
-    `_chance_beyond` gives this probability for any distance, and the distance is found by bisection. For a known
-    standard error, the distance is the quantile of Student's t times this error. So the bisection starts from this
-    product for the least possible error and for the greatest one.
+    `_chance_beyond` gives this probability for any distance; it falls as the distance grows. So the distance is found
+    by bisection, up to HALF_WIDTH_WITHIN of it.
     """
+    # With a known error, half the width is quantile * error. So with uncertain errors it lies between that of the least
+    # error and that of the greatest.
     quantile = t_quantile(freedom)
     too_narrow = quantile * min(possible.error for possible in possible_errors)
     wide_enough = quantile * max(possible.error for possible in possible_errors)
@@ -135,11 +139,13 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    `deviations` are the values less their mean, in their order. Each of CORRELATIONS that neighbours may have gives one
-    standard error, with the probability of that correlation. The errors are not averaged into one, so that the interval
-    can allow for each of them.
+    `deviations` are the values less their mean, in their order. The standard error of the mean depends on how strongly
+    neighbours are correlated, which is not known. Each of CORRELATIONS is assumed in turn. `_fit_autoregression` then
+    gives one standard error, and how likely this correlation is by the values. The errors are not averaged into one, so
+    that the interval can allow for each of them.
 
-    Correlations with at most LEAST_PROBABILITY are left out, so the probabilities add up to a little less than 1.
+    Correlations with a probability of LEAST_PROBABILITY or less are left out, so the probabilities may add up to a
+    little less than 1.
     """
     sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
@@ -200,20 +206,22 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
     """Return the least sum of the squared noise that explains the values, if neighbours have the correlation `r`.
 
-    The noise depends on the true mean, which is not known. Let it be the plain mean + m. The squared noise is then
+    d[0] to d[n - 1] are the deviations of the values from their plain mean; `sums` has the sums over them. The noise
+    depends on the true mean, which is not known. Let it be the plain mean + m. The squared noise is then
 
         of the first value:     (1 - r**2) * (d[0] - m)**2
         of each later value:    ((d[i] - m) - r * (d[i - 1] - m))**2
 
-    Multiplied out, the sum of these is a * m**2 - 2 * b * m + c, because all d[i] add up to 0.
+    Multiplied out, the sum of these is a * m**2 - 2 * b * m + c, because all d[i] add up to 0. With ends = d[0] + d[n -
+    1], squares_of_ends = d[0]**2 + d[n - 1]**2, and products = d[0] * d[1] + d[1] * d[2] + ...,
 
         a = (1 - r) * (n - (n - 2) * r)
         b = (1 - r) * r * ends
         c = squares + r**2 * (squares - squares_of_ends) - 2 * r * products
 
-    The sum is least at m = b / a, where it is c - b**2 / a. This is the result. `DeviationSums` has d, n and the sums.
+    The sum is least at m = b / a, where it is c - b**2 / a. This is the result.
     """
-    a = _weight_of_mean(r, sums.n)
+    a = _weight_of_mean(r, sums.n)  # the a of the docstring
     b = (1 - r) * r * sums.ends
     c = sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
     least = c - b**2 / a
@@ -232,17 +240,18 @@ def _weight_of_mean(r: float, n: int) -> float:
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
     """Return the logarithm of the likelihood of the correlation `r`, less a constant that does not depend on `r`.
 
-    `noise_squares` is Q, the least sum of the squared noise. With a from `_weight_of_mean`, the likelihood is
+    `noise_squares` is Q, the least sum of the squared noise. With a from `_weight_of_mean`, the likelihood is that of
+    Zellner and Tiao, JASA 59, 1964:
 
         sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
 
-    It is that of Zellner and Tiao, JASA 59, 1964. If the standard deviation of the noise were s, and the true mean were
-    off the best estimate by e, the likelihood would be
+    It does not depend on the two further unknowns: s, the standard deviation of the noise, and e, the distance of the
+    true mean from its best estimate. Both are integrated out, and constant factors are left out. It goes in three
+    steps:
 
-        sqrt(1 - r**2) * s**(-n) * exp(-(Q + a * e**2) / (2 * s**2))
-
-    Neither is known, so this is integrated over both, with constant factors left out. Over e it gives
-    sqrt((1 - r**2) / a) * s**(-(n - 1)) * exp(-Q / (2 * s**2)). Over s, with the prior 1 / s, that gives the result.
+        s and e known:                      sqrt(1 - r**2) * s**(-n) * exp(-(Q + a * e**2) / (2 * s**2))
+        integrated over e:                  sqrt((1 - r**2) / a) * s**(-(n - 1)) * exp(-Q / (2 * s**2))
+        times the prior 1 / s, over s:      sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
     """
     a = _weight_of_mean(r, n)
     return 0.5 * math.log((1 - r**2) / a) - (n - 1) / 2 * math.log(noise_squares)

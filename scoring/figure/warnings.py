@@ -276,9 +276,11 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned. A
-    log without a value counts for nothing. But in the field `precision`, such a log adds the value `not said` if it may
-    differ from the others; see `_may_be_of_another_precision`.
+    Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned.
+    Numbers are sorted as numbers. A record without a value adds nothing.
+
+    The field `precision` is an exception, because a log without a precision may be of a run in FP32. If some records
+    lack it, and the others name precisions but not FP32, the text `not said` is added.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case
@@ -290,6 +292,7 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     some_logs_lack_it = len(values) < len(records)
     if field == "precision" and some_logs_lack_it and _may_be_of_another_precision(value_by_letters.keys()):
         different_values.append("not said")
+    # The values of one field are all texts or all numbers, so they are sorted before they become texts.
     return [str(value) for value in sorted(different_values)]
 
 

@@ -146,12 +146,12 @@ def _warn_if_mean_of_rates_is_high(
     The two are equal if all windows have the same speed. In the mean of rates all windows weigh the same, so a fast
     window counts for more than its share of the time.
 
-    `times` has a value for each window that is in proportion to its time per image. The factor does not matter, because
-    only a ratio is computed: mean rate / rate of all images = mean rate * mean time, in which the mean time weighs each
-    window by its steps.
+    `times` has a value for each window that is in proportion to its time per image. The mean of 1 / time is the mean
+    rate. The mean time, with each window weighted by its steps, is 1 / the rate of all images over all time. So the
+    product of the two is the ratio of the two rates, in which the unit of `times` cancels.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
-    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))  # 1 / the rate of all images over all time
+    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))
     gap = mean_rate * weighted_mean_time - 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"

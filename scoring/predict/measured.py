@@ -50,8 +50,11 @@ def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape, with the records and warnings.
 
     A shape is a number of nodes and a number of devices on each of them. Logs of one shape are repeats of one run, and
-    are scored together under --protocol and --skip. The `points` are in the order of their nodes. The relative error of
-    a point comes from the 95 % interval of its score, also if this is the interval of a single run.
+    are scored together under --protocol and --skip. The `points` are in the order of their nodes.
+
+    The relative error of a point comes from the 95 % interval of its score; it is None without an interval. A single
+    run may have an interval too, but it says only where the mean of this run lies. So a point of a single run has a
+    warning even if it has an error.
 
     There are warnings for
 
@@ -84,7 +87,6 @@ def measure(args: argparse.Namespace) -> Measured:
                 relative_error=_relative_error(result.interval_95),
             )
         )
-        # A single run may have an interval, but it says where the mean of that run lies, not where other runs lie.
         knows_spread_of_runs = len(repeats) > 1 and result.interval_95 is not None
         if not knows_spread_of_runs:
             doubt = "the spread of runs is unknown, and not in the prediction's interval"

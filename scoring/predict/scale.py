@@ -134,18 +134,22 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Return predictions of throughput and time to train for each node count of --nodes, from the logs of --measured.
 
-    The result is the JSON of `scale`: the model, the measured points, the predictions, the assumptions and warnings.
+    A predicted throughput is the throughput of a measured point, scaled to more or fewer nodes. How much of linear
+    scaling is lost to communication between nodes is not measured on these logs: `fit_scaling_loss` fits it to
+    published tables.
 
-    - `measured` has a point for each shape of the logs: a number of nodes, a number of devices per node, and the
-      throughput. `measure` makes it from the logs (`records`) by --protocol, --skip and --batch.
-    - `points` are the measured points whose nodes have --devices-per-node devices. Without this option, their nodes
-      have as many devices as the largest measured node.
-    - `base` is the point that a prediction is scaled from. It is the one on the most nodes that are not more than the
+    - `measured` has a point for each shape of the logs, which is a number of nodes and of devices per node. A point has
+      the throughput of its shape.
+    - `points` are those measured points whose nodes have --devices-per-node devices. Without this option, they are
+      those whose nodes have the most devices.
+    - `base` is the point that a prediction is scaled from: the one on the most nodes that are not more than the
       predicted nodes. If all points are on more nodes, it is the one on the fewest.
-    - `training` is what the time to train needs beside the throughput, such as the epochs (--epochs) and the images.
 
-    --input-images-per-s is the most that the input pipeline of a node delivers. If a predicted node count was measured,
-    its prediction also has the measured throughput; otherwise this is None.
+    --input-images-per-s is the most that the input pipeline of a node delivers. The time to train also depends on
+    --epochs and on the data set, as `assumed_training` finds them.
+
+    The result is the JSON of `scale`: the model, the measured points, the predictions, the assumptions and warnings. If
+    a predicted node count is one of `points`, its prediction also has the measured throughput; otherwise this is None.
 
     Raises InputError and TooFewRunsError as `measure` does, and InputError if `points` would be empty.
     """

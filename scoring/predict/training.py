@@ -105,12 +105,15 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
 
     - Images to train on and to evaluate: the sizes of the runs' data set, as `_dataset_size` finds them. They have no
       text.
-    - Epochs: the given `epochs`, also if they are None. If they are None and the runs are of ResNet-50 on ImageNet, a
-      text says that `epochs_to_target` takes the epochs of the MLPerf reference.
+    - Epochs: the given `epochs`. If they are None, they stay None, because they depend on the global batch of each
+      prediction; `epochs_to_target` finds them then. For ResNet-50 on ImageNet it takes the MLPerf reference, and a
+      text says so. For anything else they are not known, and there is no text.
     - Speed of evaluation: EVALUATION_SPEEDUP times the images/s of training. A text says so.
+
+    The data set is taken to be ImageNet if it has as many images to train on.
     """
     size = _dataset_size(records)
-    is_imagenet = size.train == IMAGENET.train  # no other data set has as many images
+    is_imagenet = size.train == IMAGENET.train
     is_resnet_on_imagenet = is_imagenet and _is_resnet(records[0])
     assumptions = []
     if epochs is None and is_resnet_on_imagenet:

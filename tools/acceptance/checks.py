@@ -226,12 +226,12 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    The verdict is ok if the mean difference is at most MOST_GREY_LEVELS in the pipeline of training and in that of
+    The verdict is ok if `mean_grey_levels` is at most MOST_GREY_LEVELS in the pipeline of training and in that of
     evaluation, on every rank; else fatal. All ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
-    to_host = functools.partial(read_by_program, machine)
+    to_host = functools.partial(read_by_program, machine)  # it copies a batch, as early as a training reads it
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
         by_gpu = read_by_both_pipelines(images, recipe, machine.reader(image_format, "gpu"), to_host)
@@ -311,10 +311,10 @@ def _read_as_one_batch(
 
 
 def read_by_program(machine: Machine, image: Any) -> Array:
-    """Return a pipeline's batch of images as float32 on the host, copied there by a program of Paddle's.
+    """Return a pipeline's batch of images as float32 on the host, copied there as a training reads a batch.
 
-    A training starts to read a batch at once, even if the GPU has not filled it yet. The program here does the same. So
-    if a pipeline hands over its batch too early, the copy has wrong images, and the caller's comparison fails.
+    A program of Paddle's copies the batch. It starts to read at once, even if the GPU has not filled the batch yet, so
+    that the copy has wrong images, and the caller's comparison fails, if a pipeline hands over its batch too early.
 
     If this Paddle has no kernels for the GPU, no program can run. Then NumPy copies the batch, and waits for the GPU.
     """
@@ -431,10 +431,10 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
 
 def _fault_of_replay(launched: Array, replayed: Array) -> str:
-    """Say what is wrong with the losses [ranks, steps] of replayed steps, or of the launched steps to compare with.
+    """Say what is wrong with launched losses, or with replayed ones beside them; both are [ranks, steps].
 
     - A launched loss is not finite: the text says so, because a difference from it means nothing.
-    - Any loss differs: the text has the number of these steps, the first one, and the relative difference there.
+    - Any rank's loss differs: the text has how many steps differ, the first, and the largest relative difference there.
     - The launched losses are the same in all steps: nothing was trained, so that equal losses prove nothing.
     - Otherwise: the text is empty.
     """

@@ -101,10 +101,10 @@ def load_driver() -> ctypes.CDLL:
 
 
 def start_driver(driver: ctypes.CDLL) -> bool:
-    """Start CUDA's driver, print a line before and after that, and return whether it started.
+    """Start CUDA's driver by cuInit, and return whether it started.
 
-    If it started and reports its version, another line has the `version`. Raises AttributeError if the driver has no
-    function cuInit.
+    A JSON line is printed before and after the call. If the driver started and reports its version, a third line
+    follows: {"version": 12020} for CUDA 12.2. Raises AttributeError if the driver has no function cuInit.
     """
     if not call_and_print(driver, "start", "cuInit", 0):
         return False
@@ -118,11 +118,11 @@ def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
     """Count the GPUs of a driver that has started, and try those from `first` to `end`, `end` excluded.
 
     - The driver cannot count its GPUs: none is tried.
-    - A GPU fails: the next one is tried.
-    - There are fewer than `end` GPUs: those that exist are tried.
+    - There are fewer than `end` GPUs: those that exist, from `first` on, are tried.
+    - A GPU fails: the next one is tried all the same.
 
-    The steps are "count", then "gpu 0", "gpu 1" and so on. A line has the `count`. Raises AttributeError if the driver
-    lacks a function that is called.
+    A JSON line is printed before and after each call of the driver. After the GPUs were counted, another line has their
+    number: {"count": 8}. Raises AttributeError if the driver lacks a function that is called.
     """
     count = ctypes.c_int()
     if not call_and_print(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
@@ -136,11 +136,16 @@ def main() -> None:
     """Load CUDA's driver, start it, and make a context on each GPU from FIRST to END, END excluded.
 
     FIRST and END are the arguments of the command line. The steps are "load", "start", "count", and "gpu 0", "gpu 1",
-    ... A line is printed before each call of a step, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and a line with
-    "end" after it.
+    ... Each call of a step prints two JSON lines, one before it and one after it:
 
-    If the library or a function of the library is missing, the last line is `{"end": "load", "code": null, "reason":
-    ...}`. So "load" has a second such line if the library was loaded but lacks a function; the last one counts.
+        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
+        {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
+
+    If the library or one of its functions is missing, a last line says so, and nothing more is called:
+
+        {"end": "load", "code": null, "reason": "..."}
+
+    If only a function is missing, "load" has ended before with success. Then this second end of "load" counts.
     """
     first = int(sys.argv[1])
     end = int(sys.argv[2])

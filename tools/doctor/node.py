@@ -75,15 +75,16 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 
 
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
-    """Return the facts of this node that the doctor judges, by name.
+    """Return the facts of this node that the doctor judges, by name, such as "gpus", "numa" and "cuda_start".
 
     `rank_cores` has for each rank of this node the cores that it may use. If the ranks were not started yet,
     `cores_by_launcher` says which ones they will have. `node` is the node's number in HOSTS.
 
-    For a job on GPUs this starts CUDA and NCCL in child processes, and loads CUDA's libraries into this process.
+    For a job on GPUs this starts CUDA and NCCL in child processes, and loads CUDA's libraries into this process. The
+    results of these starts are facts, too: those of `_start_cuda_and_nccl`. A job on CPUs has none of them.
     """
-    # NVML reports the memory in use before CUDA, started in a thread below, takes some. NVML stays open until CUDA's
-    # start has ended, because on a driver without persistence closing NVML unloads the driver.
+    # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
+    # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
     with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
         # These take seconds, so they run in threads while the other facts are gathered.
         import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
@@ -154,14 +155,14 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
         return {}
     environ = {
         **network.nccl_settings(job.cluster, node),  # NCCL_SOCKET_IFNAME; empty if NCCL is to choose the interface
-        **env.of_ranks(job),  # stands last, so that the user's own NCCL_SOCKET_IFNAME wins
+        **env.of_ranks(job),  # comes last, so that an NCCL_SOCKET_IFNAME of the user replaces the one above
     }
     settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
     return {
         "cuda_start": cuda.try_start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.try_start(environ),
-        "nccl_settings": {name: environ[name] for name in of_network(environ)},
+        "nccl_settings": {name: environ[name] for name in of_network(environ)},  # only the names that choose a network
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
         "address": _address_in_hosts(job, node),
     }

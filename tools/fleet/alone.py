@@ -133,10 +133,11 @@ class RankMeasurements:
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
-        """Take training steps for a turn; return the median and the mean of their seconds.
+        """Take several training steps; return the median and the mean of their seconds.
 
-        After LEAST_STEPS steps come further ones, for about STEP_S seconds or up to MOST_STEPS steps in all. The
-        seconds of all steps become `self.step_times_s`. Raises NotPossible if this machine cannot take a step.
+        LEAST_STEPS steps are taken in any case. Further ones follow as long as the next one is expected to end within
+        STEP_S seconds, up to MOST_STEPS steps in all. The seconds of all steps become `self.step_times_s`. Raises
+        NotPossible if this machine cannot take a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -200,18 +201,19 @@ class RankMeasurements:
     def _input_batches(self) -> loader.Loader:
         """Build the job's input pipeline on this rank; return the loader that yields its batches.
 
-        The images are those of DATADIR, or the embedded ones if DATADIR is not set. This rank reads all of them as if
-        it were the only one, in an order of its own. A batch has as many images as the job says, or all images if they
-        are fewer.
+        The images are those of DATADIR. If DATADIR is not set, they are the small data set of digits that `Machine`
+        has written to the folder `machine.root`. This rank reads all images as if it were the only rank, in an order of
+        its own. A batch has as many images as the job says, or all images if there are fewer.
         """
         job = self.job
         me = self.machine.me
-        # The model says which images there are and how they are read. Its own batch size is not used here.
+        # The model is not trained here: it only finds the images and builds the pipeline. Its batch size is not used.
         model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
         root = Path(job.data.folder) if job.data.folder else self.machine.root
         images = model.DATA.find(root, "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
-        # Each rank has another order, so that the ranks of a node do not read the same file at the same time.
+        # With rank 0 of 1 the plan has all images, however many ranks there are. The seed gives each rank another
+        # order, so that the ranks of a node do not read the same file at the same time.
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig.of_rank(job.data, job.cluster, me.local_rank, model.image, batch=batch, seed=SEED)
         return model.batches(images, order, reader)

@@ -265,19 +265,19 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 
 
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
-    """Judge a rank of a class without a majority by whether its own repetitions agree.
+    """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
-    - All of them gave the same result: unknown, because no majority of ranks confirms it.
-    - No result came out in more than half of them: unknown.
-    - Otherwise: the result of more than half of them counts as right. `_judge_unsteady` judges by the other results:
-      fatal if no other host gave one of these, else unknown.
+    - All repetitions gave the same result: unknown, because no majority of ranks confirms the result.
+    - No result came out in more than half of the repetitions: unknown.
+    - Otherwise: the result of more than half of the repetitions counts as right, and their other results as wrong.
+      The judgement is fatal if one of the wrong results came from no other host, else unknown (`_judge_unsteady`).
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
         return Judgement(UNKNOWN, found)
-    # `given_by` ends the message "1 of 20 repetitions differ from the others of its own".
+    # `given_by` completes the message "1 of 20 repetitions differ from ...".
     right = RightResult(rank.usual_result, given_by="the others of its own")
     return _judge_unsteady(rank, digests, summary_of_class, right)
 
@@ -300,12 +300,14 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     """Judge a rank by the result of the majority of its class, which counts as right.
 
     - All repetitions of the rank gave the right result: ok.
-    - More than half of them gave the same wrong result: fatal if no other host gave that result, else unknown.
-    - Otherwise: fatal if no other host gave one of the rank's wrong results, else unknown.
+    - More than half of its repetitions gave the same wrong result: fatal if that result came from no other host, else
+      unknown (`_judge_usually_wrong`).
+    - Otherwise: fatal if one of its wrong results came from no other host, else unknown (`_judge_unsteady`).
     """
     is_always_right = not rank.results_other_than(right.name)
     if is_always_right:
         return Judgement(OK, f"the same bits as {right.given_by}")
+    # The usual result is the one that more than half of the rank's repetitions gave. It is None if there is none.
     if rank.usual_result is not None and rank.usual_result != right.name:
         host_count = summary_of_class.host_count_by_result[rank.usual_result]
         return _judge_usually_wrong(rank, digests, right, host_count=host_count)
@@ -327,15 +329,16 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
 
-    A wrong result is any other than `right`. The rank must have given one.
+    A wrong result is any result other than `right`. The rank must have given at least one.
 
-    - A wrong result came from no other host: fatal. The rank computes wrongly.
-    - Other hosts gave each of the wrong results, too: unknown. The kernels seem to sum in a random order, because a
-      fault of hardware is not the same on two hosts.
+    - One of the wrong results came from no other host: fatal, because the rank computes wrongly.
+    - Other hosts gave each of the wrong results, too: unknown. A fault of hardware does not give the same wrong bits on
+      two hosts, so the kernels seem to sum in a random order.
     """
     wrong_results = rank.results_other_than(right.name)
+    # For each result the count includes the rank's own host. So a count of 1 says that no other host gave the result.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
-    if fewest_hosts == 1:  # the rank's own host
+    if fewest_hosts == 1:
         return Judgement(FATAL, _describe_fault(rank, digests, right))
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 

@@ -67,10 +67,13 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
 
 
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
-    """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down more than it.
+    """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down far more.
 
-    `find_slow` decides which nodes these are: chance must not explain their difference from the median change, and
-    there are none among fewer than LEAST_NODES nodes. `alpha` is the chance of a false alarm if all nodes changed
+    `change_by_host` has for each node the logarithm of its time now over its time then, and the standard error of this
+    logarithm. The result has shares of time instead: 0.05 is 5 % slower than then.
+
+    `find_slow` decides which nodes slowed down far more than the median: chance must not explain the difference, and
+    there are no such nodes among fewer than LEAST_NODES. `alpha` is the chance of a false alarm if all nodes changed
     alike.
     """
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
@@ -81,7 +84,7 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     return Change(
         metric=title,
         nodes=len(log_ratios),
-        fleet=math.expm1(median_log_ratio),  # 0.05: 5 % slower than in the earlier record
+        fleet=math.expm1(median_log_ratio),  # expm1 makes a share of a logarithm: a ratio of 1.05 is 0.05
         interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
         slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in slow_hosts},
     )

@@ -75,10 +75,11 @@ class RepeatableTraining:
     """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Keep the present state of the program `main` as the start of each repetition.
+        """Prepare the repetitions of a training, which all begin with the state that the program `main` has now.
 
-        The state is the values of weights, batch-norm statistics and momenta, and must be the same on all ranks. Only
-        the learning rate is replaced: it is RATE in all steps.
+        A repetition takes some training steps on one synthetic batch, the same on all ranks. The state is the values of
+        weights, batch-norm statistics and momenta, and must be the same on all ranks, too. It is copied here, except
+        for the learning rate: that is RATE in all steps.
 
         `main` is a training program without all-reduces, so that each rank computes its results by itself. `model` is
         the workload that `main` was built from. `rate_variable` is the name of the variable of `main` with the learning
@@ -276,12 +277,13 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    `mine` are the digests of this rank. `host_index` is the number of this rank's host among the compared hosts. The
-    entry has:
+    A rank repeats the same training steps, and takes a digest (a short hash) of each tensor after each step. All
+    digests of one repetition are its result, and the result's name is a hash of them. `mine` are the digests of this
+    rank. `host_index` is the number of this rank's host among the compared hosts. The entry has:
 
     - "steps": the number of steps in each repetition.
     - "tensors": the names of the tensors of which each step takes a digest.
-    - "tables": {name of a result: its digests}. Ranks that compute right have the same results, so each is there once.
+    - "tables": {name of a result: its digests}, at most MOST_TABLES_RECORDED: of the results that most ranks gave.
     - "ranks": for each rank its host, its device, and how many of its repetitions gave which result, or its failure.
     """
     entry_of_this_rank = {
@@ -294,8 +296,10 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         "failure": mine.failure,
     }
     entries = me.comm.allgather(entry_of_this_rank)
-    # A rank's "repetitions" are gone through by their keys, so that each rank counts once for each of its results.
+    # The keys of a rank's "repetitions" are the results that it gave. So a rank counts once for each of its results,
+    # however many of its repetitions gave it.
     rank_count_by_result = Counter(itertools.chain.from_iterable(entry["repetitions"] for entry in entries))
+    # If there are more results than can be recorded, the rare ones are left out.
     most_common_first = [result for result, _ in rank_count_by_result.most_common()]
     tables = _gather_tables(me, mine.kept_tables, most_common_first)
     return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}

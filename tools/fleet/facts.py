@@ -122,15 +122,17 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
 def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
 
-    - The node has none of the devices that a fact is about, such as GPUs: the fact is empty.
-    - A file cannot be read: the fact is "not readable".
-    - The code does not run in a container image that states its digest: the fact "image" is empty.
-    - A value is not known, such as a GPU's driver: the fact has "unknown" in its place.
+    `probed` is what the doctor found on this node (tools/doctor/node.py). A fact may also be one of these:
+
+    - "": the node has none of the devices or files that the fact is about, such as GPUs. The fact "image" is also ""
+      if the code does not run in a container image that states its digest.
+    - "not readable", or a text with these words: the fact comes from a file that cannot be read.
+    - "unknown", or a text with this word: NVML or the system does not tell a value, such as a GPU's driver.
     """
     gpus = probed["gpus"]
     source = probed["source"]
     interfaces = probed["interfaces"]  # {name: "<address> <speed>", or the address alone}
-    sys = Path("/sys")
+    sys = Path("/sys")  # the folder, not Python's module
     return {
         "GPUs": _gpus(gpus),
         "driver": _distinct(gpu.driver for gpu in gpus),

@@ -90,9 +90,10 @@ def _counts_for_status(verdict: Verdict) -> bool:
 def judge_record(record: Record) -> Judged:
     """Return a fleet's record with the verdicts on its nodes and links, the status of each node, and the differences.
 
-    The verdicts on a node are by its own times, its network, its arithmetic, and the doctor (tools/doctor). Its status
-    is the worst of those that count (`_counts_for_status`): an unknown verdict does not count, nor one that the
-    arithmetic is ok. If none counts, the status is unknown.
+    A node has verdicts by its own times, its network, its arithmetic, and the doctor (tools/doctor). The node's status
+    is the worst status of the verdicts that count. A verdict with the status unknown does not count. The verdict that
+    the arithmetic is ok does not count either, because right results do not show that the node is fast. If no verdict
+    counts, the status is unknown. The differences are the facts, such as the driver, that differ between the nodes.
     """
     network = judge_links(record)
     node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)

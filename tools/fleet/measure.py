@@ -125,6 +125,7 @@ def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
     In a job of one node all ranks are in the same switch group, and each represents itself. Raises ValueError if
     SWITCH_GROUPS does not fit the nodes.
     """
+    # Called for a job of one node, too, whose groups are not used: it refuses a wrong SWITCH_GROUPS.
     groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
     if job.cluster.dgxnnodes == 1:
         names = [f"{me.node}:{rank}" for rank in range(me.size)]
@@ -179,20 +180,24 @@ class TrainingResults(NamedTuple):
 
 
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
-    """Measure the fleet, and return its record (fleet.json), but for "took_s", the seconds of the whole measurement.
+    """Measure the fleet, and return its record (fleet.json) without "took_s", the seconds of the whole measurement.
 
-    All ranks must call this together. Only rank 0 gets the complete record: on another rank "nodes" is None, and
-    "links" is empty if the rank does not represent its host. `node_result` is the result of `examine_node` on this
-    rank.
+    All ranks must call this together. `node_result` is the result of `examine_node` on this rank. The fleet is measured
+    in this order:
 
-    - Each rank measures by itself first, in turns: "metrics", and "steps_s", the seconds of each rank's steps alone.
-    - Then the links between the hosts are measured: "links".
-    - Then all ranks train at the same time: "digests" of repeated steps, and "whole_s", the seconds of the steps that
-      all ranks take together. If the Paddle of any rank has no kernels for its device, there is no training: "digests"
-      is None, and "whole_s" is empty.
+    - Each rank alone, in turns: "metrics", and "steps_s", the seconds of each rank's training steps alone.
+    - The links between the hosts: "links". At the same time the results of `examine_node` are gathered: "nodes".
+    - Training on all ranks at the same time: "digests" of repeated steps, and "whole_s", the seconds of the steps that
+      all ranks take together.
+
+    If the Paddle of any rank has no kernels for its device, no rank takes a training step. "metrics" then has a reason
+    in place of the times of steps, "steps_s" has an empty list for each rank, "digests" is None, and "whole_s" is
+    empty. Only rank 0 gets the complete record: on another rank "nodes" is None, and "links" is empty if the rank does
+    not represent its host.
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
+    # `refuse_step` raises NotPossible, which the turns record as the reason why no step was measured.
     take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
     measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
     mine = measure_in_turns(me, measurements, host_index=hosts.my_index)
@@ -240,10 +245,14 @@ def _measure_training(
     hosts: ComparedHosts,
     times_alone_by_rank: Sequence[Sequence[float]],
 ) -> TrainingResults:
-    """Repeat the same training steps on each rank for their digests, and take steps of all ranks together.
+    """Train on all ranks at the same time, in two ways; return the digests of the first and the times of the second.
 
-    All ranks must call this together. `times_alone_by_rank` has for each rank the seconds of its steps alone, which
-    decide how many steps are taken together.
+    All ranks must call this together.
+
+    - Each rank repeats the same training steps without all-reduces. The digests are short hashes of the tensors after
+      each step. If they differ between ranks, a rank may compute wrongly.
+    - All ranks take steps together, with all-reduces. `times_alone_by_rank` has for each rank the seconds of its steps
+      alone, which decide how many steps are taken together: none if a rank took no step alone.
     """
     me = machine.me
     repeated = training_programs.repeatable_training
