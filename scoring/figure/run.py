@@ -311,15 +311,26 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the first row at whose time stamp at least `steps_to_skip` steps were done: the warm-up ends there.
+    """Return the row at whose time stamp a warm-up of `steps_to_skip` steps ends: the first of these that there is.
 
-    A log that counts its steps from 0 prints 20 after 21 steps. If it prints every tenth step, a warm-up of 20 steps
-    ends at the row that prints 20, which is one step late.
+    - A row at which exactly so many steps were done.
+    - If the log counts its steps from 0: a row that prints this number. Such a log prints 20 after 21 steps, so if it
+      prints every tenth step, a warm-up of 20 steps ends one step late.
+    - A row at which more steps were done.
+
+    The order matters if the first rows of the log are late, or if the steps done go back. A row that fits exactly is
+    then taken although an earlier one has more steps.
 
     Raises InputError if the log ends before so many steps are done.
     """
     for row in stamped:
-        if row.position >= steps_to_skip:
+        if row.position == steps_to_skip:
+            return row
+    for row in stamped:
+        if record.first_step == 0 and row.window.step == steps_to_skip:
+            return row
+    for row in stamped:
+        if row.position > steps_to_skip:
             return row
     raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
 
