@@ -165,7 +165,8 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
     another warning reports that. `times` has one value for each window; `_are_outliers` says which are outliers.
     """
     median = statistics.median(times)
-    are_outliers = _are_outliers(times, median)
+    distances = [abs(time - median) for time in times]
+    are_outliers = _are_outliers(distances, median)
     outliers = sum(are_outliers)
     if outliers == 0 or outliers > MOST_OUTLIERS_SHARE * len(times):
         return None
@@ -173,7 +174,6 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
     if abs(mean_shift) <= MOST_MEAN_SHIFT:
         return None
 
-    distances = [abs(time - median) for time in times]
     farthest = distances.index(max(distances))
     longer = "longer" if mean_shift > 0 else "shorter"
     times_the_median = significant(times[farthest] / median, digits=3)
@@ -185,14 +185,15 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
     return warning("outlying_window", message, record, windows[farthest].line)
 
 
-def _are_outliers(times: Sequence[float], median: float) -> list[bool]:
+def _are_outliers(distances: Sequence[float], median: float) -> list[bool]:
     """Tell of each time whether it is an outlier: far from the median by both of two measures.
+
+    `distances` are those of the times from their median.
 
     - Farther than OUTLIER_DEVIATIONS standard deviations. The deviation is estimated by the median distance from the
       median, which a few outliers hardly change.
     - Farther than OUTLIER_DISTANCE_SHARE of the median.
     """
-    distances = [abs(time - median) for time in times]
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
     most_usual_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)
     return [distance > most_usual_distance for distance in distances]
