@@ -99,7 +99,7 @@ class _Halves:
         """Half the width of the first `count` windows, on the scale of logarithms; None of too uneven ones."""
         if count not in self.known:
             interval = series.series_interval(self.run.times(0, count).tolist())
-            self.known[count] = None if interval is None else spread.half_share(interval)
+            self.known[count] = None if interval is None else spread.half_width(interval)
         return self.known[count]
 
 

@@ -102,7 +102,7 @@ def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> 
     width = width_for(calibration().repeat[kind], len(run.rates))
     if width is None:
         return None
-    half_width = width.half_width(spread.half_share(windows_interval))  # as a share of the figure
+    half_width = width.half_width(spread.half_width(windows_interval))  # as a share of the figure
     return spread.around(run.value, half_width)
 
 

@@ -109,7 +109,7 @@ class Score:
         """
         if self.interval_95 is None or len(self.runs) < 2:
             return None
-        half_width = spread.half_share(self.interval_95)
+        half_width = spread.half_width(self.interval_95)
         # The width falls with the root of the number of runs.
         return max(0, math.ceil(len(self.runs) * ((half_width / WANTED_SHARE) ** 2 - 1)))
 

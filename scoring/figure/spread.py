@@ -59,17 +59,17 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return mean.value - half, mean.value + half
 
 
-def around(centre: float, share: float) -> tuple[float, float]:
-    """Return the interval (centre * exp(-share), centre * exp(share)).
+def around(centre: float, half_width: float) -> tuple[float, float]:
+    """Return the interval (centre * exp(-half_width), centre * exp(half_width)).
 
-    `share` is the half-width on the scale of logarithms. A share of 0.1 gives about 10 % to both sides. The bounds are
+    `half_width` is on the scale of logarithms. So 0.1 gives about 10 % of the centre to both sides. The bounds are
     always above zero, because a rate or a time is never negative.
     """
-    return centre * math.exp(-share), centre * math.exp(share)
+    return centre * math.exp(-half_width), centre * math.exp(half_width)
 
 
-def half_share(interval: tuple[float, float]) -> float:
-    """Return half the width of an interval on the scale of logarithms: the `share` that `around` makes it of."""
+def half_width(interval: tuple[float, float]) -> float:
+    """Return half the width of an interval on the scale of logarithms: what `around` makes it of."""
     low, high = interval
     return math.log(high / low) / 2
 

@@ -146,4 +146,4 @@ def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
     """Return the standard error of a figure, as a share of the figure; None if the figure has no interval."""
     if not interval_95:
         return None
-    return spread.half_share(interval_95) / NORMAL_QUANTILE
+    return spread.half_width(interval_95) / NORMAL_QUANTILE
