@@ -87,19 +87,15 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
     - an accumulator (gradient accumulation) still holds a gradient after the update, or
     - a parameter is updated twice.
     """
+    dynamic_scales = _dynamic_scales(update[-1])
     read: list[_Read] = []
     accumulated: Histories = {}  # at the start of an update all accumulators hold zeros
+    ever_summed: frozenset[str] = frozenset()
     for program, runs in Counter(update).items():  # each different program, and how often the update runs it
-        block = program.global_block()
-        follower = _Follower(
-            ranks=ranks,
-            scale=scale,
-            runs=runs,
-            dynamic_scales=_dynamic_scales(update[-1]),
-            gradients_by_buffer=ops.gradients_by_buffer(block),
-        )
-        followed = follower.follow(block, accumulated)
+        follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
+        followed = follower.follow(program.global_block(), accumulated, ever_summed)
         accumulated = followed.accumulated  # the next program finds them in the accumulators
+        ever_summed = followed.ever_summed
         read += followed.read_by_optimizer
     if accumulated:
         raise Refused(f"{min(accumulated)} is not cleared after the update")
@@ -127,6 +123,7 @@ class _Followed(NamedTuple):
 
     read_by_optimizer: list[_Read]
     accumulated: Histories  # by accumulator: only these carry gradients from one program to the next
+    ever_summed: frozenset[str]  # variables whose gradient was summed over the ranks, in this program or before it
 
 
 def _by_parameter(read: list[_Read]) -> Histories:
@@ -166,36 +163,48 @@ class _Follower:
     scale: float  # the fixed loss scale
     runs: int  # how many times an update runs the program
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
-    gradients_by_buffer: dict[str, list[str]]  # buffer: the gradients that lie in it
 
-    def follow(self, block: Block, accumulated: Histories) -> _Followed:
+    def follow(self, block: Block, accumulated: Histories, ever_summed: frozenset[str]) -> _Followed:
         """Follow each gradient through the operators of a program, and return its history at the end.
 
         A history says how a gradient was summed and scaled so far. Two kinds are returned: those of the gradients that
         the optimizer's update operators read, and those of the gradients that the program leaves in accumulators, in
         which gradients of several micro-steps are added up. `accumulated` has the histories of what the accumulators
-        hold at the start.
+        hold at the start. `ever_summed` has the variables whose gradient an earlier program summed over the ranks.
+
+        A `coalesce_tensor` only lays gradients side by side in a buffer. From then on, an all-reduce of the buffer sums
+        each of them.
 
         Raises Refused if an operator cannot be part of data-parallel training, or an update operator reads a variable
         that no gradient of the loss reaches.
         """
         histories = accumulated
+        gradients_by_buffer: dict[str, list[str]] = {}  # of the buffers so far
         read: list[_Read] = []
         for op in block.ops:
             if op.type in ops.ALL_UPDATES:
                 read += _read_by_update(op, histories)
+            elif op.type == "coalesce_tensor":
+                (buffer,) = op.output("FusedOutput")
+                gradients_by_buffer[buffer] = op.output("Output")
+            elif op.type == "c_allreduce_sum":
+                (name,) = op.input("X")
+                gradients = _gradients_in(name, histories, gradients_by_buffer)
+                histories = histories | _summed(gradients, histories)
+                ever_summed = ever_summed.union(gradients)
             else:
-                histories = self.after(op, histories)
+                histories = self.after(op, histories, ever_summed)
         still_accumulated = {name: history for name, history in histories.items() if ops.is_accumulator(name)}
-        return _Followed(read_by_optimizer=read, accumulated=still_accumulated)
+        return _Followed(read_by_optimizer=read, accumulated=still_accumulated, ever_summed=ever_summed)
 
-    def after(self, op: Operator, histories: Histories) -> Histories:
+    def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of all gradients after one operator; `histories` are those before it.
 
-        A history says how a gradient was summed and scaled so far. Each kind of operator that starts, merges, clears,
-        sums, unscales or copies gradients has a rule. Any other operator of the backward pass or the optimizer
-        computes something from gradients. This last rule comes after the others, because it would take their operators
-        too. Operators of the forward pass change nothing.
+        A history says how a gradient was summed and scaled so far. `ever_summed` has the variables whose gradient was
+        summed over the ranks before. Each kind of operator that starts, merges, clears, unscales or copies gradients
+        has a rule. Any other operator of the backward pass or the optimizer computes something from gradients. This
+        last rule comes after the others, because it would take their operators too. Operators of the forward pass
+        change nothing. `follow` has the rules for sums and updates.
 
         Raises Refused if the operator cannot be part of data-parallel training: it carries gradients to or from one
         rank only, or it breaks the rule for its kind.
@@ -210,14 +219,12 @@ class _Follower:
             return histories | _merged(op, histories)
         if ops.is_clear(op):
             return _without(op.output("Out")[0], histories)
-        if op.type == "c_allreduce_sum":
-            return histories | self._summed(op, histories)
         if op.type == "check_finite_and_unscale":
             return histories | self._unscaled(op, histories)
         if op.type == "update_loss_scaling":
             return histories | _kept_by_scale_update(op, histories)
         if is_in_backward or ops.is_optimizer(op):
-            return histories | self._computed_from_gradients(op, histories)
+            return histories | self._computed_from_gradients(op, histories, ever_summed)
         return histories
 
     def _started(self, op: Operator) -> Histories:
@@ -231,31 +238,6 @@ class _Follower:
             f"the gradients start at {six_digits(value)}, not at the loss scale {six_digits(self.scale)}",
         )
         return {op.output_arg_names[0]: GradientHistory(factor=value, micro_steps=self.runs)}
-
-    def _summed(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients that an all-reduce sums, with one more sum in each."""
-        (name,) = op.input("X")
-        gradients = self._gradients_in(name, histories)
-        return {gradient: _with_one_more_sum(histories[gradient]) for gradient in gradients}
-
-    def _gradients_in(self, name: str, histories: Histories) -> list[str]:
-        """Return the names of the gradients in a variable that is about to be summed over the ranks.
-
-        `histories` has an entry for each gradient that is computed so far: how it was summed and scaled.
-
-        - The variable is a buffer, in which several gradients lie side by side: the names of these gradients. Raises
-          Refused if one of them is not computed yet.
-        - The variable has a history: its own name, because it is a gradient.
-        - Any other variable: an empty list.
-        """
-        if name in self.gradients_by_buffer:
-            gradients = self.gradients_by_buffer[name]
-            for gradient in gradients:
-                prove(gradient in histories, f"{gradient} is summed over the ranks before it is computed")
-            return gradients
-        if name in histories:
-            return [name]
-        return []
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes.
@@ -280,7 +262,7 @@ class _Follower:
             unscaled[name] = replace(history, scale_power=history.scale_power - 1)
         return unscaled
 
-    def _computed_from_gradients(self, op: Operator, histories: Histories) -> Histories:
+    def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of what an operator computes from gradients, by the variables that it writes.
 
         A history says what was done to a gradient so far: how often it was summed over the ranks, and by which factor
@@ -290,8 +272,8 @@ class _Follower:
 
         - It reads no variable with a history, so no gradient: the result is empty.
         - It reads gradients of different histories: Refused is raised.
-        - It overwrites a gradient that is summed already, and is no `depend`, `scale` or operator of the optimizer:
-          Refused is raised.
+        - It writes a variable of `ever_summed`, whose gradient was summed over the ranks before, and is no `depend`,
+          `scale` or operator of the optimizer: Refused is raised.
         - Else: everything that it writes has the one history that it reads, with the factor or the loss scale that the
           operator itself adds (`_scaled`).
         """
@@ -304,7 +286,7 @@ class _Follower:
         (history_read,) = histories_read
 
         written = [name for name in op.output_arg_names if name != ops.EMPTY]
-        _refuse_overwritten_sum(op, written, histories)
+        _refuse_overwritten_sum(op, written, ever_summed)
         history_written = self._scaled(op, history_read, gradient=gradients_read[0])
         return dict.fromkeys(written, history_written)
 
@@ -331,16 +313,45 @@ class _Follower:
         return history
 
 
-def _refuse_overwritten_sum(op: Operator, written: list[str], histories: Histories) -> None:
-    """Raise Refused if an operator overwrites a gradient that is summed over the ranks.
+def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
+    """Return the names of the gradients in a variable that is about to be summed over the ranks.
 
-    Three kinds of operators may do so: `depend`, which only waits for the sum, `scale`, and those of the optimizer.
+    `histories` has an entry for each gradient that is computed so far: how it was summed and scaled.
+
+    - The variable is a buffer, in which several gradients lie side by side: the names of these gradients. Raises
+      Refused if one of them is not computed yet.
+    - The variable has a history: its own name, because it is a gradient.
+    - Any other variable: an empty list.
+    """
+    if name in gradients_by_buffer:
+        gradients = gradients_by_buffer[name]
+        for gradient in gradients:
+            prove(gradient in histories, f"{gradient} is summed over the ranks before it is computed")
+        return gradients
+    if name in histories:
+        return [name]
+    return []
+
+
+def _summed(gradients: list[str], histories: Histories) -> Histories:
+    """Return the histories of gradients after one more sum over the ranks."""
+    summed: Histories = {}
+    for gradient in gradients:
+        history = histories[gradient]
+        summed[gradient] = replace(history, sums=history.sums + 1)
+    return summed
+
+
+def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: frozenset[str]) -> None:
+    """Raise Refused if an operator writes a variable whose gradient was summed over the ranks before.
+
+    The variable counts even if it holds another gradient by now, or was summed in an earlier program of the update.
+    Three kinds of operators may write it: `depend`, which only waits for the sum, `scale`, and those of the optimizer.
     """
     if op.type in ("depend", "scale") or ops.is_optimizer(op):
         return
     for name in written:
-        is_summed = name in histories and histories[name].sums > 0
-        prove(not is_summed, f"{name} is written by {op.type} after its sum over the ranks")
+        prove(name not in ever_summed, f"{name} is written by {op.type} after its sum over the ranks")
 
 
 def _linear_inputs(op: Operator) -> list[str]:
@@ -348,11 +359,6 @@ def _linear_inputs(op: Operator) -> list[str]:
     if op.type == "depend":
         return list(op.input("X"))  # handed on
     return list(op.input_arg_names)
-
-
-def _with_one_more_sum(history: GradientHistory) -> GradientHistory:
-    """Return the history of a gradient after one more sum over the ranks."""
-    return replace(history, sums=history.sums + 1)
 
 
 def _without(name: str, histories: Histories) -> Histories:
