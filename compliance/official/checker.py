@@ -103,12 +103,19 @@ class Judge:
             key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
-        """Report a benchmark that has no `rule_file` in this ruleset, with the rulesets that do have it."""
-        rulesets = [version for version in versions() if event.value in benchmarks(version)]
-        where_known = f"rulesets {', '.join(rulesets)} have it" if rulesets else "no ruleset has it"
+        """Report a benchmark whose `rule_file` cannot be applied.
+
+        - The file does not exist in this ruleset: the report names the rulesets that do have the benchmark.
+        - The file exists, but its rules are not those of a benchmark: it was applied before the benchmark was read.
+        """
         benchmark = printable(event.value, 60)
-        actual = f"{event.key} {benchmark}: mlperf-logging {VERSION} has no {printable(rule_file)}; {where_known}"
-        self._collector.add_breach("known-benchmark", event.line, actual)
+        if rule_file in names():
+            why = f"{printable(rule_file)} has no rules of a benchmark"
+        else:
+            rulesets = [version for version in versions() if event.value in benchmarks(version)]
+            where_known = f"rulesets {', '.join(rulesets)} have it" if rulesets else "no ruleset has it"
+            why = f"mlperf-logging {VERSION} has no {printable(rule_file)}; {where_known}"
+        self._collector.add_breach("known-benchmark", event.line, f"{event.key} {benchmark}: {why}")
 
 
 class _Objection(NamedTuple):

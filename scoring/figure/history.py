@@ -245,7 +245,7 @@ def _score_of_runs(args: argparse.Namespace) -> Score:
         raise InputError(f"history {args.action} takes logs of one system")
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
-        raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
+        raise InputError(f"protocol {protocol.name} measures no throughput, which a history is made of")
     protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # an olympic mean would refuse a single run
     return score(read_records(args), protocol, skip=args.skip, system=args.system)
 

@@ -71,7 +71,7 @@ def measure(args: argparse.Namespace) -> Measured:
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
-        raise InputError(f"protocol {args.protocol} measures no throughput, of which the model is")
+        raise InputError(f"protocol {args.protocol} measures no throughput, which the model is made of")
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
     warnings = _warnings_of_mixture(records)
@@ -107,7 +107,7 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     for log in args.measured:
         record = read_record(log, batch_per_device=args.batch)
         if record.devices is None or record.batch_per_device is None:
-            raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
+            raise InputError(f"{log}: the log does not say devices or batch: the model needs both (--batch)")
         # 8 is the usual number of GPUs of a server.
         shape = _shape(log, record.devices, record.nodes, args.devices_per_node or 8)
         records_by_shape.setdefault(shape, []).append(record)

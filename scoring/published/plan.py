@@ -152,8 +152,8 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     # A run's log then marks as warm-up exactly the steps that the protocol drops.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
     frameworks = fields["frameworks"]
-    if not frameworks:
-        raise ValueError("frameworks is empty")
+    if not isinstance(frameworks, list) or not frameworks:
+        raise ValueError("frameworks is no list of names")
     published = select(read_published(), table=name)
     # These are `workload` and perhaps `note`. Campaign raises TypeError if `workload` is missing or another field is
     # there.

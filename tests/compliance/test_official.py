@@ -342,7 +342,9 @@ def test_both_checkers_say_the_same(alter, rules_of_both: list[str], tmp_path: P
 
 def test_a_benchmark_whose_file_is_enqueued_for_ever_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(_log().value("submission_benchmark", "common").text)
-    assert [f.rule for f in check_file(tmp_path / "log", rules.load("6.1.0")).findings] == ["known-benchmark"]
+    [finding] = check_file(tmp_path / "log", rules.load("6.1.0")).findings
+    assert finding.rule == "known-benchmark"
+    assert finding.actual.endswith("training_6.1.0/closed_common.yaml has no rules of a benchmark")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
         ({"environment": {"DATA": "real"}, "protocol": "perf"}, "PRINT_STEPS"),
         ({"steps": 3}, "steps"),
         ({"frameworks": ["Keras"]}, "no throughput of Keras"),
-        ({"frameworks": []}, "frameworks is empty"),
+        ({"frameworks": []}, "frameworks is no list of names"),
+        ({"frameworks": "Paddle"}, "frameworks is no list of names"),
     ],
 )
 def test_a_file_that_is_no_campaign_is_refused_with_what_is_wrong(tmp_path: Path, change: dict, text: str) -> None:

@@ -351,6 +351,7 @@ def disk(free_gib: float, writable: bool = True) -> dict[str, Any]:
         (A100, {"infiniband": {"mlx5_0:1": "DOWN 10 Gb/sec"}}, "network.infiniband", "ok", ""),
         (A100, {"drop_caches": False}, "data.page_cache", "warning", "cannot be flushed by this user"),
         (A100, {"rank_cores": [[0, 1]] * 8}, "cpu.cores", "warning", "2 (0-1; NUMA 0-23, 24-47)"),
+        (A100, {"rank_cores": [[]] * 8}, "cpu.cores", "warning", "0 (none; NUMA 0-23, 24-47)"),
     ],
 )
 def test_what_is_not_in_order(gpu: dict[str, Any], facts: dict[str, Any], check: str, wanted: str, said: str) -> None:

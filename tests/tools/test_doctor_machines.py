@@ -41,10 +41,15 @@ CORES = {"rank_cores": [list(range(256))] * 8, "topology": LINKED}
 
 
 def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verdict]:
-    """All verdicts on a node of these GPUs, on which CUDA and NCCL start unless `facts` say otherwise."""
+    """All verdicts on the node of `started_machine`."""
+    return doctor_checks.judge_all([started_machine(*gpus, **facts)], job)
+
+
+def started_machine(*gpus: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """The facts of a node of these GPUs, on which CUDA and NCCL start unless `facts` say otherwise."""
     started = {"cuda_start": SOUND, "cuda_system": SYSTEM, "nccl_start": ON_ETHERNET, "nccl_settings": {}}
     network_facts = {"address": "10.0.0.1", "peermem": "nvidia_peermem", "can_open_infiniband": True}
-    return doctor_checks.judge_all([machine(*gpus, **CORES | started | network_facts | facts)], job)
+    return machine(*gpus, **CORES | started | network_facts | facts)
 
 
 def failed(call: str, code: int) -> CudaStart:
@@ -377,3 +382,14 @@ def test_files_that_set_nccls_variables_are_shown() -> None:
     facts = {"nccl_start": ON_ETHERNET, "nccl_settings": {}, "nccl_files": ["/etc/nccl.conf"]}
     (verdict,) = start_checks.judge_start(facts, GPU_JOB)
     assert verdict.found.endswith("settings: none is set, and those of /etc/nccl.conf")
+
+
+def test_a_value_that_a_node_does_not_know_is_unknown() -> None:
+    facts = started_machine(*[A100] * 8)
+    unknown = facts | {"source": facts["source"] | {"commit": None, "image_digest": None}}
+
+    of_one = doctor_checks.judge_all([unknown], GPU_JOB)
+    assert [by_check(of_one, name)[0].found for name in ("code.commit", "code.image")] == ["unknown", "unknown"]
+
+    of_two = doctor_checks.judge_all([facts | {"host": "node0"}, unknown | {"host": "node1"}], TWO_NODES)
+    assert by_check(of_two, "code.commit")[0].found == f"node0 {'a' * 40}, node1 unknown"

@@ -84,8 +84,9 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """
     ranks = job.cluster.dgxngpu
     cores = sorted(set().union(*facts["rank_cores"]))
+    which_cores = ranges(cores) or "none"
     numa = ", ".join(facts["numa"].values()) or "unknown"
-    found = f"{len(cores)} ({ranges(cores)}; NUMA {numa})"
+    found = f"{len(cores)} ({which_cores}; NUMA {numa})"
     yield judge_check(job, "cpu.cores", ok_if(len(cores) >= ranks, otherwise=WARNING), found=found)
 
     yield _judge_free_memory(facts["memory_gib"], job)
@@ -328,9 +329,11 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
 
     for check, value_of_nodes in _facts_to_be_equal(nodes).items():
         are_equal = len(set(value_of_nodes)) == 1
-        found = str(value_of_nodes[0])
+        found = value_of_nodes[0] or "unknown"
         if not are_equal:
-            found = ", ".join(f"{node['host']} {value}" for node, value in zip(nodes, value_of_nodes, strict=True))
+            found = ", ".join(
+                f"{node['host']} {value or 'unknown'}" for node, value in zip(nodes, value_of_nodes, strict=True)
+            )
         verdicts.append(judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(nodes)))
     verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
@@ -346,7 +349,10 @@ def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
 
 
 def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
-    """Return the facts that must be the same on all nodes, by the names of their checks, with a value for each node."""
+    """Return the facts that must be the same on all nodes, by the names of their checks, with a value for each node.
+
+    A value that a node does not know is None or empty.
+    """
     values_by_check: dict[str, list[str | None]] = {
         "code.commit": [node["source"]["commit"] for node in nodes],
         "code.files": [node["code_sha256"][:12] for node in nodes],
