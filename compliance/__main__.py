@@ -131,11 +131,8 @@ def _check(options: argparse.Namespace) -> int:
 def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
     """Check the logs that the command line names, by its options, and return a report for each log.
 
-    - --official: mlperf-logging's own checker is asked about each log, too.
-    - --receipt: the verdict and the SHA-256 of each log are written into a file beside it, LOG.checked.
-    - --verdict: the verdict by which each log passes or fails, official or strict.
-
-    The report has the SHA-256 of its log if `hashed` is true or --receipt is given.
+    A report has the SHA-256 of its log if `hashed` is true or --receipt is given, which writes it with the verdict into
+    a file beside the log.
 
     Raises ValueError or OSError for a log, ruleset, benchmark or system description that cannot be used.
     """

@@ -172,14 +172,10 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Check a section of the header for a null GPU, and keep the section among the run's facts.
+        """Check a section of the header for a null GPU, a stand-in that computes nothing, and keep it as a fact.
 
-        A null GPU is a stand-in that computes nothing. `_check_devices` reports it, whether the section is kept or not.
-
-        - SECTIONS_KEPT sections are kept already: this one is not kept.
-        - A section of the same name is kept already: this one is not kept, and a fault is. Faults are reported only for
-          a log of this project, which is known after the last entry.
-        - Otherwise: the section is kept.
+        At most SECTIONS_KEPT sections are kept. A second section of the same name is a fault, which is reported only
+        for a log of this project: that is known after the last entry.
         """
         self._check_devices(header)
         sections = self._run.headers
@@ -199,12 +195,8 @@ class Checker:
     def _take_event(self, event: Event) -> None:
         """Take an event: note the facts that it states, and pass it on to each check.
 
-        1. If its time is not a whole second, note that the log's clock counts milliseconds.
-        2. Report it if it is of another rank than 0: see `_check_rank`.
-        3. If the rules or the schema name its key, keep it among the run's facts, and check the type of its value and
-           its event type. An event of any other key is not kept, and its types are not checked.
-        4. Pass it on, whatever its key, to the official rules, to the official tools' reading and to the order of the
-           run.
+        Only an event whose key the rules or the schema name is kept among the run's facts and checked for its types.
+        The official rules, the official tools' reading and the order of the run get every event.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -253,12 +245,8 @@ class Checker:
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. Three faults make all other
-        findings meaningless, so they are returned alone:
-
-        - The log has no events. No facts are returned, either.
-        - The official rules do not know the log's benchmark.
-        - Too many lines are damaged, so that reading was given up. The damaged lines are the findings.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. A log without events, of an unknown
+        benchmark, or with too many damaged lines has findings on this alone: any other would mean nothing.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
@@ -314,12 +302,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
-    `benchmark` is the benchmark that the log must be of; None allows any.
-
-    - A finding is about a damaged line, and mlperf-logging's parser may read a line differently from our reader: the
-      log is read again as that parser reads it, and the findings become those of both readings. See
-      `_findings_on_damaged_log`.
-    - The log is a link to a file in another folder: a finding about this is put before the others.
+    `benchmark` is the benchmark that the log must be of; None allows any. A log with damaged lines is read twice,
+    because mlperf-logging's parser may read them differently.
 
     Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
     """
@@ -340,15 +324,12 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Revise the findings on a log with damaged lines, which mlperf-logging's parser may read differently.
 
-    1. The log is read again as that parser reads it. `official` is set in each finding that the official checker
-       reports, and findings that only this reading has are added: see `official_findings`.
-    2. Of the errors that the official checker does not report, one about a damaged line becomes a warning, and one
-       about a key of events is dropped: see `_excuse_errors_on_damaged_log`. This step is left out for a log of this
-       project, or of a benchmark in `ruleset.benchmarks`: such a log must not be damaged.
+    The findings of both readings are joined. In a log of another project and of a benchmark without rules of ours,
+    errors that the official checker does not report are then excused: such a log may be damaged.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    if run.is_project_log or is_benchmark_of_ours:
+    if run.is_project_log or is_benchmark_of_ours:  # such a log must not be damaged
         return revised
     return _excuse_errors_on_damaged_log(revised)
 
@@ -360,12 +341,8 @@ def _is_link_to_another_folder(path: Path) -> bool:
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, without the errors that come from our reader's strictness.
 
-    Our reader skips a damaged line, which mlperf-logging's parser may read. An error that the official checker reports,
-    too, is kept (its `official` is true). Of the other errors,
-
-    - a damaged line becomes a warning, because the official parser can read it,
-    - one about a key, such as a missing event, is dropped: the event may be on a skipped line, and
-    - any other is kept.
+    Our reader skips a damaged line, which mlperf-logging's parser may read. So if the official checker does not report
+    it, a damaged line is only a warning, and an error about a key, such as a missing event, is dropped.
     """
     kept = []
     for finding in findings:

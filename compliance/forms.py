@@ -75,8 +75,7 @@ def _lines_of_verdicts(report: Report) -> list[str]:
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the lines of a report's notes. `rules_by_note` has the rules that each note is about.
 
-    A note that begins with _NOT_APPLIED says why its rules were not applied. All such notes share the last line, where
-    these words stand once. Any other note has a line of its own. For instance:
+    All notes that rules were not applied share the last line:
 
           info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
           info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
@@ -175,15 +174,12 @@ def _junit_suite(report: Report) -> list[str]:
 
 
 def explain(name: str, ruleset: Ruleset) -> str:
-    """Return a text on the rule `name`: what it asks for, why, what to do, and its source. `name` is one of these:
+    """Return a text on the rule `name`: what it asks for, why, what to do, and its source.
 
-    - `all`: the text has all keys of events and all strict rules
-    - a strict rule, such as `seed-present`
-    - `events` or `events.count`: that a log must have an event at all
-    - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text has
-      all rules about events of that key
+    `name` is a strict rule, such as `seed-present`, a key of events, such as `run_stop`, the rule of a finding about
+    one, such as `run_stop.order`, or `all`. Of a key the text has all rules about its events.
 
-    Raises ValueError for any other name. Its message has similar names.
+    Raises ValueError for any other name, with similar names.
     """
     known_keys = keys(ruleset.version)
     if name == "all":

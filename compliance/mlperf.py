@@ -139,14 +139,11 @@ class Standing:
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """Return the notes that must be shown with a figure of this result: a paragraph about it, and the legend.
+        """Return the notes that must be shown with a figure of this result; none if it does not use the name of MLPerf.
 
-        The paragraph has the result's name, the facts that the logs do not state, and that MLCommons did not verify
-        the result. Empty if the result does not use the name of MLPerf.
-
-        `derived_metric` names the figure's metric if it is not the time to train, such as images/s. The paragraph then
-        says that MLPerf has no such metric. `next_to_verified` adds a sentence for a table that also shows results
-        verified by MLCommons.
+        They are a paragraph, which says among other things that MLCommons did not verify the result, and the legend of
+        the trademark. `derived_metric` names a metric that MLPerf does not have, such as images/s. `next_to_verified`
+        is for tables that show verified results, too.
         """
         if not self.uses_the_name:
             return []
@@ -218,15 +215,8 @@ def is_mlperf_benchmark(benchmark: str) -> bool:
 def standing(facts: ResultFacts) -> Standing:
     """Decide whether the result with these facts is an MLPerf result.
 
-    `is_mlperf` of the answer is
-
-    - False if a fact contradicts it: a benchmark that the round does not have, another data set, a closed run to a
-      lower quality target, or a run that only measured throughput.
-    - None if nothing contradicts it, but the benchmark, the division or the round is not stated.
-    - True otherwise.
-
-    The data set can be compared only if this project knows the benchmark's numbers of samples, such as those of ResNet.
-    For other benchmarks `unknown` has the data set.
+    It is not (False) if a fact contradicts it, such as another data set or a run that only measured throughput. It is
+    not known (None) if nothing contradicts it, but the benchmark, the division or the round is not stated.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:

@@ -47,11 +47,8 @@ def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iter
     """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
 
     `parts` are the training and evaluation data, with the sums of bytes that a log states. `published` has the least
-    and the most bytes of each part as the publisher distributes it.
-
-    - The files of a part have fewer bytes than the least: too few.
-    - They have more than the most, and `is_exact` is true: too many. If `is_exact` is false, the files are records,
-      which hold more than the encoded images and so may have more bytes.
+    and the most bytes as the publisher distributes them. Records hold more than the images, so the most holds only for
+    a part that `is_exact`.
     """
     for part in parts:
         if part.part == _EVALUATION:

@@ -24,15 +24,11 @@ _WORDS = (
 
 
 def in_words(node: ast.expr) -> str:
-    """Return in words what an expression of a rule file wants. For instance:
+    """Return in words what an expression of a rule file wants.
 
-        v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
-        v['value'] == 1 or v['value'] == 2   -> equal to 1 or equal to 2
-        ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
-        v['value'] > 0 if s['x'] else True   -> above 0, where x
-        v['value'] > 0                       -> above 0
-
-    An expression of one of the first four forms is put into words part by part.
+    v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
+    ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
+    v['value'] > 0 if s['x'] else True   -> above 0, where x
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):

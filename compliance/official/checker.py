@@ -54,19 +54,12 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and each enqueued file. Return the results in the order of application.
+        """Apply common.yaml and all files that it leads to, and return the results in the order of application.
 
-        A rule may enqueue a file by the value of an event: in common.yaml, the division `closed` enqueues
-        closed_common.yaml. There, the benchmark enqueues the file with its own rules. For each enqueued file, the first
-        case that holds counts:
+        A rule may enqueue a further file by the value of an event: the division `closed` enqueues closed_common.yaml,
+        and there the benchmark enqueues the file with its own rules.
 
-        - The file does not exist, or it was applied already: the event is reported as refused. The official checker
-          ends with an error at a missing file, and may never end if files are applied again.
-        - The file is in the queue: nothing is done.
-        - Otherwise: the file is added to the queue.
-
-        The `findings` of each result are reported here. A result also has failures of single events, and the numbers of
-        events by their keys. These are left to `finish`.
+        The `findings` of each result are reported here. The failures of single events are left to `finish`.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -85,15 +78,10 @@ class Judge:
         return list(result_by_file.values())
 
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
-        """Report an event that enqueued a rule file which cannot be applied: it does not exist, or was applied already.
+        """Report an event whose value names a rule file that cannot be applied.
 
-        An event enqueues a rule file if its value names one. For instance, the division `closed` enqueues
-        closed_common.yaml. `key_result` is the result of applying the rule of the event's key.
-
-        - The event's key is submission_benchmark: a breach of known-benchmark is reported.
-        - The event has another key, and `key_result` has no failure: a failure of the event's value is kept in it.
-        - The event has another key, and `key_result` has a failure: nothing is added, because one failure of the key is
-          enough.
+        A benchmark without a file is a breach of known-benchmark. Any other value is a failure of its key, unless
+        `key_result`, the result for this key, has one already.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -185,12 +173,10 @@ class _FileJudge:
     # --- all events ---
 
     def _findings_on_all_events(self) -> list[Finding]:
-        """Return the findings that can only be made after the last event. There is one for
+        """Return the findings that can only be made after the last event.
 
-        - each key without an event whose alternative key (AT_LEAST_ONE_OR names it) has no event either
-        - each key with events that all fail the check which at least one of them must meet (ATLEAST_ONE_CHECK)
-        - the first event at which the official checker ends with a traceback, if there is such an event
-        - each key with events that do not list exactly the names that the file wants (END)
+        They are about a key whose alternative has no event either (AT_LEAST_ONE_OR), a check that no event met although
+        one must (ATLEAST_ONE_CHECK), the first event at which the official checker crashes, and lists of names (END).
         """
         findings: list[Finding | None] = []
         for key_result in self._result_by_key.values():
@@ -265,11 +251,8 @@ class _FileJudge:
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
         """Apply the checks that every event of a key must meet to this event, then run the rule's code on it.
 
-        - Each check that is not met is a failure of the event. The code runs nevertheless.
-        - The code raises an exception, and all checks are met: this is a failure of the event's value.
-        - The code raises an exception, and a check is not met: the exception adds no failure.
-
-        No exception of a check or of the code leaves this function.
+        Each check that is not met is a failure of the event. The code runs nevertheless. If it raises an exception,
+        that is a failure too, unless a check has failed already.
         """
         rule = key_result.rule
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
@@ -293,13 +276,8 @@ class _FileJudge:
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Apply the check that at least one event of a key must meet, and note in `key_result` if this event meets it.
 
-        If the event's value is a number, and nearer to what the check asks for than those of the earlier events,
-        `key_result` keeps it: the smallest number if the check asks for at most N, else the largest. This number is
-        shown if no event meets the check.
-
-        The check may raise an exception, for instance if it compares a text with a number. The official checker does
-        not catch this exception, and ends with a traceback. So a finding on this event is kept as the crash of that
-        checker, unless there was a crash before.
+        The best value so far is kept, to be shown if no event meets the check. If the check raises an exception, as for
+        a text that it compares with a number, the official checker crashes: this becomes a finding.
         """
         key_result.keep_if_best(event, check)
         try:

@@ -73,13 +73,10 @@ class Check:
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Return the check that a rule has as `text`, in which `v` is the event and `s` the state.
 
-    If the events of run_start set `run_started` in the state, by `key_by_state_name`:
-
-        s['run_started']      -> a check of order: this event comes after a run_start
-        not s['run_started']  -> a check of order: this event comes before any run_start
-        ll.timestamp < 9      -> a check of the time
+        s['run_started']        -> a check of order: this event comes after a run_start, whose events set `run_started`
+        ll.timestamp < 9        -> a check of the time
         'file' in v['metadata'] -> a check of the metadata
-        v['value'] > 0        -> a check of the value
+        v['value'] > 0          -> a check of the value
 
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
@@ -92,16 +89,11 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the order that the expression of a check demands, such as `after run_start`; None if it demands none.
+    """Return the order of events that a check demands; None if it demands none.
 
-    The state says which events have come so far: for instance, the events of run_start set `run_started`, as
-    `key_by_state_name` says. An expression demands an order if it asks for such a name, and for nothing else. `== True`
-    may stand at its end:
-
-    - `not s['run_started']`: the event must come before all events of run_start.
-    - `s['run_started']`: the event must come after at least one event of run_start.
-
-    If `key_by_state_name` lacks the name, the result is None.
+    Events set names in the state: those of run_start set `run_started`, as `key_by_state_name` says. So the check
+    `s['run_started']` demands that the event comes after a run_start, and `not s['run_started']` that it comes before
+    all.
     """
     text = ast.unparse(node)
     asked_text = text.removeprefix("not ")

@@ -124,16 +124,10 @@ def against_reference(
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
-    `values` are the epochs (or samples) that each run needed to reach the target at the global batch `batch`;
-    NOT_CONVERGED for a run that did not. `points` are those of `reference` that the runs may be compared with.
+    `values` are the epochs (or samples) that each run needed; NOT_CONVERGED for a run that missed the target. `points`
+    are those of `reference` that the runs, with the global batch `batch`, may be compared with.
 
-    The test fails without a mean if
-
-    - more runs did not converge than are dropped as the slowest,
-    - no run is left after the fastest and the slowest were dropped, or
-    - no reference point is for this batch.
-
-    Otherwise `_judge_mean` decides by the mean of the runs that are left.
+    The fastest and the slowest runs are dropped, and the mean of the others is judged.
     """
     dropped = reference.runs.dropped  # of the fastest, and of the slowest
     not_converged = [value for value in values if value >= NOT_CONVERGED]
@@ -179,15 +173,10 @@ def _least_mean_as_stored(point: ReferencePoint) -> float:
 
 
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
-    """Return the reference point that a submission with the global batch `batch` is compared with, and why this one.
+    """Return the reference point that runs with the global batch `batch` are compared with, and why this one.
 
-    `points` are those of `reference`, or some of them, sorted by batch.
-
-    - `batch` is larger than that of each point: None.
-    - A point has this batch: this point.
-    - `batch` is smaller than that of each point: the first point.
-    - `batch` lies between those of two points: an interpolated point on the line between them. If the rules let a
-      result converge some samples earlier, its least mean is lowered by these, as that of each listed point is.
+    `points`, sorted by batch, are those of `reference` or some of them. It is the point of this batch, a point between
+    the two nearest batches, or the first point for a batch below all. None for a batch above all.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -207,9 +196,6 @@ def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
 
     The x of a point is its batch, and the y its mean epochs to the target. Points of a smaller batch than that of the
     fastest point, the one with the fewest epochs, are left out.
-
-    rcp_checker means to keep the same points, but keeps some above the envelope. It compares each point with its
-    neighbours once, and not again after a later point was dropped (mlcommons/logging #368).
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
@@ -240,13 +226,9 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    The numbers of the point are computed as in rcp_checker, mlperf-logging's test of whether runs converged too fast:
-
-    - mean: the mean of the epochs (or samples) of these runs, without the fastest and the slowest runs.
-    - std: the standard deviation of all these runs, with the fastest and the slowest.
-    - least: the least mean with which a submission of `submission_runs` runs passes. A t-test computes it from the
-      mean, the std, and the number of runs in the mean. It is then lowered by `allowed_samples`, so that a submission
-      may converge that much earlier. `allowed_samples` is 0 for most benchmarks.
+    Its numbers are computed as in rcp_checker, mlperf-logging's test of convergence: the mean of the runs without the
+    fastest and the slowest, the standard deviation of all, and the least mean with which `submission_runs` runs pass.
+    It is lowered by `allowed_samples`, by which they may converge earlier.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
@@ -285,10 +267,8 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return the point at `batch` on the line from `low` to `high`, two points of `reference`.
 
-    The mean and the standard deviation of the point lie on the line. A t-test computes its least mean from them and
-    from two numbers of runs: those of a submission, and twice as many for the reference, as in rcp_checker
-    (mlperf-logging's test of convergence). The least mean is then lowered by the samples by which a result of the
-    benchmark may converge earlier, 0 for most benchmarks. The point has no hyperparameters.
+    Its mean and standard deviation lie on the line. Its least mean follows from these by a t-test. As in rcp_checker,
+    mlperf-logging's test of convergence, the reference counts as having twice the runs of a submission.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
@@ -306,16 +286,10 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
     """Return the least mean that a submission's runs may have before a t-test says that they converged too fast.
 
-    `mean` and `std` are those of the reference. A one-sided t-test gives the chance p(m) that runs like the reference's
-    have a mean of m or lower. The result is the m between 0 and `mean` with
-
-        p(m) = SIGNIFICANCE
-
-    The test counts two runs fewer than `submission_runs`, because the fastest and the slowest are dropped. p(m) rises
-    with m, so m is found by bisection, to an interval of TOLERANCE, as in rcp_checker (mlperf-logging's test of
-    convergence). If `std` is 0, any mean below the reference's is too fast, so the result is `mean`.
+    `mean` and `std` are those of the reference. The result is the mean m for which runs like the reference's have a
+    mean of m or lower with the chance SIGNIFICANCE. It is found by bisection, to TOLERANCE, as in rcp_checker.
     """
-    if std == 0:
+    if std == 0:  # any mean below the reference's is too fast
         return mean
     counted_runs = submission_runs - _RUNS_NOT_COUNTED_IN_TEST
     too_low = 0.0
@@ -361,10 +335,8 @@ def _numpy_std(values: Sequence[float]) -> float:
 def _numpy_sum(values: Sequence[float]) -> float:
     """Return the sum of up to 128 numbers, added in numpy's order, so that it has the same digits as numpy.sum.
 
-    1. The numbers are arranged in rows of eight, and each of the eight columns is summed. For 19 numbers, the first
-       column is values[0] + values[8].
-    2. The eight sums are added in pairs: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
-    3. The numbers that fill no whole row are added one by one.
+    The numbers stand in rows of eight. Each of the eight columns is summed, then these sums in pairs. Numbers that fill
+    no whole row are added at the end, one by one.
     """
     count_in_rows = len(values) - len(values) % 8
     total = 0.0

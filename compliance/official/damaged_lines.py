@@ -26,30 +26,22 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings by our reader, at least one of them about a damaged line. A line is fatal if the official
-    checker's parser ends with an error at it.
-
-    - All of `ours` are about damaged lines, and one of them is an error about a fatal line: the result is `ours`, with
-      `official` set in the errors about fatal lines.
-    - Otherwise: the log is judged once more, as the official parser reads it. The result has, in this order,
-
-      1. `ours`, with `official` set in the errors about fatal lines, and in the findings whose rule is broken in the
-         second judgement, too
-      2. if there are fatal lines, and `ours` has no error about one: an error about the first fatal line, with the rule
-         and the words of the first of `ours` that is about damage
-      3. the findings of the second judgement whose rule is not named in `ours`
+    `ours` are the findings by our reader. The official parser ends at some of the damaged lines, which are called
+    fatal, and overlooks others. So the log is judged a second time as that parser reads it, and the findings are
+    joined.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
         fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
         if _has_error_about(fatal_lines, ours):
-            # The official checker ends there, so the rest of the log need not be read: it may be long.
+            # The official checker ends there and finds nothing else. So the rest of the log need not be read.
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
 
     second = _judge_as_parser_reads(path, ruleset)
     rules_broken_officially = {finding.rule for finding in second.findings}
     results = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
     if second.fatal_lines and not _has_error_about(second.fatal_lines, ours):
+        # Our reader takes the line for a lesser fault: the error gets the words of the first finding about damage.
         about_damage = next(finding for finding in ours if _is_about_damage(finding))
         results.append(replace(about_damage, severity="error", line=min(second.fatal_lines), official=True))
     rules_of_ours = {finding.rule for finding in ours}

@@ -205,11 +205,8 @@ def _compile_comparison(node: ast.Compare) -> Expression:
 def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    Two rules keep an operation from taking all memory. The function raises TypeError if an operand is not a number: a
-    text times a number may be of any length. The exponent of a power must be a constant float, as in
-    `v['value'] ** 0.5`: the power of two whole numbers may have any number of digits.
-
-    Raises SyntaxError for another power, and for an operator that no rule of mlperf-logging has.
+    So that no log can make it take all memory, it raises TypeError for an operand that is no number, and a power must
+    have a constant float as its exponent. Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None:

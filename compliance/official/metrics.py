@@ -27,17 +27,15 @@ class _Evaluation(NamedTuple):
 
 
 def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
-    """Return one event for each evaluation, which joins the evaluation's metrics.
+    """Return one event for each evaluation, with all metrics that eval_accuracy events state for it.
 
-    Each metric is the value of an eval_accuracy. Those of one evaluation have the same count in their metadata, under
-    the name `count_field`:
+    Those of one evaluation have the same count in their metadata, under the name `count_field`:
 
         88.1 with the metadata {"metric": "FID", "samples_count": 512}
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    An eval_accuracy without a metric is skipped. An event whose metric cannot be joined, for instance because it has no
-    count, is skipped, too. The first of these is the result's `first_unusable`.
+    A metric without a usable count or name is skipped; the first such event is returned, too.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None
@@ -54,16 +52,11 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
-    """Add the metric of an event to the evaluation with the same count. Do nothing if its metadata has no `metric`.
+    """Add the metric of an event to the evaluation with the same count, or to a new one; nothing if it has no metric.
 
-    The count is the field `count_field` of the metadata: it says how far the training was. If `evaluation_by_count` has
-    no evaluation with this count yet, one is added, which begins at the event's line.
+    The count is the field `count_field` of the metadata: it says how far the training was.
 
-    The metric cannot be added, and `evaluation_by_count` stays as it is, if an error is raised:
-
-    - TypeError: no field can be read from the metadata, for instance because it is null.
-    - KeyError: the metadata has no count.
-    - TypeError: the metric's name or the count cannot be a key of a dict, for instance because it is a list.
+    Raises KeyError or TypeError, and adds nothing, if the metadata has no usable count or metric.
     """
     metadata = event.metadata
     if "metric" not in metadata:

@@ -206,16 +206,10 @@ def files(version: str) -> list[str]:
 def load(name: str) -> RuleFile:
     """Read the rule file `name`, such as training_4.0.0/common.yaml. It is read once, then cached.
 
-    A file consists of blocks of three kinds:
+    A file consists of blocks: KEY is the rule of one key, BEGIN the code that runs before the first event, and END the
+    names that all events of a key together must list. Of blocks that occur twice the last one counts.
 
-    - KEY: the rule of one key.
-    - BEGIN: the code that runs before the first event. Known code that joins metrics is replaced by `joining_field`.
-    - END: the names that all events of a key together must list. They are checked after the last event.
-
-    If a file has two KEY blocks for the same key, two BEGIN or two END, the last one counts.
-
-    Raises KeyError if there is no such file. Raises ValueError for any other block, field or form of text, and if an
-    AT_LEAST_ONE_OR names a key without a rule.
+    Raises KeyError if there is no such file, and ValueError if its form is not known.
     """
     rules: dict[str, Rule] = {}
     begin = _Begin(statements=(), joining_field=None)
@@ -313,13 +307,10 @@ class _Begin(NamedTuple):
 def _read_begin(block: _Block) -> _Begin:
     """Return what is to be done before the first event, by the code in a BEGIN block of a rule file.
 
-    - The code is that of stable_diffusion, recognised by the checksum of its text: the metrics of each evaluation are
-      to be joined. Those of one evaluation have the same value in `joining_field`, a field of their metadata. The code
-      itself is not compiled.
-    - Any other code: its compiled `statements` are to be run. They set names in the state, in which the rules of a file
-      keep values from one event to the next.
+    The code sets names in the state, by statements that are compiled here. The code of stable_diffusion is told by its
+    checksum instead: it says by which field of the metadata the metrics of an evaluation are to be joined.
 
-    Raises ValueError if such other code has a form that is not known.
+    Raises ValueError for code of a form that is not known.
     """
     code: str = block.fields["CODE"]
     joining_field = _field_by_which_code_joins_metrics(code)
@@ -344,19 +335,13 @@ def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNa
 
 
 def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
-    """Return the rule in a KEY block. Its fields are:
+    """Return the rule in a KEY block.
 
-    - NAME: the key.
-    - REQ: the number of its events, as `_read_required_count` explains it. OPTIONAL if the field is missing.
-    - CHECK: the checks of each event.
-    - FIRST_CHECK: the check of the first event.
-    - ATLEAST_ONE_CHECK: the check that at least one event must meet.
-    - POST: the code that runs after the checks of an event.
+    The block's field CHECK has the checks of each event, FIRST_CHECK that of the first one, ATLEAST_ONE_CHECK that
+    which at least one event must meet, and POST the code that runs after the checks.
 
-    `key_by_state_name` has for each name in the state the key whose events set it. Raises ValueError for a text whose
-    form is not known.
+    Raises ValueError for a text whose form is not known.
     """
-
     read = functools.partial(read_check, key_by_state_name=key_by_state_name)
     return Rule(
         key=block.title,

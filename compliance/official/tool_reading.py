@@ -47,14 +47,10 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event as result_summarizer (the tool for scores) and rcp_checker (the test of convergence) do.
+        """Read the next event as result_summarizer, which scores, and rcp_checker, which tests convergence, do.
 
-        result_summarizer reads the times of run_start and run_stop. rcp_checker reads the rest, such as the epochs
-        trained, up to the first event at which it ends with an error. This error is kept as the `problem` of the log:
-        `line N: KEY without REASON`. `without` stands before any reason, also where it does not fit:
-
-        - "line 7: run_stop without 'status'": the event lacks something.
-        - "line 7: eval_accuracy without type str doesn't define __round__ method": the event has a bad value.
+        rcp_checker ends at its first error. From then on only the times are read, for result_summarizer. The error is
+        kept as `problem`, such as "line 7: run_stop without 'status'".
         """
         self._read_time(event)
         has_rcp_checker_ended = self._problem != ""
@@ -87,20 +83,12 @@ class ToolReader:
             self._stop_ms = event.time_ms
 
     def _read_convergence(self, event: Event) -> None:
-        """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event, by the event's key:
+        """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event.
 
-        - global_batch_size, or submission_benchmark: its value, in place of an earlier one.
-        - an evaluation (eval_accuracy or eval_error) of stable_diffusion: its metric, beside the earlier ones.
-        - an evaluation of any other benchmark: the epochs (or samples) trained until then, in place of earlier ones.
-        - run_stop: the epochs (or samples) that the run needed to reach the target, by the evaluations before this
-          event.
-        - any other key: nothing.
+        Of evaluations it keeps how far the training was; of stable_diffusion it keeps the metrics instead. At run_stop
+        it decides how long the run took to the target.
 
-        The benchmark is the one that the events before this one state. So an evaluation before submission_benchmark
-        counts as one of another benchmark than stable_diffusion.
-
-        Raises KeyError, TypeError, ValueError or OverflowError for an event at which rcp_checker itself ends with an
-        error.
+        Raises KeyError, TypeError, ValueError or OverflowError where rcp_checker itself ends with an error.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:

@@ -98,12 +98,10 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and compare it with `minutes`, our own score.
 
-    The verdict is good if the tool gives one score that equals `minutes` exactly, to the last digit. It fails if the
-    tool ends with an error, if it gives no score or several, if the score is another, and if `minutes` is None.
+    The verdict is good if the tool gives exactly one score, and this equals ours to the last digit. Without our score
+    (None) it is not good.
 
-    The tool runs twice, and the second run is judged. The first run writes the scaling of the convergence test into the
-    folder. Raises ValueError if the right tools are not installed, and KeyError if the tool's table has no column of
-    the benchmark.
+    Raises ValueError if the right tools are not installed, and KeyError if the tool knows no such benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"

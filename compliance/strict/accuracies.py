@@ -39,12 +39,8 @@ class StatedData(Enum):
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     """Return which data set a run is on, by the numbers of samples that its log states.
 
-    - train_samples is not the benchmark's number, or eval_samples is no whole number above 0: OTHER.
-    - eval_samples is the benchmark's number, or larger by less than a global batch, which is padding: BENCHMARK.
-    - The run is of ResNet, and its accuracies are shares of the benchmark's number of samples, but not all are shares
-      of the stated eval_samples: WRONG_EVAL_SAMPLES. Such a run may have stated its number of batches, for instance.
-      There must be _LEAST_VALUES different accuracies.
-    - Otherwise: OTHER.
+    It is the benchmark's if both numbers are, or if eval_samples is larger by the padding of a batch. A ResNet run with
+    a wrong eval_samples, such as its number of batches, is told by its accuracies: they are shares of the right number.
     """
     stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(stated_eval_samples):
@@ -87,14 +83,10 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 
 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
-    """Report the evaluations that are off the schedule of ResNet: one every 4 epochs. Call it for closed runs.
+    """Report the evaluations of a closed run that are off the schedule of ResNet: one every 4 epochs.
 
-    An evaluation states its epoch. Some runs state it wrongly: 3, 6 and 10 for the evaluations after 4, 8 and 12
-    epochs. So the epochs that the log had started or announced before each evaluation were counted, too.
-
-    - The counted epochs are on schedule, and the stated ones never leap by more than 4: nothing is reported.
-    - Otherwise: each evaluation that comes too late by the stated epochs is a breach. If `exact`, one that comes less
-      than 4 epochs after the one before is a breach, too.
+    A run is on schedule by the epochs that the log has counted before each evaluation. Otherwise the epochs that the
+    evaluations state decide, which some runs state wrongly. If `exact`, an evaluation must not come too early either.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
     is_counted_on_schedule = _are_counted_epochs_on_schedule(run, order, period)
@@ -133,22 +125,15 @@ def _check_stated_epochs(
 ) -> None:
     """Report each breach of the schedule by the epochs that the evaluations state.
 
-    An evaluation of epoch 0, of the initial weights, is left out. If there is no other, nothing is reported. These are
-    breaches:
-
-    - The first evaluation is of a later epoch than `period`.
-    - An evaluation is more than `period` epochs after the one before, or if `exact`, fewer.
-    - The log has more than EVENTS_KEPT events eval_accuracy. Only so many are kept, so the schedule of the others is
-      not known.
-    - The last evaluation is `period` epochs or more before `last_epoch`, the last epoch that was trained. If
-      `last_epoch` is not known (None), this is not checked.
+    An evaluation is due every `period` epochs, up to `last_epoch`, the last one that was trained; None if not known. If
+    `exact`, none may come earlier. An evaluation of epoch 0, of the initial weights, is left out.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:
         return
     _check_gaps_of_stated_epochs(evaluations, period, exact=exact, collector=collector)
     count = run.number_of_events(schema.EVAL_ACCURACY)
-    if count > EVENTS_KEPT:
+    if count > EVENTS_KEPT:  # the others were not kept, so their schedule is not known
         collector.add_breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
     if last_epoch is not None and last_epoch - last.epoch >= period:
@@ -181,22 +166,18 @@ def _check_gaps_of_stated_epochs(
 
 
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
-    """Report a breach if a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
+    """Report a run whose accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If accuracy * `samples` is
-    a whole number for each accuracy, within the error of six digits, nothing is reported. Otherwise
-    `_find_number_of_samples` looks near `samples` for a number that makes accuracy * number whole for all accuracies:
-
-    - No number is found: nothing. The accuracies may be means over the workers' accuracies, which no rule forbids.
-    - The number is `samples`: nothing. This can only be for a small set, for which the error allowed to six digits is
-      less than the error allowed to single precision.
-    - The number is larger than `samples`: a warning. The padding of the last batch was counted.
-    - The number is smaller: a breach of the rule's own severity. Samples were left out.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If these are no whole
+    numbers of `samples`, another number near it is looked for. A larger one is a warning: padding was counted. With a
+    smaller one samples were left out.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
+    # None: the accuracies may be means over the workers' accuracies, which no rule forbids. `samples` is found for a
+    # small set, whose counts may be off by more than accuracies of six digits are.
     if counted is None or counted == samples:
         return
     whole = f"the accuracies are whole numbers of {counted} samples"
@@ -211,13 +192,8 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the number of samples, near `samples`, on which a run's accuracies were counted; None if none is found.
 
-    A run may drop or pad its last batch, so numbers up to a global batch below or above `samples` are tried. The least
-    one for which accuracy * number is whole for all accuracies is returned. None is returned in these cases:
-
-    - The log states no global batch, or a batch larger than `samples`.
-    - There are so few different accuracies that one of the numbers may fit them all by accident: the chance is
-      _MOST_CHANCE or more.
-    - No number fits all accuracies.
+    A run may drop or pad its last batch, so the number may be off by up to a global batch. The first number is returned
+    with which accuracy * number is whole for all accuracies. There must be enough of these to exclude chance.
     """
     batch = run.global_batch
     if batch is None or batch > samples:

@@ -40,11 +40,8 @@ class Mark(NamedTuple):
 def marks(run: LoggedRun) -> list[Mark]:
     """Return the marks of a run: values by which another run with the same values is recognised as a copy.
 
-    - `run`: the start, the end and the accuracies together. It is left out if the log states no start.
-    - `times`: the durations of the epochs, evaluations and other parts. It is left out if there are fewer than 10
-      different durations other than 0, because a coarse clock makes equal ones.
-    - `accuracies`: the accuracies alone. It is left out if there are fewer than 5 different ones, because these may be
-      equal by chance.
+    They are `run` (start, end and accuracies), `times` (durations of its parts) and `accuracies`. Times and accuracies
+    are left out if too few of them differ: these could be equal by a coarse clock or by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -77,16 +74,10 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on a single kind of values that is equal in two runs; "" if none is.
 
-    The first kind that is equal gives the sentence:
+    The kinds are the time of run_start, the times of the parts and the accuracies: "its times are those of
+    result_1.txt".
 
-    - the time of run_start: "run_start 1700000000000 is that of result_1.txt"
-    - the times of the parts, if they are a mark: "its times are those of result_1.txt"
-    - the accuracies, if they are a mark: "its accuracies are those of result_1.txt"
-
-    The times or the accuracies are a mark if there are enough different ones: see `marks`.
-
-    Call it only for this project's benchmarks. Logs of others may hold few accuracies and coarse times, so a single
-    kind is easily equal.
+    Call it only for this project's benchmarks. Logs of others have coarser times and fewer accuracies.
     """
     equal_marks = _names_of_equal_marks(run, other)
     if run.start_ms is not None and run.start_ms == other.start_ms:
@@ -107,14 +98,8 @@ def _names_of_equal_marks(run: LoggedRun, other: LoggedRun) -> set[str]:
 def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_chance: float) -> str:
     """Return a sentence on the first suspicious likeness of two runs; "" if there is none.
 
-    These are compared, in this order:
-
-    - the counts of right (correctly classified) images in the evaluations
-    - the intervals, which are the durations of epochs and other parts. Equal intervals are reported only if the chance
-      of so many is `most_chance` or less.
-    - the losses of the step_windows
-
-    The sentence is such as "3 of 9 losses of step_windows are those of result_1.txt".
+    Compared are the evaluations, the durations of epochs and other parts, and the losses. Equal durations count only if
+    the chance of so many is `most_chance` or less.
 
     Call it only for this project's benchmarks, because the chances were measured there.
     """
@@ -131,15 +116,9 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    - `run` is not of ResNet or states no eval_samples: "".
-    - The chance of one equal count cannot be estimated: "". See `_chance_of_equal_counts`.
-    - The counts of right (correctly classified) images are equal more often than by chance: a sentence such as "5 of 9
-      counts of right images are those of result_1.txt".
-    - The rises of these counts from one evaluation to the next are equal more often than by chance: a sentence such as
-      "5 of 8 rises of right images are those of result_1.txt". Equal rises show a curve that was moved up or down.
-    - Otherwise: "".
-
-    `_is_beyond_chance` has the limit. If one run has more evaluations, its last ones are left out.
+    The counts of right (correctly classified) images are compared, then their rises from one evaluation to the next:
+    equal rises show a curve that was moved up or down. The sentence is such as "5 of 9 counts of right images are those
+    of result_1.txt".
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -178,25 +157,17 @@ def _describe_equal_series(
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
-    The estimate is rather too high, so fewer runs are suspected:
+    The difference of the counts is taken as normal with mean 0, so its density at 0 is the chance. `accuracies` are
+    those of both runs. For 50,000 `samples` and an accuracy of 0.76 it is 0.006; in published submissions 0.0012 are
+    equal.
 
-        chance = 1 / sqrt(2 pi v), where v = 2 N a (1 - a) / 4
-
-    N is `samples`, and a is the mean of `accuracies`, those of both runs. The difference of the two counts is taken as
-    normal, with mean 0 and variance v. It is a whole number, so the density at 0 is about the chance of a difference
-    of 0. If the errors of the runs were independent, the variance would be 2 N a (1 - a). Two runs err on many of the
-    same images, so the variance is smaller. A quarter is assumed, which doubles the chance.
-
-    For N = 50,000 and a = 0.76 the estimate is 0.006. In published submissions the share is five times smaller: 16 of
-    13,332 counts are equal, 0.0012.
-
-    None if there are no accuracies, if one is not between 0 and 1, or if the formula gives no chance below 1.
+    None if an accuracy is not between 0 and 1, or the estimate is no chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
     variance_if_independent = 2 * samples * mean * (1 - mean)
-    variance = variance_if_independent / 4
+    variance = variance_if_independent / 4  # assumed: two runs err on many of the same images
     inverse_of_chance = math.sqrt(2 * math.pi * variance)
     if inverse_of_chance <= 1:
         return None
@@ -276,12 +247,9 @@ def _divergence(share: float, chance: float) -> float:
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
     """Return a sentence on suspiciously equal intervals of two runs; "" if there are none.
 
-    An interval is the duration of an epoch, a block, an evaluation or a step window. The sentence is such as "51 of 90
-    intervals are, to the clock's tick, those of result_1.txt". It is "" if fewer than LEAST_EQUAL_VALUES intervals are
-    equal, or if the chance of so many equal intervals is above `most_chance`.
-
-    The n-th interval of a kind in one run is compared with the n-th interval of this kind in the other. A kind that one
-    of the runs does not have is not compared.
+    An interval is the duration of an epoch, a block, an evaluation or a step window. The n-th of a kind in one run is
+    compared with the n-th in the other. The intervals are suspicious if the chance of so many equal ones is
+    `most_chance` or less.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
@@ -308,12 +276,9 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    An interval is a duration, such as that of an epoch. Its place is its index in `intervals` or `others`, the series
-    of the two runs. Each interval at one of `places` is paired with the intervals of the other run at the neighbours
-    of its place: up to _NEIGHBOURS on each side, without the place itself. Such intervals are similarly long, and are
-    taken to be equal by accident only. The estimate is the share of equal pairs.
-
-    One equal and one unequal pair are added (Laplace's rule of succession), so that the chance is never 0.
+    An interval is a duration, such as that of an epoch, and its place its index in the run's series. The intervals up
+    to _NEIGHBOURS places away are similarly long, and equal by accident only. The estimate is the share of equal pairs
+    of an interval and the other run's neighbours. It is never 0 (Laplace's rule of succession).
     """
     pairs = 0
     equal_pairs = 0
@@ -322,7 +287,7 @@ def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[flo
         pairs += 2 * len(neighbours)  # each run's interval at `place`, with the other run's neighbours
         equal_pairs += [others[neighbour] for neighbour in neighbours].count(intervals[place])
         equal_pairs += [intervals[neighbour] for neighbour in neighbours].count(others[place])
-    return (equal_pairs + 1) / (pairs + 2)
+    return (equal_pairs + 1) / (pairs + 2)  # one equal and one unequal pair more, so that it is never 0
 
 
 def _places_around(place: int, count: int) -> list[int]:

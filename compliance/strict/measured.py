@@ -191,14 +191,10 @@ class Measured:
             self._last_step = position.step - window.steps
 
     def _take_step_window(self, event: Event) -> None:
-        """Take an event step_window, about the steps between two lines of progress, in these steps:
+        """Take an event step_window, about the steps between two lines of progress: keep its figures, and check it.
 
-        1. Keep the loss and the time, to compare the run with others; a gap if the value does not fit the schema.
-        2. If the value or the metadata does not fit the schema, or a number is not possible, keep a fault and stop
-           here.
-        3. If this is the log's first step_window, make the plan of the steps that are due in each window. Without a
-           plan, because the first one stopped at 2, each later window is a fault.
-        4. Add the window to the sums and compare it, unless FINDINGS_PER_RULE faults are kept: no more would be kept.
+        The log's first window decides the plan of the steps that are due in each window. A window that does not fit the
+        schema is a fault, and leaves a gap among the losses.
         """
         self._windows_seen += 1
         is_first = self._windows_seen == 1
@@ -210,7 +206,7 @@ class Measured:
             return
         if is_first:
             self._make_plan(position, window)
-        if len(self.faults) < FINDINGS_PER_RULE:
+        if len(self.faults) < FINDINGS_PER_RULE:  # no more would be kept
             self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
@@ -309,13 +305,8 @@ class Measured:
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput: the images, seconds and images/s of an epoch.
 
-        `epoch` is the epoch's number; None if the event states none. An event without this number, or with values that
-        are not numbers above 0, is a breach and is not checked further. Otherwise the values must agree with
-
-        - each other: images/s is images over seconds,
-        - the sums of the epoch's windows,
-        - the time of the epoch by the log's clock, which is compared once the epoch has stopped, and
-        - the size of the data set.
+        `epoch` is the epoch's number; None if the event states none. The values must agree with each other, with the
+        sums of the epoch's windows, with the log's clock, and with the size of the data set.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
@@ -392,12 +383,8 @@ class Measured:
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
-        The training time is from epoch_start to epoch_stop, without evaluations.
-
-        - The event is not of the last epoch that ended: a breach.
-        - The stated time is longer by more than `_most_difference_ms`: a breach.
-        - The stated time is shorter by more than that: the excess is kept for `judge_short_throughputs`, because
-          waiting for checkpoints may explain it. At most EVENTS_KEPT are kept.
+        The training time is from epoch_start to epoch_stop, without evaluations. A stated time that is too long is a
+        breach. One that is too short is kept for `judge_short_throughputs`: waiting for checkpoints may explain it.
         """
         training_ms = self._last_epoch_training_ms
         if stated.epoch != self._last_epoch or training_ms is None:

@@ -20,15 +20,10 @@ RULE = "epoch-time"
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
     """Report breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
 
-    - In every benchmark, epochs are compared with each other.
-    - For ResNet alone, the time of a step is checked.
-    - For ResNet alone, and if train_samples is that of the benchmark, the evaluations are checked. The fastest one is
-      compared with the training time of an image, which is the time of the fastest epoch over train_samples. If no
-      epoch has a time, the run's mean time of an epoch is taken. If the log does not give this either, nothing is
-      compared.
+    Epochs are compared with each other. For ResNet the time of a step is checked, too. On the benchmark's data set the
+    evaluations are compared with the training time of an image.
 
-    The time of an epoch may be the mean over a block, which is several epochs together. A time that is not above 0 is
-    left out. Call it once the whole log has been read.
+    Call it once the whole log has been read.
     """
     trained = [part for part in order.trained if part.epoch_ms > 0]
     _check_epochs(trained, collector)
@@ -36,6 +31,7 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
         return
     _check_steps(run, order, trained, collector)
     if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
+        # A log of blocks alone may have no time of an epoch, but a mean one.
         fastest_epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
         if fastest_epoch_ms > 0:  # else the log states no time of an epoch
             _check_evaluations(run, fastest_epoch_ms / benchmark.train_samples, collector)
@@ -44,11 +40,8 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Report a breach if some epochs within the run were far faster than the median epoch.
 
-    - There are fewer epochs than the bound `epochs`: nothing is checked.
-    - The median is below the bound `median_ms`: nothing is checked, because such short times are no evidence.
-    - An epoch took less than the median times the bound `share_of_median`, and slower epochs come both before and
-      after it: one breach for all such epochs, at the line of the first. Fast epochs at the start or the end of the
-      run are allowed: see `_without_fast_ends`.
+    Fast epochs at the start or the end of the run are allowed: a machine may be faster before it throttles. Nothing is
+    checked in a run of few or of very short epochs, which are no evidence.
     """
     bounds = collector.strict_rules[RULE].bounds
     if len(trained) < bounds["epochs"]:

@@ -51,12 +51,8 @@ class Plan:
 def plan_of_run(run: LoggedRun) -> Plan:
     """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
 
-    - The global batch and the steps of an epoch are planned if the log has both events, with counts above 0.
-    - The most steps of a window are the setting PRINT_STEPS.
-    - The ends of the phases "warmup" and "measured" are planned if the setting MODE is "throughput". They follow from
-      WARMUP_STEPS and MEASURED_STEPS.
-
-    A size that is not planned is 0. A setting that is missing or no whole number counts as 0.
+    The phases "warmup" and "measured" have ends only if the run measured throughput. A size that is not planned is 0,
+    also because the log does not state it.
     """
     plan = Plan(most_window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")))
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated

@@ -51,16 +51,9 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. These are the steps:
-
-        1. Check the run by the rules for any benchmark.
-        2. Check it by the rules for its own benchmark, if the ruleset has this benchmark.
-        3. If the log has anything that only this project writes, check it as a log of this project, of any benchmark.
-           Its breaches of form are reported as errors, too.
-        4. Drop the findings of each rule that does not apply to the run's benchmark or division, and add a note that
-           says so.
-        5. If the run is refused because it is on another data set than the benchmark's, add a note to each rule for
-           that data set which has no finding so far. A note of step 4 is a finding.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. Rules for any benchmark come first,
+        then those for this run's, then those for a log of this project. At the end, findings of rules that do not apply
+        to the run's benchmark or division become notes.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)

@@ -197,13 +197,8 @@ class ProjectLog:
     def _window_beyond_peak(self) -> Iterator[Fault]:
         """Yield a fault if a window of a ResNet run has more images/s than the run's devices can reach at their peak.
 
-        - The header describes no nodes, or the run is of another benchmark: nothing is yielded.
-        - The setting RECIPE.image_size is no number of pixels: a fault for this setting alone.
-        - The peak is not known, such as for a GPU without a row in peaks.yaml: nothing is yielded.
-        - The fastest window has more images/s than the peak: a fault at this window.
-
-        `most_images_per_s` computes the peak for images of this size: by all GPUs of the nodes, or in a run on CPUs or
-        without GPUs, by all CPU cores.
+        The devices are all GPUs of the nodes in the header, or in a run on CPUs all cores. The peak depends on the
+        images' size, whose setting must be a number of pixels.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -261,13 +256,10 @@ class ProjectLog:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
-        """Yield a fault if the log states too few or too many samples of telemetry for its times.
+        """Yield a fault if the log states too few samples of telemetry for the run's time, or too many for the log's.
 
-        - Too few are fewer than the share _LEAST_SHARE_OF_DUE of the samples that are due while the run lasts.
-        - Too many are more than the share _MOST_SHARE_OF_DUE of the samples that are due in the time of the whole log,
-          and _MOST_EXTRA_SAMPLES_PER_NODE more for each node. Telemetry may also be taken before and after the run.
-
-        Nothing is yielded if the log does not state what decides this: see `_stated_telemetry`.
+        Telemetry may also be taken before and after the run. So the samples that are due in the run decide on too few,
+        and those of the whole log, and some more for each node, on too many.
         """
         telemetry = self._stated_telemetry()
         if telemetry is None:
@@ -284,12 +276,8 @@ class ProjectLog:
     def _stated_telemetry(self) -> _StatedTelemetry | None:
         """Return what a log states about its samples of telemetry: how many, how often, on how many nodes, how long.
 
-        How long is stated twice: `run_ms` is the least time in which samples were due, the run's, and `log_ms` the
-        most, the whole log's. The result is None in these cases:
-
-        - telemetry_summary states no number of samples.
-        - The setting TELEMETRY_S, the seconds from one sample to the next, is not above 0.
-        - run_start or init_start is missing. Other rules report this.
+        Samples were due at least while the run lasted (`run_ms`) and at most from the log's start on (`log_ms`). None
+        if the log does not state one of these; other rules report a missing run_start or init_start.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -313,13 +301,8 @@ class ProjectLog:
     def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a fault if the program has less than half as many convolutions as the benchmark's model.
 
-        The other half need not be there: passes of the compiler may fuse convolutions into operators of any name.
-
-        The header's section `program` has the number of its operators by their kind. An operator is a convolution if
-        its kind contains `conv2d`, or is `resnet_unit`, a convolution fused with what follows it. Operators of the
-        backward pass, `..._grad`, do not count.
-
-        Nothing is yielded for a benchmark without a known number, or if Paddle makes the program.
+        Passes of the compiler may fuse the others into operators of any name. The header's section `program` has the
+        number of operators by their kind. Those of the backward pass, `..._grad`, do not count.
         """
         wanted = self.benchmark.convolutions if self.benchmark else None
         if wanted is None or self._is_planned_by_paddle:

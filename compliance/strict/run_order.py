@@ -390,12 +390,10 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy, if it is a number, with an epoch. The waiting evaluation stops waiting.
+        """Keep an accuracy, if it is a number, with its epoch. The waiting evaluation stops waiting.
 
-        - The event states an epoch: this epoch, or `epochs_counted` if it is no whole number. It is compared with the
-          epoch of the waiting evaluation and with the epochs trained so far.
-        - The event states no epoch, but the waiting evaluation does: the epoch of the evaluation.
-        - Neither states an epoch, as where samples or steps are counted: 1 for the first eval_accuracy, then 2, ...
+        The epoch is the one that the event states, which is compared with the training so far. Else it is that of the
+        waiting evaluation. If neither states one, as where samples are counted, the accuracies are counted: 1, 2, ...
         """
         evaluation = self._waiting_evaluation
         self._waiting_evaluation = None

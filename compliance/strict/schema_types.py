@@ -12,12 +12,8 @@ from runlog.reader import hints_of
 def fits(kind: Any, value: Any) -> bool:
     """Return whether a value that was read from JSON is of the type `kind`, a type of runlog/schema.py.
 
-    - Any: always true.
-    - A union: the value must fit one of its types.
-    - list[X], dict[str, X]: the value must be a list or a table, and each item, or each value in the table, must fit X.
-    - A dataclass: the value must be a table with the dataclass's fields: see `_has_fields`.
-    - Any other type: an int fits int and float, if it is between -2**63 and 2**63. Any other value must be of just this
-      type, so a bool is not an int.
+    A list or table fits if all its items do, a dataclass if the table has its fields (`_has_fields`). An int of up to
+    63 bits also fits float. A bool is no int.
     """
     outer_type = typing.get_origin(kind)  # list, of list[int]
     inner_types = typing.get_args(kind)

@@ -62,20 +62,12 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission.
 
-    A row has the verdicts and the scores of the submission, and the questions that a reviewer should ask about it. Some
-    questions need all submissions: whether another one has the same run, and whether runs converged unusually early, so
-    that they may be the fastest of many. The rows are sorted by the submissions' folders.
+    A row has the verdicts and scores of a submission, and questions for a reviewer. Some questions need all
+    submissions, such as whether another one has the same run. The logs are judged by the rules of `ruleset`, such as
+    4.0.0; None takes those of the round in whose folder they lie. `envelope` adds a stricter test of convergence
+    (`_test_against_envelope`).
 
-    `ruleset` is the version of the rules for all logs, such as 4.0.0. If it is None, the rules are those of the round
-    in whose folder the logs lie, such as 4.0.0 in `training_results_v4.0`. A log of this project may lie in no such
-    folder: it is then judged by 4.0.0.
-
-    Each row has the outcome of the convergence test, which refuses runs that converged faster than the MLPerf reference
-    could by chance. With `envelope`, this test is repeated with those of the reference's points that lie on their lower
-    convex envelope (above no line between two others), and the row has this outcome, too.
-
-    Raises ValueError if an archive cannot be read, if there are no rules of `ruleset`, or if it is None and no round is
-    known for a log of another project.
+    Raises ValueError if an archive cannot be read, or the rules for a log are not known.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -93,11 +85,8 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Finding | None) -> list[Finding]:
     """Return the questions that a reviewer should ask about a log of a submission, beside the findings of its check.
 
-    Each question is a finding. There are questions, in this order, about
-
-    - the run, if an earlier submission has it, too: this question is `about_repeated_run`, which is None otherwise
-    - the description of the system and the scaling.json, which belong to the whole folder
-    - the speed of a ResNet run, if it is above the peak of the described hardware
+    They are about a run that an earlier submission has, too (`about_repeated_run`; None if there is none), about the
+    folder's other files, and about a speed above the peak of the described hardware.
     """
     rule = folder.ruleset.strict["system-description"]
     about_speed = findings_over_peak(report.run, folder.description, rule)
@@ -135,12 +124,7 @@ def _ask_about_unusually_early_runs(
     """Return the submissions, each with one more question if its runs converged unusually early.
 
     Such runs may be the fastest of many that were made. `candidates[i]` has the runs of `submissions[i]`. They are
-    compared with those of other organisations that have the same round, benchmark and global batch. Both are put into
-    one pool, and as many runs as the submission has are drawn from it at random.
-
-    The question states p: the chance that the drawn runs converge as early as the submission's, times the number of
-    submissions that are compared. Runs are unusually early if p is at most 5 %. If a submission has no runs, or more
-    than the other organisations together, it is not compared, and gets no question.
+    compared with runs of other organisations in the same round at the same batch.
     """
     chance_by_index = find_unusually_early(candidates)
     screened = []
@@ -170,16 +154,8 @@ def _ask_about_unusually_early_runs(
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
-    `questions_by_log` has, by the name of each log, the questions beside the findings of its check. The findings of the
-    comparison between the runs, and a question about the factor of a scaling.json, are added here.
-
-    - The logs of v0.5 and v0.6, whose form is not read, count as logs, but in none of the passes and questions.
-    - Division and global batch are those of the first log that can be read. If there is no such log, the division is
-      empty, and the batch and the standing are None.
-    - There is a convergence test only if all logs can be read and `score_runs` gives an official score, be it one
-      without minutes. Otherwise `rcp` is NOT_KNOWN, `scaling` is None, and `convergence` is empty.
-    - `envelope` adds a second test, with the reference points that lie on the lower convex envelope.
-    - Minutes are None if there is no such score. `problem` then says why.
+    `questions_by_log` has, by the name of each log, the questions beside the findings of its check. Division and batch
+    are those of the first log that can be read. What is not known is None, and `problem` says why there are no minutes.
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
     compared = check_between_runs(logs, folder.ruleset)
@@ -327,17 +303,10 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
     """Return the outcome of a convergence test that is repeated with other reference points; None if it cannot be.
 
-    A reference point says how many epochs (or samples) the MLPerf reference took at one global batch. `test` is the
-    test with the points that rcp_checker, mlperf-logging's tool, keeps. The tool means to keep only the points on the
-    lower convex envelope, but sometimes keeps others above it (mlcommons/logging #368). The repeated test takes only
-    the points on the envelope.
-
-    The outcome also has the mean of the point with which each of the two tests compares the runs. If both means are
-    equal, the doubt about the tool's points does not matter for these runs.
-
-    The result is None if there is no `test`, if it did not compare the runs with points, or if one of the two tests
-    found no point to compare with. There is no such point if too many runs did not converge, if there were too few
-    runs, or if their global batch is above that of each point.
+    A point says how many epochs the MLPerf reference took at one global batch. rcp_checker, mlperf-logging's tool,
+    means to keep only the points on their lower convex envelope, but keeps others, too (mlcommons/logging #368). The
+    repeated test takes those on the envelope. If it compares the runs with the same mean, the fault does not matter
+    here.
     """
     if test is None or test.comparison is None:
         return None

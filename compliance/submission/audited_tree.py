@@ -64,12 +64,10 @@ class _Files:
 def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
     """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
 
-    Returns the folders with logs, sorted by their names. `ruleset` is the version of the rules for all logs. None: each
-    folder has the ruleset of the round that a folder's name gives (`training_results_v4.0`), or NEWEST if no name gives
-    one.
+    Returns the folders with logs, sorted by their names. `ruleset` is the version of the rules for all logs. None takes
+    that of the round in a folder's name, such as `training_results_v4.0`.
 
-    Raises ValueError if an archive cannot be read. If `ruleset` is None, ValueError is also raised for a log of another
-    project in a folder without a name that gives its round.
+    Raises ValueError if an archive cannot be read, or the rules for a log are not known.
     """
     files = _read_files(path, ruleset)
     return [_complete_folder(name, files, path) for name in sorted(files.logs)]
@@ -78,17 +76,10 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 def _read_files(root: Path, asked_version: str | None) -> _Files:
     """Read the files of the tree `root`, and check each log by the rules for its folder.
 
-    The rules for a folder with logs are those of the first of these versions that is known:
+    The rules are those of `asked_version`, else of the round that a folder's name gives, else NEWEST, which is only for
+    logs of this project. A description or scaling.json that cannot be read is kept as Unreadable.
 
-    1. `asked_version`
-    2. the version of the round that a name above `results` gives, such as `training_results_v4.0`
-    3. NEWEST. Only logs of this project can be judged by it, because they belong to no round.
-
-    A description or a scaling.json that cannot be read is kept as Unreadable, with the reason. The files are read in
-    the order of the tree, unsorted, because an archive can be read only once.
-
-    Raises ValueError if an archive cannot be read, if there are no rules of `asked_version`, and if a log of another
-    project could only be judged by NEWEST.
+    Raises ValueError if an archive cannot be read, or the rules for a log are not known.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -145,11 +136,8 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
     """Check a log of the tree `root`. Return the report, and whether the log's events have the form of v0.5 or v0.6.
 
-    The report's path is only the log's name, without its folders. If the log cannot be read, the report's run is
-    NOTHING, as for a log without events. Its only finding is then a question to the submitter. This finding is an error
-    with `official` set, so the log fails the official and the strict verdict.
-
-    The form of v0.5 and v0.6 is only looked for if no event could be read.
+    The report's path is only the log's name, without its folders. A log that cannot be read has a run of NOTHING, and
+    one finding, which asks the submitter for the log.
     """
     check = functools.partial(check_file, ruleset=ruleset)
     checked = _read(check, file.content)
@@ -194,15 +182,10 @@ class _Described(NamedTuple):
 
 
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
-    """Return the description of the system of the submission in `folder`.
+    """Return the description of the system of the submission in `folder`, with a question if there is none.
 
-    `descriptions` has all descriptions of the tree by their paths; for one that cannot be read, it has the reason. The
-    result may have a question, which is a finding that asks the submitter for the description.
-
-    - The tree has no descriptions at all, or the description's path would lie outside the tree: an empty description,
-      and no question, because the tree may be only a part of a repository.
-    - The description is not in the tree, or cannot be read: an empty description, and a question that asks for it.
-    - Otherwise: the description, and no question.
+    `descriptions` has all descriptions of the tree by their paths; for one that cannot be read, the reason. In a tree
+    without any, none is missed: it may be only a part of a repository.
     """
     path = _path_of_description(folder)
     if not descriptions or path is None:

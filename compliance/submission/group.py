@@ -152,15 +152,8 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test the runs of a submission against the reference convergence points, as mlperf-logging's rcp_checker does.
 
-    A reference convergence point says how many epochs (or samples) the MLPerf reference took to the target at one
-    global batch. Runs that took far fewer did not train the same model in the same way.
-
-    The first of these cases that holds gives the status and the scaling, by which the minutes are multiplied:
-
-    - The submission is not closed, or the benchmark is not one of MLPerf: NOT_APPLIED, because no reference binds the
-      runs. The scaling is 1.
-    - mlperf-logging has no points of the benchmark, or cannot test it: NOT_KNOWN. The scaling is None.
-    - Otherwise: those of `_test_against`, which compares the runs with the points.
+    A point says how many epochs (or samples) the MLPerf reference took to the target at one global batch. Runs that
+    took far fewer did not train the same model in the same way. For open runs, and without points, nothing is tested.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -177,16 +170,10 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Return the outcome of the convergence test of closed runs against `reference`. The first case that holds counts:
+    """Return the outcome of the convergence test of closed runs against `reference`.
 
-    - rcp_checker, mlperf-logging's tool for this test, cannot read a log, so its epochs to the target (`to_target`) are
-      None: NOT_KNOWN, and the scaling is None.
-    - The runs do not all state the same global batch, or it is not a number: FAILED, and the scaling is 1.
-    - `convergence.against_reference` refuses the runs, for instance because they converged too fast: FAILED, and the
-      scaling is 1.
-    - Otherwise: PASSED. The scaling is above 1 if the runs' mean is below the reference's, else 1.
-
-    In the first two cases, the outcome has no `comparison`, because the runs were not compared with a point.
+    The status is NOT_KNOWN if rcp_checker, mlperf-logging's tool for this test, cannot read a log. The runs fail if
+    they do not state one global batch, or converged too fast. If they pass, their minutes are multiplied by `scaling`.
     """
     epochs_of_runs: list[float] = []
     for report in checked:

@@ -155,15 +155,8 @@ def _description_path(system: str) -> Path:
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     """Write the files of a package into the empty folder `stage`. Return its manifest and its report.
 
-    1. The logs of the scored runs and the system description are copied to their places.
-    2. From these copies, the manifest, the report and the reasons to refuse the package are computed.
-    3. The code of the logs' commit, the manifest, the report and the hashes are written.
-
-    Raises RefusedError if the logs may not be published, or if a log differs from the one that `check --receipt` has
-    checked. Nothing of step 3 is written then.
-
-    Raises ValueError if there are too few logs, if one of them is no regular file, if the description cannot be read,
-    or if the code cannot be taken from git.
+    Raises RefusedError if the logs may not be published, or one has changed since `check --receipt`. Raises ValueError
+    if the logs, the description or the code in git cannot be used.
     """
     system = description_path.stem
     submitted = _place_scored_logs(stage, logs, system, ruleset)
@@ -197,9 +190,6 @@ class _SubmittedLogs(NamedTuple):
 
 def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: Ruleset) -> _SubmittedLogs:
     """Copy and check all logs, choose the runs that are scored, and move the copies of their logs to their places.
-
-    The copies of the other logs are deleted. The result also says how the runs were chosen, and which logs have changed
-    since they were checked.
 
     Raises RefusedError if a log has no events, if the benchmark is not scored, or if the logs are not of one
     submission. Raises ValueError if there are too few logs, or if one of them is a link or no file.
@@ -261,13 +251,8 @@ def contents_of(
 ) -> tuple[Content, list[Refusal]]:
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
-    They are computed from what lies in `folder` (logs, the framework's logs, system description) and from the folder's
-    name, which is the organisation's. So `verify` can compute them again. `checked` has the report on each log, checked
-    by itself; the comparison between the runs is made here.
-
-    The reasons to refuse come from the description, the findings, the runs that missed the target, and the origin of
-    the logs (their project, organisation and commit), in this order. A missing score is a reason of its own, before the
-    origin, only if there is none before it. The origin does not explain a missing score.
+    They are computed from the files in `folder` and its name, the organisation's, so that `verify` can compute them
+    again. `checked` has the report on each log, checked by itself; the comparison between the runs is made here.
 
     Raises ValueError if the description cannot be read, or if the logs are not of one submission that can be scored.
     """
@@ -286,7 +271,7 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # else they explain it; the origin cannot, so it comes later
+    if score.minutes is None and not refusals:  # these would explain the missing score; the origin does not
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)

@@ -19,11 +19,8 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 def strange_files(folder: Path) -> list[Verdict]:
     """Return a failed verdict for each file or folder that no package may have; empty for a sound package.
 
-    Such a file or folder has a kind (a link), a name or a size that no package has. One more verdict fails if all files
-    together have over 4 GiB.
-
-    If the list is not empty, the caller must not read any file: a link may lead elsewhere, a pipe may block the reader,
-    and a large file may fill its memory.
+    If there is one, the caller must not read any file: a link may lead elsewhere, a pipe may block the reader, and a
+    large file may fill its memory. All files together may have 4 GiB.
     """
     answers = []
     total_bytes = 0

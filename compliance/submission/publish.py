@@ -22,8 +22,7 @@ from runlog.verdict import FATAL
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance publish`: copy packages into the new folder `--out`, with a page and a table of them.
 
-    All packages are verified first. If a check fails, it is printed, nothing is written, and the result is 1. Otherwise
-    the table (with --json) or a summary is printed, and the result is 0.
+    All packages are verified first. If a check fails, nothing is written, and the result is 1.
 
     Raises ValueError if a folder is not that of a package, if `--out` exists, if a package is given twice, or if the
     key cannot sign.

@@ -42,9 +42,7 @@ _SYSTEM_COLUMNS = {  # column: field of the description
 def pages_of(root: Path) -> dict[str, str]:
     """Return the texts of the table `results.json` and the page `index.html` of a published folder, by file name.
 
-    Both have a row for each package below `root`, in the same order. Results with footnotes come first, because these
-    use the name MLPerf. They are sorted by benchmark, division and minutes, as are the others after them. The page
-    shows more of each package: its runs and its whole system description. It is HTML and needs no other file.
+    Both have a row for each package below `root`, in one order. The page also shows each package's runs and system.
 
     Raises ValueError if a manifest or a system description is no JSON, and OSError if it cannot be read.
     """
@@ -73,13 +71,10 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
-    """Return the result of the package in `folder`: its row of the table, its part of the page, and its footnotes.
+    """Return the result of the package in `folder`, below the published folder `root`, for the table and the page.
 
-    `root` is the published folder, which has the table and the page.
-
-    - The row has the figures of the package's `manifest`, and facts of the machine from the system `description`.
-    - The page shows the whole description, and each run with the lines of its log that say when the run started, how
-      good it was and when it ended.
+    The row of the table has the figures of the `manifest`, and facts of the machine from the system `description`. The
+    page adds the whole description, and of each run the lines of its log that decide the score.
     """
     result = manifest["result"]
     runs = manifest["runs"]

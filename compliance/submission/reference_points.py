@@ -15,41 +15,35 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
     """Yield the findings on the runs of one submission that come from the reference convergence points.
 
     A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs (or samples) that it
-    took.
+    took. The runs must have its hyperparameters, and must not converge faster than chance explains.
 
-    1. The submission is open, or its benchmark is not one of this project's: nothing is yielded. The check of each log
-       has noted already that these rules do not apply.
-    2. rcp-hyperparameters or rcp-convergence is not in force in `ruleset` yet: for each run, a note on this rule that
-       says so. The steps below follow all the same.
-    3. The benchmark has no reference of MLPerf: nothing more. The check of each log has noted this, too.
-    4. mlperf-logging has points of the benchmark: for each run, a breach for each hyperparameter that differs from the
-       point at its batch, or a note that there is no point to compare it with.
-    5. The runs converged too fast, or were not tested, for instance because there are no points: the same breach or
-       note for each run.
+    Open runs and benchmarks without points have no findings here: the check of each log has noted why.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
     benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
-    if not is_closed:
+    if not is_closed or benchmark is None:
         return
-    if benchmark is None:
-        return
-    for rule in (ruleset.strict["rcp-hyperparameters"], ruleset.strict["rcp-convergence"]):
-        if not rule.in_force:
-            for report in members:
-                yield BlamedRun(report, note(rule, f"not applied: in force from ruleset {rule.since} on"))
+    yield from _notes_on_rules_not_in_force(members, ruleset)
     if not benchmark.reference_points:
         return
     test = convergence_test(members, ruleset)
-    reference_of_round = test.reference
-    if reference_of_round is not None:
+    if test.reference is not None:
         for report in members:
-            for finding in _other_hyperparameters(report.run, reference_of_round.points, ruleset):
+            for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
                 yield BlamedRun(report, finding)
     finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
     if finding_of_test is not None:
         for report in members:
             yield BlamedRun(report, finding_of_test)
+
+
+def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield for each run a note on each rule about reference points that came into force after `ruleset`."""
+    for rule in (ruleset.strict["rcp-hyperparameters"], ruleset.strict["rcp-convergence"]):
+        if not rule.in_force:
+            for report in members:
+                yield BlamedRun(report, note(rule, f"not applied: in force from ruleset {rule.since} on"))
 
 
 def _finding_of_test(

@@ -89,12 +89,8 @@ def _has_only_missed_target(report: Report) -> bool:
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
     """Yield a refusal for each reason why logs may not be published as those of the organisation `org`.
 
-    `run` is that of the first log. There is a refusal if
-
-    - the logs are not of this project, because a package holds this project's code. Then it is the only refusal.
-    - they state no organisation, or another than `org`. In `org`, `_` stands for each blank of the name.
-    - they do not name the commit of the code, which the package must hold.
-    - they name the commit, but do not say that the code was without local changes, which a commit lacks.
+    `run` is that of the first log. The logs must be of this project, state the organisation, and name a commit, which
+    package and code are taken from, without local changes. In `org`, `_` stands for each blank of the name.
     """
     if not run.is_project_log:
         yield Refusal("logs", "they are not logs of this project, whose code a package holds")

@@ -64,19 +64,13 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is in the submission of `folder` and in an `earlier` submission.
 
-    It names the log in the earlier submission, and what the two logs share: the whole run, its times or its accuracies.
-    Its severity depends on the two submissions. The first case that holds counts:
-
-    - Both submitters are of one organisation, and the name of `folder`'s has `power` in it, as `Dell-power` beside
-      `Dell`: a note, severity `info`. Such a folder has the same runs once more, with logs of the power that they took.
-    - They are of different rounds (their topmost folders differ): a warning. MLPerf allows that a run of an earlier
-      round is submitted again, so the warning says which of the conditions are met.
-    - Otherwise: a warning.
+    It is a warning, which says for another round which of MLPerf's conditions for submitting a run again are met. For
+    an organisation's submission with power logs, which repeats its runs, it is only a note.
     """
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     fix = "ask which system ran it"
-    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):
+    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` beside `Dell`
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
     if _are_of_different_rounds(folder, other):

@@ -174,24 +174,12 @@ def _first_bytes(log: Path) -> bytes:
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
 
-    MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The root may be any of these
-    folders, so the names of `root` and `folder` are read together. The name of an archive does not count.
+    They are read off MLCommons' layout, ROUND/SUBMITTER/results/SYSTEM/BENCHMARK, of which the root may be any folder.
+    If the submitter is not among the names in the tree, it is the `organisation` that the logs state:
 
         root /data/training_results_v1.1, folder Dell/results/node/resnet -> round v1.1, submitter Dell
-        root /data/all, folder v1.1/Dell/results/node/resnet              -> round v1.1, submitter Dell
         root /data/Dell, folder results/node/resnet                       -> submitter Dell
         root /data/Dell/results, folder node/resnet                       -> submitter `organisation`
-
-    If the names do not end in results/SYSTEM/BENCHMARK, the submitter is `organisation`, which the logs state. The
-    benchmark is then the last name, or empty if there is no name. Round and system are empty.
-
-    Otherwise, system and benchmark are the last two names. The submitter is
-
-    - the name of the folder that has `results`, if this folder lies in the tree or is its root
-    - `organisation`, if there is no such folder, or if it lies above the root, where it may have any name
-
-    The round consists of the names in the tree above the submitter's. If there are none, it is the version in a name
-    above `results`, also above the root, such as `v1.1` of `training_results_v1.1`. It is empty if no name has one.
     """
     root_names = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*root_names, *folder.parts)

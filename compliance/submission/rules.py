@@ -36,19 +36,13 @@ def read_demands() -> list[Demand]:
 
 
 def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
-    """Return the demands as text, each below the section of the training rules that makes it.
-
-    For example:
+    """Return the demands as text, each below the section of the training rules that makes it. For example:
 
         System and framework
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    - First line: the section. It is printed once for the demands that follow one another in it.
-    - Second line: the quote of the demand. In brackets stand the versions of the training rules that have it.
-    - Third line: the checks of the demand. In parentheses stands what they do not see.
-
-    The last line counts the demands with and without a check.
+    The brackets have the versions of the rules, and the last line the checks, with what they do not see.
     """
     lines: list[str] = []
     section = ""

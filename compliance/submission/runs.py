@@ -145,13 +145,9 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the first of these groups that there is:
-
-    - the group that has an earlier log with the same benchmark, division, organisation and platform; case and blanks do
-      not count
-    - the group of the first log in the same folder with the same benchmark, so that one run of five with the
-      organisation `Dell Inc.` instead of `Dell` stays with the others
-    - a new group
+    Logs are of one submission if they state the same names: benchmark, division, organisation and platform. A log with
+    other names joins the logs of its benchmark in the same folder: one run of five may say `Dell Inc.` instead of
+    `Dell`.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -247,12 +243,11 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
-    """Return a sentence on what shows that two runs are the same run, such as `its times are those of result_0.txt`.
+    """Return a sentence on what shows that two runs are the same run; "" if nothing does.
 
-    The sentence is empty if nothing shows it. The first likeness that is found counts. In any benchmark, runs are the
-    same if several of their parts are equal, such as times and accuracies. For this project's benchmarks, these also
-    show it: a single equal part, figures that resemble each other more than chance allows, and one host that both runs
-    used at the same time.
+    In any benchmark, several equal parts show it: `its times and accuracies are those of result_0.txt`. For this
+    project's benchmarks a single equal part does, too, and so do figures that are alike beyond chance, and one host
+    that both used at once.
     """
     same_run = describe_same_run(run, other, name_of_other)
     is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks

@@ -122,13 +122,10 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs that are scored, and a line that says how they were chosen.
+    """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
 
-    - If there are no more runs than a result of the benchmark takes, all are scored and the line is empty.
-    - If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs, in the order of their start. The
-      set with the median score is scored. A set that has no score counts as infinitely slow.
-
-    `by` is the verdict that decides which runs count, as in `score_runs`.
+    If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs, in the order of their start. The
+    set with the median score is scored. `by` is the verdict that decides which runs count, as in `score_runs`.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -276,13 +273,8 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    `minutes` are those of the runs that count. `failed_runs` is the number of the others. An olympic mean leaves out
-    some of the fastest and as many of the slowest runs, at each end `runs_of_result.dropped`; failed runs count as the
-    slowest.
-
-    - The kind is olympic if there are enough runs for it, counting those that failed. Otherwise it is the plain mean.
-    - The mean is None if more runs failed than are left out as the slowest, or if no run counts. The kind is still
-      given.
+    `minutes` are those of the runs that count. An olympic mean leaves out some of the fastest and as many of the
+    slowest runs; the `failed_runs` count as the slowest. If more failed than are left out, there is no mean.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1

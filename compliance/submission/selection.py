@@ -66,17 +66,14 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
     """Return the chance that randomly chosen runs converge as early as `runs` did, or earlier.
 
-    Both arguments have the epochs (or samples) that each run took to the target. This is a Monte Carlo permutation
-    test. Each draw takes as many runs as `runs` has, from `runs` and `others` together. The chance is the share of the
-    draws whose sum is no larger than the sum of `runs`.
-
-    There are 5,000 draws, or 200 if the chance is clearly above 5 % by then. `runs` itself counts as one more draw, so
-    the chance is never 0. The random seed is fixed: the same arguments always give the same chance.
+    Both arguments have the epochs (or samples) of each run to the target. This is a Monte Carlo permutation test: each
+    draw takes as many runs as `runs` has, from both together, and the chance is the share of draws with no larger sum.
+    The seed is fixed.
     """
     generator = random.Random(_SEED)
     early_draws = _count_early_draws(_FIRST_DRAWS, runs, others, generator)
     chance = _share_with_observed(early_draws, _FIRST_DRAWS)
-    if chance > _CLEAR:
+    if chance > _CLEAR:  # more draws would not bring it to 5 %
         return chance
     early_draws += _count_early_draws(_ALL_DRAWS - _FIRST_DRAWS, runs, others, generator)
     return _share_with_observed(early_draws, _ALL_DRAWS)

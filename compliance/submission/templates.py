@@ -9,12 +9,8 @@ from runlog.text import printable
 def rendered(name: str, **values: Any) -> str:
     """Return the text of the template `name` in this folder, filled in with `values` and, as `style`, the style sheet.
 
-    - HTML: the values are escaped. The line break at the end of the template is dropped.
-    - Any other name, which is Markdown: the values are not escaped. The line break after a block tag, such as
-      `{% if %}`, is dropped, so a line with only such a tag leaves no empty line. The one at the end is kept.
-
-    A template may apply three filters to a value: `shown` makes it printable, `repr` gives all its digits, and
-    `rounded` gives four decimals. For None, the last two give `not stated`.
+    Values are escaped in HTML, and not in Markdown. A template may apply three filters: `shown` makes a value
+    printable, `repr` gives all its digits, and `rounded` four decimals.
 
     Raises jinja2.UndefinedError if `values` lacks a name that the template uses.
     """
@@ -24,7 +20,8 @@ def rendered(name: str, **values: Any) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         autoescape=is_html,
-        trim_blocks=not is_html,  # an empty line between two rows would end a table in Markdown
+        # Without the line break after a tag such as {% if %}: an empty line would end a table in Markdown.
+        trim_blocks=not is_html,
         keep_trailing_newline=not is_html,
     )
     environment.filters["shown"] = printable

@@ -147,13 +147,8 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
     """Return verdicts on a package's logs, and on whether its manifest and its report are those that the logs give.
 
-    The logs are checked again, and the manifest and the report are computed again from them:
-
-    - They cannot be computed: the only verdict says why.
-    - The logs may not be published: a failed verdict for each reason, then the verdicts on the manifest and the report.
-    - Otherwise: a good verdict on the logs, then the verdicts on the manifest and the report.
-
-    In the last two cases, `ask_official` adds the verdicts of mlperf-logging's tools.
+    The logs are checked, and the manifest and the report computed, once more. `ask_official` adds the verdicts of
+    mlperf-logging's tools.
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
