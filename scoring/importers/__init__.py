@@ -151,21 +151,11 @@ def read_record(
 ) -> Record:
     """Return the record of a run in the log at `path`.
 
-    `format` is a name in FORMATS; None recognises it. `segment` picks one of several runs, counted from 1; None is for
-    a log of one run. The record is made in these steps:
+    `format` is a name in FORMATS; None recognises it. `segment` picks one of several runs, counted from 1. `devices`
+    and `batch_per_device` replace what the log says of them.
 
-    1. The lines of the run are read.
-    2. `devices` and `batch_per_device` replace what the log says of them, unless they are None.
-    3. What the log leaves out is worked out from what it says, such as the images of each window.
-    4. The record is checked against itself. The results are added to its `checks` and `problems`.
-
-    Raises OSError if the log cannot be opened, and InputError in these cases:
-
-    - `format` is unknown, or None and the lines are of no known format or of several.
-    - The log is not a regular file, or a broken gzip file.
-    - It has no run `segment`, or several runs and `segment` is None.
-    - The run has neither a training row nor an event of its start, or it has more than MAX_ROWS rows.
-    - The rows do not show that the samples are images, or they print a rate of other samples.
+    Raises OSError if the log cannot be opened. Raises InputError if it is of no known format or damaged, if it does not
+    have exactly one such run, if the run measured nothing, or if its samples are not shown to be images.
     """
     name = format or recognise(path)
     if name not in FORMATS:
@@ -206,10 +196,8 @@ def _record_of_reader(
 ) -> Record:
     """Return a record of what `reader` has read.
 
-    A fact is a value that the log states once. Each fact that has the name of a record's field, such as `devices` or
-    `run_start_s`, sets this field; no format names a fact like a field that is set here by its own keyword. Other facts
-    are words of the log's format and are left out. `from_options` names the fields that the command line has set. The
-    record's `checks` and `problems` are those that the reader noted; no check of the whole record is made here.
+    A fact is a value that the log states once. Those that have the name of a record's field, such as `devices`, set
+    this field; others are words of the log's format. `from_options` names the fields that the command line has set.
     """
     facts = {name: fact for name, fact in reader.facts_by_name.items() if name in _FIELDS}
     values_by_field = {name: fact.value for name, fact in facts.items()}

@@ -48,16 +48,10 @@ def has_second_clock(record: Record) -> bool:
 def _check_of_ratio(
     name: str, first_way: str, second_way: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the check `name` of two figures, given `ratio`, the one figure divided by the other.
+    """Return the check `name` of two figures, by their `ratio`: they agree, differ, or differ so far that both are refused.
 
-    `first_way` and `second_way` say in words what the two figures are. The check has one of three results:
-
-    - agree: |ratio - 1| <= tolerance, which is CLOCKS_AGREE_WITHIN for CLOCK_CHECKS and AGREES_WITHIN for others;
-    - refused: the ratio is above MAX_PLAUSIBLE_RATIO or below its inverse, so the log supports no figure of speed;
-    - neither: the figures differ, but not that far.
-
-    Both limits are widened by `rounding`, the error of the ratio from rounded digits in the log. A check that is not
-    `refusable` only informs: it is never refused.
+    `first_way` and `second_way` say in words what the two figures are. `rounding` is the error of the ratio from
+    rounded digits in the log. A check that is not `refusable` only informs.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -97,16 +91,10 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the rows' time stamps with the rows' own figures, over the gaps in which only training happened.
 
-    A gap is the time from one row to the next in one epoch, without an evaluation between the two. Gaps that are so
-    long that they must hold a pause are left out (see `without_pauses`). Two sums over the gaps are compared:
+    A gap is the time from one row to the next in one epoch. It is measured by the two time stamps, and by the later
+    row's own time or rate. The sums over all gaps are compared, without those that must hold a pause.
 
-    - by the time stamps: the later row's stamp less the earlier row's;
-    - by the later row's own figures: the time that it states, or that follows from the rate that it prints.
-
-    The time stamps are rounded to their last digit, so the first sum may be off by one last digit. Each pause that is
-    left out adds one more (see `_rounding_of_stamps_s`). The limits of the check are widened by this error.
-
-    Returns None if there are fewer than two gaps, or if all gaps are pauses.
+    Returns None if there are fewer than two gaps, or if all of them are pauses.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -213,13 +201,10 @@ def _check_run_time(record: Record) -> Check | None:
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
-    """Compare two mean rates of the same epochs, in images/s:
+    """Compare the rates that a program prints every few steps with those that it prints at the end of each epoch.
 
-    - by the rows: the rate that the program prints every few steps;
-    - by the epochs' summaries: the seconds and the rate that the program prints at the end of each epoch.
-
-    An epoch is compared if its summary has both figures, and if it has a row that prints a step and a rate and covers
-    a known number of steps (see `_rows_with_rates`). Only such rows are compared. Returns None if no epoch is compared.
+    Only epochs whose summary has seconds and a rate are compared, and only rows that print a rate and cover a known
+    number of steps. Returns None if no epoch is compared.
     """
     rows_with_rates = _rows_with_rates(record)
     summaries_by_epoch = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
@@ -299,13 +284,8 @@ def _check_counted_images(record: Record) -> Check | None:
 def _check_printed_rates(record: Record) -> Check | None:
     """Compare the rates of all devices that rows print with the rows' images over their seconds.
 
-    Rows without images, seconds or a printed rate are skipped. The remaining rows, such as the epochs of MLPerf logs,
-    have these two rates:
-
-    - printed: sum of images / sum of (images / printed rate), which is the mean weighted by time;
-    - measured: sum of images / sum of seconds.
-
-    Returns None if the printed rates are not those of all devices, or if no row has all three figures.
+    The printed rates are averaged over the time that the images take at them. Rows that lack one of the three figures
+    are skipped. Returns None if no row is left, or if the printed rates are not those of all devices.
     """
     if record.rate_scope != "global":
         return None

@@ -237,10 +237,8 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return the numbers of devices that places of the log state, each with its line, by the place in words.
 
-        - The parameters `world_size` and `gpus`: see the base class.
-        - The table that benchmark.py prints last: its number of devices, if all its rows have the same one.
-        - mpirun, which starts one rank per device and puts the rank's number before each line: the highest rank + 1.
-          Ranks that first print after the last row are ignored. If fewer than two are left, the place is left out.
+        The places are the parameters, as in the base class, the table that benchmark.py prints last, and mpirun's tags,
+        which put the number of the rank before each line: there is one rank for each device.
         """
         counts = super().device_counts()
         table = self._closing_table()

@@ -11,12 +11,9 @@ class EpochFormatReader(FormatReader):
         self.first_step = min(self.first_step, position.step)
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from the `last` row to this one, by the place of this row.
+        """Return the steps from the `last` row to this one, by the place of this row; None if rows before it may be missing.
 
-        - The first row of the log, at an epoch's first step: 1.
-        - The first row of the log, at a higher step: None, because the rows before it may be missing.
-        - A row of the same epoch as the last one, at its step or a higher one: the steps since the last row.
-        - Any other row begins another epoch, or the same epoch again: the steps since the epoch began.
+        The first row of an epoch, or of an epoch that is done again, counts its steps from the epoch's start.
         """
         if last is None:
             return 1 if position.step == self.first_step else None

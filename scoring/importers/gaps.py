@@ -46,13 +46,8 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 def gaps_of_training(record: Record) -> list[Gap]:
     """Return a Gap for each two successive rows between which only training happened.
 
-    A Gap holds the time between the two rows by the clock and by the later row's own figures. The two times should
-    agree, so these pairs are left out:
-
-    - A time stamp or the later row's own time is missing.
-    - The clock was set back between the rows.
-    - The rows are of two epochs: between epochs, programs evaluate and save the model.
-    - An evaluation is printed between the rows.
+    A Gap holds the time between the two rows by the clock and by the later row's own figures. Pairs are left out if one
+    of these is missing or the clock was set back, and if an epoch ended or an evaluation is printed between them.
     """
     evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []
@@ -98,11 +93,8 @@ def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
 def _usual_ratio(gaps: Sequence[Gap], last_digit_s: float) -> float:
     """Return the usual ratio of a gap's time by the clock to its time by the row.
 
-    The last digit of the time stamps stands for `last_digit_s` seconds.
-
-    - If the median row takes at least 2 x `last_digit_s`: the median of the ratios of all gaps.
-    - If rows are shorter: sum of clock times / sum of row times, because a single ratio is mostly rounding. The tenth
-      of the gaps with the largest excess over their rows is left out of the sums. It may hold pauses.
+    The last digit of the time stamps stands for `last_digit_s` seconds. For rows that are much longer it is the median
+    of all ratios. Of shorter rows a single ratio is mostly rounding, so sums are compared.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     if median_row_s >= 2 * last_digit_s:

@@ -80,14 +80,8 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
 
-        A tool prints several such texts as it starts, and a run begins at the first of them. So the line is a new start
-        in two cases only:
-
-        - A row came since the last noted start (`confirm_run` sets `has_row`): the run of that start is over.
-        - The text is one that a tool prints exactly once per start, and it came since the last noted start already (it
-          is in `words`): that start failed, and the tool was started again.
-
-        In any other case the line belongs to the last noted start. A line without such a text changes nothing.
+        A tool prints several such texts, and a run begins at the first. So the line is a new start only if a row came
+        since the last one, or if it repeats a text that comes once per start: that start failed.
         """
         word = _start_word(text)
         if word is None:
@@ -115,15 +109,8 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
-        A run begins in two kinds of places:
-
-        - at each start in `_first_lines`, which `confirm_run` has confirmed because a row came after the start;
-        - at the later row of each of `restarts`, where the step counter goes back. If a confirmed start lies behind the
-          earlier row and not behind the later one, the restart adds no run: its run begins at that start.
-
-        A run ends on the line before the next run. The last run ends where `span`, the lines that are read, ends: None
-        stands for the end of the log. Lines before the first run, such as those of a start that failed, are in no run.
-        If there is neither a confirmed start nor a restart, the whole span is returned as one run.
+        A run begins at each start that a row has confirmed, and at each of `restarts` (places where the step counter
+        goes back) without such a start. It ends before the next run. A last line of None is the end of the log.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -166,21 +153,17 @@ class Lines:
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the span, without the rows that several ranks print alike.
 
-        Numbers count the lines of the whole log from 1. A row is a line that holds the text `marker`, such as `loss`.
-        With mpirun, a tag before each line may name the rank that wrote it; tags are removed from the text. All lines
-        without a rank are yielded, and all lines of one rank: the lowest that prints rows. A line of another rank is
-        left out if it is a row, or if it holds one of START_WORDS, which tools print as they start:
+        With mpirun, a tag before each line names the rank that wrote it. The rows (lines with `marker`) and the
+        start-up texts of all ranks but the lowest that prints rows are left out:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
-
-        The first block of _BLOCK_LINES lines that holds a rank's row decides which rank this is. Ranks print a row at
-        about the same time, so this block holds rows of all ranks that print any. Blocks before it are yielded whole.
         """
         rank_of_rows: int | None = None  # the lowest rank that prints rows; None: no rank has printed one yet
         for block in self._blocks_of_lines():
             if rank_of_rows is None:
+                # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
                 is_left_out = rank_of_rows is not None and _is_repeated(line, rank_of_rows, marker)
@@ -213,12 +196,10 @@ def _first_tag(text: str) -> re.Match[str] | None:
 
 
 def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLine:
-    """Return a line without mpirun's tags, and the rank that wrote the line, by where its first tag stands.
+    """Return a line without mpirun's tags, and the rank that wrote the line; None if no tag says it.
 
-    - Behind at most _PREFIX_CHARS characters: it is a prefix, and names the rank. What stands before it, such as
-      mpirun's time stamp, is dropped: `12:30 [1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3.
-    - Further inside: another process wrote into the line, so the tag does not say which rank began it. The rank is
-      None, and the text before the tag is kept.
+    A tag that begins the line names the rank: `12:30 [1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. One further
+    inside is that of another process, which wrote into the line.
     """
     is_prefix = first_tag.start() <= _PREFIX_CHARS
     if is_prefix:

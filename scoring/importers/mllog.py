@@ -52,14 +52,8 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        A window is a stretch of training. The log may have several of these; the first that it has become the windows:
-
-        - the `step_window` events of our own logs;
-        - the epochs that have a time or a rate;
-        - the blocks of epochs.
-
-        The order of the steps matters: the check of unreadable images must see the windows of `step_window` events
-        alone, and epochs and blocks need the facts.
+        A window is a stretch of training. The windows are the `step_window` events of our own logs, else the epochs
+        that have a time or a rate, else the blocks of epochs.
         """
         self._take_entries()  # adds a window for each `step_window` event
         self._report_unreadable_images()  # while all windows are those of `step_window` events
@@ -191,13 +185,8 @@ class MLLog(FormatReader):
     def _read_single_events(self) -> None:
         """Set the facts that a log states in one event each, such as the batch of all devices and the benchmark.
 
-        - An event is logged more than once: for train_samples and eval_samples the last counts, for any other the
-          first.
-        - A value is missing: the fact is not set.
-        - A value cannot be read: the fact is not set, and a problem of the record is noted.
-
-        If `run_summary` has set no model, the benchmark becomes the model. The fact `rate_scope` says whose images/s
-        the log prints. No event states it, so it is the format's: "global", those of all devices.
+        Of several events of a key the first counts; of the numbers of samples, the last. A value that cannot be read
+        becomes a problem of the record.
         """
         first = self.events.first
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -268,12 +257,8 @@ class MLLog(FormatReader):
     def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
         """Return the window of a `step_window` event. `values` is the table that is the event's value.
 
-        `steps` and `seconds` are the window's number of steps and its time, which the caller has read from the table.
-
-        - A figure is missing or NaN: it is None in the window.
-        - A figure is there but cannot be read: it is None, and becomes a problem of the record.
-        - The phase is not a text: it is None, without a problem.
-        - The wait for input is negative or longer than the window: it is None, without a problem.
+        `steps` and `seconds` are its steps and its time, which the caller has read. A figure that is missing or cannot
+        be read is None; the latter is also a problem of the record.
         """
         images = self._readable(event, "images", values.get("images"), positive_amount)
         return Window(

@@ -69,17 +69,9 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the window of the epoch `number`.
 
-    An own rate is the event `epoch_throughput`, by which our own program logs the images and the time of an epoch. A
-    foreign rate is the images/s that another submitter's program logs.
-
-    - The epoch has an own rate: the time, the images and the wait for input are those of the own rate. A time or a wait
-      that cannot be read is None.
-    - The epoch has no own rate: the time is that from its start to its stop, and the wait is None.
-    - The own rate has no readable images, or there is no own rate: the images are `samples`, the number of images in an
-      epoch, if the time is known, else None.
-
-    The steps are images // `batch`, the number of images in a step; None if one of the two is unknown. The window's
-    `printed_rate` is the foreign rate, or None without one.
+    Our own program logs the time and images of an epoch, its own rate, and these count. Otherwise the time is that from
+    its start to its stop, and the images are `samples`, those of an epoch. `batch` gives the steps. What is not known
+    is None.
     """
     seconds = epoch.marked_seconds  # from its start to its stop
     images: float | None = None
@@ -106,12 +98,8 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     """Return an Epoch for each epoch that stopped or that has a rate, by the epoch's number as it is logged.
 
-    An own rate is logged by our own program, a foreign rate by another submitter's. If an epoch has several figures of
-    one kind, these count:
-
-    - intervals from a start to a stop: the last one in `events.epochs` that has a stop
-    - own rates: the last one (see `_own_rate`)
-    - foreign rates: the first one that is positive (see `_rates_by_number` and `_foreign_rate`)
+    An own rate is logged by our own program, a foreign rate by another submitter's. If an epoch was logged twice, its
+    last interval and own rate count, but its first foreign rate.
     """
     # A later interval replaces an earlier one of the same number.
     intervals = {interval.stop.number: interval for interval in events.epochs if interval.stop}

@@ -51,14 +51,10 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Take a fact that a line before the first row states. What happens depends on its `name`:
+        """Take a fact that a line before the first row states: set `name` to `value`, unless it is set already.
 
-        - `loader`: here begins the section of the data loader that `value` names, such as `train`. No fact is set.
-        - `batch_of_loader`: sets `batch_per_device`, but only in the section of the training loader.
-        - `precision`: sets the precision to `amp`, whatever `value` is. The line switches half precision on.
-        - Any other name: sets the fact `name` to `value`.
-
-        A fact that is set already keeps its value.
+        The batch of a loader counts only in the section of the training loader, which a fact `loader` begins. A line
+        that switches half precision on sets the precision to `amp`.
         """
         if name == "loader":
             self._loader = str(value)
@@ -83,13 +79,8 @@ class MMSeg(FormatReader):
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices by the list of GPUs in the printed configuration, if it has one.
 
-        The list has two forms, `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]`. If both are printed, the one on
-        the earlier line counts. Nothing is set in these cases:
-
-        - The number of devices is set already.
-        - The list has no device.
-        - The list has one device, and `Distributed training: True` is printed. A launcher then started the processes,
-          and each may list only its own device.
+        The list is printed as `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one device says nothing if
+        a launcher started the processes: each may list only its own.
         """
         lists = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
         if not lists:

@@ -78,11 +78,8 @@ class Totals(NamedTuple):
     def since(self, before: "Totals") -> RowTime:
         """Return by how much these totals exceed the totals `before`: in steps, seconds, and seconds of wait for input.
 
-        - The total time did not grow: the seconds are None.
-        - The wait is not printed here: the wait is None.
-        - The wait is not printed in `before`: the total wait there counts as 0.
-        - The total wait went down: the wait is 0.
-        - The wait is more than 1 % longer than the seconds: it is garbled, and the wait is None.
+        The seconds are None if the time did not grow. The wait is None if it is not printed, or garbled: longer than
+        the seconds.
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
@@ -147,12 +144,8 @@ class Dygraph(Launch):
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, also as a line of the configuration.
 
-        The configuration is printed as an indented tree with a key on each line. `_config_path` holds the keys from the
-        root to this line, so the line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`.
-
-        - A path in _NAMES_BY_PATH, such as that of the batch: a fact is set.
-        - A switch of precision: kept for `_precision`, by the name of its key.
-        - Any other key: nothing but its place in the tree is kept.
+        That is printed as an indented tree with a key on each line. `_config_path` holds the keys from the root to this
+        line, so that `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`.
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -211,14 +204,8 @@ class Dygraph(Launch):
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does: True, False, or None if its lines do not show that.
 
-        The first of these cases counts:
-
-        - The log has no row, or the epoch of its last row cannot be read: None.
-        - The last row is of an earlier epoch than the last one that the configuration asks for: True.
-        - No line says that an epoch ended, as in some public logs: None.
-        - No line says that the epoch of the last row ended: True.
-        - The configuration does not say how many epochs are wanted: None, because more epochs may be missing.
-        - Any other case: False, because the last epoch that is wanted has ended.
+        It does if its last epoch is earlier than the last one that the configuration asks for, or if no line says that
+        it ended. Some public logs never say that an epoch ended.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
@@ -233,19 +220,14 @@ class Dygraph(Launch):
             return None
         if last_epoch not in self._ended_epochs:
             return True
-        return None if epochs_wanted is None else False
+        return None if epochs_wanted is None else False  # None: more epochs may be missing
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the printed averages of a row cover, up to the row's own step.
 
-        They cover the steps from the latest of these on:
-
-        - the first step of the epoch;
-        - the step after the `last` row, if that row is of the same epoch and of an earlier step;
-        - `reset_step`, if the row has reached it: the program resets its averages there.
-
-        Example: with `reset_step` 5, rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns
-        None for the log's first row unless it is at an epoch's first step: rows before it may be missing.
+        The program resets its averages at each row, at the start of an epoch, and at `reset_step`. With `reset_step` 5,
+        rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns None if rows before the first
+        one may be missing.
         """
         if last is None and position.step > self.meters.first_step:
             return None
@@ -294,11 +276,8 @@ class Static(Dygraph):
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The printed averages are over all steps since the last reset. So the row's own time is its total less the total
-        of the `last` row. Example: averages of 0.2 s over 20 steps, then of 0.3 s over 30 steps. The row covers 10
-        steps, which took 9 s - 4 s = 5 s.
-
-        If it is the first row, or if the averages were reset since the last row, the row's own time is its whole total.
+        The printed averages are over all steps since the last reset, so the totals of the `last` row are taken off.
+        With 0.2 s over 20 steps, then 0.3 s over 30, the later row covers 10 steps, which took 9 s - 4 s = 5 s.
         """
         totals = self._totals_of_row(position, row)
         totals_before = NO_TOTALS

@@ -38,13 +38,8 @@ class RowBatch:
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """Narrow the range of possible batches by the rate and the step time of one row, as printed on `line`.
 
-        The row leaves the range from rate x time - slack to rate x time + slack. A batch that one row excludes stays
-        excluded. The slack is the rounding of a product of two rounded figures, and a little more:
-
-            rate x rounding of the time + time x rounding of the rate + OTHER_SLACK x rate x time
-
-        The row changes nothing if it lacks the rate or the time, or if the rounding of one is not known. `line` is kept
-        if it is the first that narrows the range.
+        The batch is their product, up to the rounding of both figures. A batch that one row excludes stays excluded. A
+        row without one of the figures changes nothing.
         """
         rate = _figure(printed_rate)
         time_s = _figure(printed_time)

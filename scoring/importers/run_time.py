@@ -70,23 +70,14 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    The images are divided by one of two spans of time:
-
-    - The log lacks run_start or run_stop: the time from the first epoch to the last one.
-    - The durations that the epochs state are too short to be right (see `_are_durations_too_short`): the time from
-      run_start to run_stop. The time from the first epoch to the last one comes from the same wrong stamps as the
-      durations.
-    - Any other case: the time from the first epoch to the last one.
-
-    Returns None if this span has no positive time left, because the clock was set back. If the log has run_start and
-    run_stop, None is also returned if no positive time is left between these two: without the rate over the run, it
-    cannot be judged whether the durations are too short.
+    The time is that from the first epoch to the last one. If the durations of the epochs are too short to be right,
+    their stamps are wrong, so it is that from run_start to run_stop. Returns None if no positive time is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:
         return rate_over_epochs
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:
+    if rate_over_run is None:  # without it, it cannot be judged whether the durations are too short
         return None
     if _are_durations_too_short(rows, rate_over_run):
         return rate_over_run
@@ -122,14 +113,9 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a time span, and words that say what was done.
 
-    - The log marks no evaluations: 0 seconds and no words.
-    - The log marks evaluations, but does not state their number of images (eval_samples): 0 seconds. The words say why,
-      and what to do.
-    - The log states both: the seconds of the evaluations in the span (see `_evaluated_s`). The words are empty if these
-      are 0.
-
-    An evaluation counts for at most MAX_EVALUATION_RATIO times as long as training its images takes, because its marked
-    time may include a wait for unfinished training steps. Without eval_samples this limit is not known.
+    An evaluation counts for at most MAX_EVALUATION_RATIO times as long as training its images takes: its marked time
+    may include a wait for training steps. If the log does not state their number (eval_samples), none are left out, and
+    the words say so.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")

@@ -278,11 +278,9 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
-        `position` and the columns in `row` are this row's; `last` is the position of the row before, or None.
-
-        - `steps_of_row` does not know the steps, or the row prints no step time: seconds and wait are None.
-        - The step time is only the last step's (no `prints_mean_times`), and the steps are not 1: both are None, too.
-        - Any other case: seconds and wait are steps x the printed figure. A missing or garbled wait is None.
+        `position` is this row's, and `last` that of the row before, or None. The seconds are the steps times the
+        printed step time. They are None if one of these is not known, or if the printed time is only that of the last
+        of several steps.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
@@ -304,12 +302,10 @@ class FormatReader:
     def read(self) -> None:
         """Read the whole log into the lists and facts of this reader. Call this once.
 
-        1. Every line is read: rows become windows, and other lines state facts.
-        2. The facts are converted to the values of a record.
-        3. The batch is set from the rows, if their rates and times imply one.
-        4. A precision is removed that says FP32 although a line switches half precision on.
-        5. InputError is raised if the samples are not images, or if no line shows that they are.
-        6. The format's `first_step`, `rate_scope` and `cumulative` become facts, because they are fields of a record.
+        Rows become windows, and other lines state facts. Facts of the format itself, such as its `rate_scope`, are
+        added.
+
+        Raises InputError if the samples are not images, or if no line shows that they are.
         """
         self._read_lines()
         self.finish_facts()  # before the next two, which use the batch and the precision that it converts

@@ -68,16 +68,11 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 def rows(
     numbered_lines: Iterable[tuple[int, str]], row_marker: str, tool_marker: str, pattern: RowPattern
 ) -> Iterator[Row]:
-    """Yield each line of the log as a Row, which has the values of a printed row or None.
+    """Yield each line of the log as a Row, with the values of a printed row or without any.
 
-    - A line with one or more printed rows: a Row with values for each of them.
-    - A line with the first half of a printed row, which another process's text breaks in two: a Row without values.
-    - A line with the second half, at most HALF_ROW_LINES lines later: the Row of the two halves together, with values
-      and the number of the first half's line.
-    - Any other line: a Row without values.
-
-    `row_marker` is a text that every printed row holds. A line with the second half holds neither `row_marker` nor
-    `tool_marker`, a text that every line of the tool itself holds.
+    Another process's text may break a row in two. The first half then comes without values, and the second one, at most
+    HALF_ROW_LINES later, as the joined row. Every row holds `row_marker`, and every line of the tool holds
+    `tool_marker`; a second half holds neither.
     """
     # The first half of a row, if its second half may follow. `_joined` applies HALF_ROW_LINES, so it is not cleared.
     first_half: Row | None = None
@@ -108,14 +103,11 @@ def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) 
 def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row | None:
     """Return the row that the first half of a row and a later line make together, or None if they make none.
 
-    Example: lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1` of line 5.
+    Lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1` of line 5:
 
         5: iter: 10, loss:
         6: another process
         7: 0.5, time: 0.1
-
-    `number` is that of the later line. If it is more than HALF_ROW_LINES lines behind the first half, they make no row.
-    Only the first MAX_ROW_CHARS of the two texts together are searched for the row.
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
@@ -127,16 +119,10 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return a line in pieces, one for each row in it.
+    """Return a line in pieces of at most MAX_ROW_CHARS, one for each row in it.
 
-    `marker` is a fixed text in every row, such as `train step:`. `head` matches how a row begins: with a time stamp, if
-    it has one, then the marker and the first figures. Example: `12:30:00 INFO: epoch:0 train step:10`.
-
-    - A line with one marker that is no longer than MAX_ROW_CHARS: the whole line.
-    - Any other line with a head: a piece from each head to the next. The text before the first head is dropped.
-    - Any other line without a head: one piece, from the start of the line.
-
-    A piece longer than MAX_ROW_CHARS is cut off there, and the rest of its text is lost.
+    Every row holds the text `marker`, and begins as `head` matches: with a time stamp, if it has one, then the marker
+    and the first figures, as `12:30:00 INFO: epoch:0 train step:10`. Text before the first head is dropped.
     """
     is_short = len(line) <= MAX_ROW_CHARS
     if is_short and line.count(marker) == 1:

@@ -6,13 +6,8 @@ from scoring.record import Record, Window
 def complete_windows(record: Record) -> None:
     """Set what the windows of a record lack, where the other windows or the record's batch show it.
 
-    A window is the steps that one row of the log covers; a row is a line that a program prints of its training steps.
-
-    - The steps of the first window, if it lacks them: as many steps as the run has done when it prints the window's
-      row. They are set only if the second window has equally many, because earlier windows may be missing otherwise.
-    - The seconds of the first window, if its steps were set here: steps x the step time that its row prints. They are
-      None if no step time is printed, or if it is that of the last step only.
-    - The images of each window that lacks them: its steps x the batch of all devices, if both are known.
+    A window is the steps that one printed row covers. The first row covers as many as the second one if the run has
+    done as many by then. The images are the steps times the batch of all devices.
     """
     if len(record.windows) > 1:
         first, second = record.windows[:2]
@@ -30,18 +25,10 @@ def complete_windows(record: Record) -> None:
 
 
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
-    """Return how many steps the first row of a log covers, or None if the log does not show it.
+    """Return how many steps the first row of a log covers, or None if rows before it may be missing.
 
-    A row covers the steps since the row before it, and the first row has no row before it. But rows come at equal
-    distances. So `first`, the window of the first row, is compared with `second`, that of the second row:
-
-    - The steps of the run up to the first row are as many as the second row covers: the first row covers them. With
-      rows at steps 10 and 20, counted from 1, both are 10.
-    - They are not as many: None, because rows before the first one may be missing. With rows at steps 510 and 520,
-      these are 510 and 10.
-    - The step of the first row or the steps of the second row are not known: None.
-
-    `first_step` is the number that the log's format gives to a run's first step.
+    Rows come at equal distances. So if the run has done as many steps as the second row covers, the first row covers
+    them: so with rows at steps 10 and 20, but not at 510 and 520. `first_step` is the number of a run's first step.
     """
     if first.step is None or second.steps is None:
         return None
