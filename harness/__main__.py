@@ -26,15 +26,9 @@ def main() -> int:
 def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
 
-    The module's `main` is called with the job, the origins of its values (who set each), and `options`. With
-    `checks_precision` a job is refused if a GPU of this node lacks the job's precision.
-
-    - `main` returns: the status is 0.
-    - ValueError, for what a user did wrong: the status is 2.
-    - RunError, for a run that cannot go on: the status is 1.
-    - Any other Exception: the status is 1. Its traceback is printed.
-
-    Each error is printed as a line `error: ...` on stderr, and ends all other ranks, too.
+    `main` gets the job, who set each of its values, and `options`. With `checks_precision` a GPU that lacks the job's
+    precision is refused. A ValueError, for what a user did wrong, gives 2, and any other error 1. It ends all other
+    ranks, too.
     """
     try:
         job, origins = env.read()
@@ -83,12 +77,10 @@ DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hang
 def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
     """Check that this node has the GPUs that the job wants; return the memory of the smallest of them in GiB.
 
-    With `checks_precision` each GPU must also be able to compute in the job's precision. Unchecked, Paddle would end
-    the process without a message if a GPU is missing, and CUDA's libraries would silently compute in another precision.
-    The memory is infinite if no GPU tells it.
+    With `checks_precision` each must be able to compute in the job's precision: CUDA's libraries would silently take
+    another. The memory is infinite if no GPU tells it.
 
-    Raises ValueError if there are too few GPUs, or one cannot compute what the job asks for, and RunError if NVML
-    hangs.
+    Raises ValueError for a GPU that is missing or cannot do it, and RunError if NVML hangs.
     """
     host = socket.gethostname()
     hanging_call = child.hanging_call_of_nvml()  # in a child process, as this one would wait without an end

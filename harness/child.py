@@ -40,11 +40,8 @@ class Talk:
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a script of Python in a child process; return the lines that it printed, and how it hung or died if it did.
 
-    The child's environment is `environ`; None stands for the environment of this process. A child that prints nothing
-    for `silent_s` seconds is killed. So is a child that still runs `silent_s` seconds after it closed its output.
-
-    The result's `hang_or_death` is one of "no answer in 20 s" (the child was killed here), "ended by signal 6
-    (SIGABRT)" and "ended with status 1: <its last line>". It is empty if the child ended with status 0.
+    The child's environment is `environ`; None stands for that of this process. A child that prints nothing for
+    `silent_s` seconds, or still runs so long after it closed its output, is killed.
     """
     command = [sys.executable, "-I", str(script), *arguments]
     process = subprocess.Popen(

@@ -48,15 +48,11 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 
 
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
-    """Return a description of a part of a data set, by these keys.
+    """Return a description of a part of a data set: its name, size, digest, and what is wrong with it.
 
-    - `name`: the name of the part, and the form in which it is stored
-    - `samples`: the number of its samples
-    - `passport`: the number of files, the sum of their sizes, and a digest of names, sizes and labels
-    - `decoded`: how many samples the `seed` has chosen to be decoded, whether they can be or not
-    - `undecodable`: what is wrong with the first of these samples that cannot be decoded; empty if all can be
-    - `label_fault`: if all can be, what is wrong with the first of their labels that is no class; empty if nothing is
-    - `notes`: sentences that a user should read before a run
+    The `seed` chooses some samples to be decoded. `undecodable` and `label_fault` say what is wrong with the first of
+    these that cannot be decoded, or that has a label which is no class; they are empty otherwise. `notes` are for the
+    user.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)

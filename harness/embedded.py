@@ -67,10 +67,8 @@ def _rename_unless_there(partial: Path, folder: Path) -> None:
 def digits() -> Digits:
     """Return the images and labels of the handwritten digits of `digits.txt`, and which of them are for training.
 
-    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`. The part is train or val. Each of
-    the 64 characters of the pixels is the grey level of one pixel, a digit of base 17 from 0 to g.
-
-    Images and labels are in the order of their numbers, and the numbers of each part in the order of the file's lines.
+    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`. Each of the 64 characters of the
+    pixels is the grey level of one, a digit of base 17 from 0 to g.
     """
     numbers_by_part: dict[str, list[int]] = {"train": [], "val": []}
     label_by_number: dict[int, int] = {}

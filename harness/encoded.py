@@ -68,14 +68,8 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if it is whole.
 
-    The segments are looked at in the order of the file, until one of the first three cases decides. A scan is the
-    segment before the pixels. A thumbnail lies inside a segment and is skipped with it.
-
-    - A segment is an end marker: the picture is whole if a scan came before. Otherwise it has no pixels.
-    - `_segment_fault` finds a fault in a segment: the text is that fault.
-    - A segment is the scan of a picture that is not progressive, and so has a single scan, and the last bytes of the
-      file have an end marker: the picture is taken as whole.
-    - No segment is left, and there was no end marker: the picture was cut off.
+    Its segments are followed to the end marker, which must come after a scan, the segment before the pixels. If there
+    is a single scan, as in any but a progressive picture, only the end of the file is searched for the marker.
     """
     has_single_scan = False  # the picture's frame tells it
     has_scan = False
@@ -99,10 +93,8 @@ def _jpeg_fault(content: bytes) -> str:
 def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
     """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
 
-    - It begins another picture: this one was cut off.
-    - Its kind is unknown: that of a JPEG-LS picture if it stands before the pixels (`has_scan` is False), else damage.
-    - Its length goes beyond the end of the file, or is less than a segment has.
-    - It is a frame, which says the picture's size, and `_frame_fault` finds a fault in it.
+    `has_scan` says whether pixels came before. A segment of the JPEG-LS kind is only that of such a picture if none
+    did.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
@@ -143,11 +135,8 @@ def _ends_with_marker(content: bytes, scan_start: int) -> bool:
 def _segments(content: bytes) -> Iterator[Segment]:
     """Yield the segments of a JPEG behind its start marker, until no further marker follows.
 
-    A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content. Two markers stand
-    alone, without length and content: those of a picture's start and end.
-
-    Pixels stand between the segment of a scan and the next marker. They may have FF too, always followed by 00 or by
-    the kind of a restart. JPEG_MARKER passes over both, so that the search for a marker skips the pixels.
+    A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content. The pixels
+    between two segments may have FF, too, always before 00 or the kind of a restart: JPEG_MARKER passes over these.
     """
     marker = JPEG_MARKER.search(content, len(JPEG_START))
     while marker is not None:

@@ -33,12 +33,10 @@ ORIGIN_OF_DEFAULTS = "harness/env.py"  # in a log, of a value that nobody has se
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
     """Return the job that the environment describes, and the value of each of its variables with who set it.
 
-    A variable that is not set has its default; so has an empty one if its setting is a number. The variables in
-    PER_WORKLOAD, as BATCHSIZE, may also be set for one workload: RN50_BATCHSIZE counts if the job is RN50, and
-    BATCHSIZE is not set or is empty.
+    An empty number counts as not set. The variables in PER_WORKLOAD, as BATCHSIZE, may also be set for one workload
+    alone, as RN50_BATCHSIZE.
 
-    Raises ValueError for a value that is no number, out of range, none of the choices, not of its form, or at odds with
-    another.
+    Raises ValueError for a value that is not of its form, or at odds with another.
     """
     workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default)).upper()
     origins: Origins = {}
@@ -69,14 +67,8 @@ def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | Non
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
     """Name who set a value that the environment holds under one of its `accepted_names`.
 
-    `resolve` leaves two lists of names in an environment: JOB_FROM_USER and JOB_FROM_CONFIG.
-
-    - The environment has no such lists, because `resolve` did not make it: "environment". The user set all of it.
-    - A name is in JOB_FROM_USER: "environment".
-    - A name is in JOB_FROM_CONFIG: "config_<DGXSYSTEM>.sh".
-    - No list has a name, and the value is not the default: "launch/trials.sh". That script alone sets variables of the
-      job after `resolve`, such as the SEED of each trial.
-    - Otherwise: "harness/env.py". The value is the default.
+    `resolve` leaves the names that the user and the system's config file have set in two variables. If neither has set
+    the value, and it is not the default, launch/trials.sh has: it sets the SEED of each trial, for instance.
     """
     if "JOB_FROM_USER" not in environ:
         return "environment"
@@ -94,16 +86,8 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    If `environ` has JOB_FROM_CONFIG, it was resolved before, and a copy of it is returned. Otherwise the result has
-    these variables; where two have one name, the later one of this list counts:
-
-    1. the variables of `environ`
-    2. the variables as the file leaves them. The file is a script that runs in `environ` and keeps what a user has
-       set: `export DATA_THREADS="${DATA_THREADS:-6}"`.
-    3. the values that these variables have for the job's workload and precision alone. If the job is RN50 in AMP O2,
-       and the user gave STRATEGY no value, STRATEGY gets the value of RN50_AMP_O2_STRATEGY.
-    4. three variables about the job: DGXSYSTEM is the system. JOB_FROM_USER names the job's variables that `environ`
-       has, even if empty. JOB_FROM_CONFIG names all variables of 2 and 3 that `environ` does not have.
+    The file is a script that keeps what a user has set. It may set a variable for a workload and precision alone:
+    RN50_AMP_O2_STRATEGY becomes STRATEGY for such a job. JOB_FROM_USER and JOB_FROM_CONFIG then name what each has set.
 
     Raises ValueError if there is no such file, or bash refuses it.
     """
@@ -200,13 +184,8 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
 
-    Nothing reads such a variable, so the user's setting would be lost without a word. A name that is not the name of a
-    variable of the job looks misspelt in two cases:
-
-    - In capitals it is such a name, as batchsize is.
-    - By difflib's ratio it is much like such a name of LEAST_LETTERS letters or more, as BATCHSZIE is.
-
-    The warning has both names, but not the value, which may be a secret.
+    Nothing reads such a variable, so the user's setting would be lost without a word. It has such a name in small
+    letters, as batchsize, or much like it, as BATCHSZIE. The warning leaves out its value, which may be a secret.
     """
     variables = names()
     # A short name, as MODE, is left out: another program may have a variable that is much like it, as MODEL.
@@ -237,13 +216,8 @@ def _warnings_on_data(job: Job) -> list[str]:
 def runtime(job: Job) -> dict[str, str]:
     """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
 
-    - Always: the number of threads, and that Paddle's C++ code prints errors only.
-    - On a CPU: Paddle's serial executor, the CPU variables of the workload's traits (`paddle_<workload>/traits.py`),
-      and MKL's fast path if the CPU is AMD's.
-    - On a GPU: lazy loading of kernels, the order of the GPUs, which GPU is this rank's, no TF32 if the precision is
-      FP32, and the GPU variables of the workload's traits.
-
-    Nothing is set here: `export` does that.
+    They choose threads, executor, GPU and arithmetic. The workload's traits (`paddle_<workload>/traits.py`) add some of
+    their own. Nothing is set here: `export` does that.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -403,15 +377,8 @@ def _print_for_shell(variables: Mapping[str, str]) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    - --table prints which variables may be set. It reads no job and checks nothing.
-    - --json prints the values and who set each. If numpy is not installed, a note on stderr names the check left out.
-    - --launch prints the variables that a launcher exports.
-    - --shell prints the variables that a node exports.
-
-    An environment that `resolve` has not made is a user's. Only there RESULT_FILE and the paths that the job names are
-    checked, and warnings go to stderr. What the training program refuses is not asked with --launch or without numpy.
-
-    Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
+    --json prints the values and who set each, --launch what a launcher exports, --shell what a node exports, and
+    --table which variables may be set. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:

@@ -7,18 +7,11 @@ from harness.libraries import dropped, names_to_forward, secrets
 
 
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
-    """Return the variables that run_and_time.sh exports on a node.
+    """Return the variables that run_and_time.sh exports on a node: those of the config file and all of the job.
 
-    - The variables that the system's config file has set (`set_by_config`).
-    - All variables of the job, with the values that `env.read` has found: `origins` has each value and who set it. If
-      the config file has set one of them, too, the value from `origins` counts.
-    - JOB_FORWARDED: the names of the variables that mpirun hands to the ranks. These are the variables of the job,
-      JOB_FROM_USER and JOB_FROM_CONFIG, which say who set them, and the variables of libraries without secrets.
-    - JOB_SECRETS: the names of the variables with secrets. The shell unsets these variables.
-    - JOB_DROPPED, only if the job has one node and there are such variables: the names of the variables of NCCL's
-      network. The shell unsets them.
-
-    `environ` is the whole environment of the job. The names in a list have spaces between them.
+    `origins` has the job's values. Three variables list names, with spaces between them: JOB_FORWARDED what mpirun
+    hands to the ranks, JOB_SECRETS what the shell unsets as secret, and JOB_DROPPED what one node must not have of
+    NCCL's network.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(variables_of_job["DGXNNODES"])
@@ -36,15 +29,9 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    - The container's settings, CONT_..., that the system's config file has set (`set_by_config`).
-    - DGXNNODES: the number of nodes.
-    - JOB_DEVICE: "cpu" or "gpu".
-    - JOB_GIVEN: the names of the variables that the launcher hands to the nodes. The user has set all of them
-      (`user_environ`). They are the variables of the job (`names`), and those of libraries and of MPI (OMPI_MCA_...,
-      PRTE_MCA_...). Variables that the config file sets are not handed over, because each node reads that file itself.
-    - JOB_SECRETS: the names of the user's variables that hold secrets.
-
-    The names in a list have spaces between them.
+    They are the container's settings of the config file (CONT_...), the number of nodes, and the device. JOB_GIVEN
+    lists what the user has set and the nodes get; each node reads the config file itself. JOB_SECRETS lists the
+    secrets.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
     names_in_any_job = names()

@@ -42,12 +42,10 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    1. The header has the code, the settings, the libraries, the machines and the data set. The settings are the job's
-       variables (`origins` has their values and who set them) and the fields of the `recipe`, a frozen dataclass.
-    2. The events that MLPerf has for a submission.
-    3. Each node's page cache is flushed if the job asks for it. An event for each node says whether that was done.
+    The settings in it are the job's variables, with who set them (`origins`), and the fields of the `recipe`, a frozen
+    dataclass. If the job asks for it, each node's page cache is flushed.
 
-    Every rank must call this: the ranks exchange what they know of their nodes, and only rank 0's log is a file.
+    Every rank must call this: the ranks exchange what they know of their nodes.
     """
     node_of_each_rank = ranks.comm.allgather(provenance.node())
     nodes = {node.host: node for node in node_of_each_rank}  # each node once

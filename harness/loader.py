@@ -79,15 +79,10 @@ class Loader(ABC):
     ) -> None:
         """Build the DALI pipeline that decodes the batches; nothing is read yet.
 
-        `samples` is a part of a data set, and `plan` says which samples are in each batch. `reader` says how the rank
-        reads them. `make_pipeline` is the workload's function that makes a DALI pipeline. Its arguments are the
-        function that feeds the pipeline (`_next_inputs`), what `reader` says, and the workload's own `settings`.
+        `plan` says which of the `samples` are in each batch, and `reader` how the rank reads them. `make_pipeline` is
+        the workload's function that makes the pipeline, and `settings` are the workload's own.
 
-        A batch goes through three stages, each of which works ahead of the next:
-
-        1. A thread of `_pool` reads the batch's files. The batch is in `_being_read`.
-        2. DALI gets the files by `_next_inputs`, and decodes them. The sample numbers are in `_ids_in_pipeline`.
-        3. `__next__` takes the batch from the pipeline and returns it.
+        A batch is read by a thread, decoded by DALI, then returned. Each of these stages works ahead of the next.
         """
         self._samples = samples
         self._plan = plan
@@ -222,10 +217,9 @@ def resident(batch: Batch, place: Any) -> Batch:
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form that Paddle's executor takes.
 
-    - On a CPU (`device_id` is None) it is a NumPy array in DALI's own buffer, good until the next batch.
-    - On a GPU it is a Paddle tensor on that device, to which the output is copied: the tensor `into`, or a new one if
-      that is None. A step that was captured as a CUDA graph must pass `into`, because it reads at a fixed address.
-      The copy may still be under way when this returns. What is computed on Paddle's stream waits for it.
+    On a CPU (`device_id` is None) it is a NumPy array, good until the next batch. On a GPU it is a Paddle tensor, to
+    which the copy may still be under way; Paddle's stream waits for it. It is `into` if given: a captured step reads at
+    a fixed address.
     """
     dense = output.as_tensor()
     if device_id is None:

@@ -303,14 +303,11 @@ class Trainer:
         }
 
     def _busy_s(self) -> float:
-        """Return the seconds since this thread began in which it computed on a core, or waited for a free core.
+        """Return the seconds in which this thread has computed on a core so far, or waited for a free core.
 
-        The seconds in which the thread slept, because it waited for other ranks, are not counted. So the rank with the
-        most of these seconds is the one that slows down the others. NaN is returned in three cases:
-
-        - There is a single rank, which cannot slow down others.
-        - The rank computes on a GPU. The host's thread then spins while it waits, which counts as computing.
-        - Linux does not keep these times in schedstat.
+        Those in which it slept, as it waited for other ranks, are not counted: so the rank with the most slows down the
+        others. NaN for a single rank, without Linux's schedstat, and on a GPU, where the host's thread spins while it
+        waits.
         """
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)
         if self.ranks.size == 1 or not on_cpu:

@@ -46,12 +46,8 @@ def workspace_limit_mib(card_gib: float) -> int:
 def program_mib(job: Job) -> float | None:
     """Estimate the MiB that the job's training program takes of each GPU; return None where nothing is known of it.
 
-    Nothing is known of Paddle's automatic mode (STRATEGY=auto), which builds another program, and of what was not
-    measured: a workload, a precision, or a recipe with crops of another size.
-
     The workload's traits have the peaks that were measured at some numbers of images computed at once. Between these
-    the estimate is interpolated. Below the least number it is that number's peak; above the largest it grows in
-    proportion to the images.
+    the estimate is interpolated, and above the largest it grows in proportion. STRATEGY=auto builds another program.
     """
     model = job.model
     measured = model.traits.memory
@@ -199,12 +195,8 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 def _exhaustion_in_words(message: str, batchsize: int) -> str:
     """Return the line for a user whose run has no memory left; `message` is the text of the error.
 
-    The line says what the run was doing, by its last word to WATCHDOG, and which memory is short.
-
-    - `message` is only the name of a C++ error, as `std::bad_alloc`: the line has no advice. Such an error does not
-      tell how much memory was asked for, and the batch need not be its cause.
-    - Any other message: the line also says what to lower. That is BATCHSIZE (or only a part of the batch is computed at
-      once, by gradient_merge). If the batch is a single image, it is IMAGE_SIZE or DGXNGPU.
+    It says what the run was doing, which memory is short, and what to lower. After a mere C++ error, as
+    `std::bad_alloc`, it has no advice: the batch need not be its cause.
     """
     doing = WATCHDOG.doing
     where = _exhausted_memory(message)
@@ -217,13 +209,9 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
 
 
 def _exhausted_memory(text: str) -> str:
-    """Say which memory ran out, by an error's message, and what is known of it.
+    """Say which memory ran out, and what is known of it, by the message of an error of Paddle, CUDA or DALI.
 
-    `text` is a message of Paddle, of a library of CUDA, or of DALI, which decodes the images.
-
-    - The message is about a GPU: the result is all that it says of the GPU's memory (`_exhausted_gpu_memory`).
-    - Any other message is about this host's memory: the result is how much is left now, and how much this rank holds.
-      If the message says how much more was asked for, that is added.
+    A message that is not about a GPU is about this host's memory. How much of it is left is read now.
     """
     host = socket.gethostname()
     gpu_memory = _exhausted_gpu_memory(text, host)

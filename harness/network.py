@@ -14,11 +14,10 @@ ANY_PORT = 9  # no packet is sent to it
 def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes reach this one, which is number `node` of the cluster.
 
-    It is the address of this node's name in HOSTS. On the node itself that name may mean the loopback, as in Debian's
-    /etc/hosts: then it is the address from which this node reaches another one. The ranks of a single node meet on the
-    loopback, 127.0.0.1.
+    It is the address of this node's name in HOSTS. If that is the loopback, as by Debian's /etc/hosts, it is the
+    address from which this node reaches another one. The ranks of a single node meet on the loopback.
 
-    Raises RunError where a name does not resolve, there is no way to another node, or only the loopback is found.
+    Raises RunError if no address is found that others can reach.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -60,12 +59,8 @@ def _address_towards(host: str) -> str:
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
     """Return the variable that tells NCCL the network interface at which the other nodes reach this one.
 
-    NCCL joins the GPUs. By itself it takes the first interface that is up, which may be a bridge of containers or of
-    virtual machines. `node` is this node's number. The result is as {"NCCL_SOCKET_IFNAME": "=eth0"}; without `=` NCCL
-    would take every interface whose name begins so.
-
-    It is empty, and NCCL chooses, for a job without GPUs or of one node, and where HOSTS does not name every node or
-    leads to no interface of this one.
+    By itself NCCL takes the first interface that is up, which may be a bridge of containers. `node` is this node's
+    number. The result is as {"NCCL_SOCKET_IFNAME": "=eth0"}. It is empty if NCCL needs none, or HOSTS leads to none.
     """
     are_all_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
     if not cluster.on_gpu or cluster.dgxnnodes == 1 or not are_all_named:

@@ -45,12 +45,8 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVML, NVIDIA's management library, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The context gives (handles, reason). The handles are NVML's, one for each GPU, and good until the context ends. The
-    reason says why GPUs of the node are missing. It is empty if none is missing.
-
-    - CUDA_VISIBLE_DEVICES leaves out some of the GPUs that answer NVML: the reason says so, and nothing else.
-    - Otherwise: the reason names the GPUs that do not answer NVML. If NVML itself fails, as without a driver, there are
-      no handles, and the reason is NVML's. A MIG device, a part of a GPU, is never given.
+    The context gives (handles, reason). The handles are NVML's, one for each whole GPU, and good until the context
+    ends. The reason says why GPUs of the node are missing; it is empty if none is.
     """
     with contextlib.ExitStack() as at_exit:
         handles: list[Handle] = []
@@ -110,12 +106,8 @@ def _handle(index: int) -> Handle:
 def numbers_of_visible(text: str, uuids: Sequence[str]) -> list[int]:
     """Return the numbers of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order.
 
-    `uuids` are those of the node's GPUs, by number. The list is read as CUDA reads it: each entry is a number or the
-    beginning of one GPU's UUID, as in "1,0" or "GPU-8f2a,GPU-03". An entry that is neither ends the list, and so does a
-    MIG device, which is only a part of a GPU. Where a GPU is named twice, CUDA shows none (so PyTorch found).
-
-    The numbers are NVML's, by PCI bus. CUDA numbers the fastest GPU first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID, which
-    comes to the same where all GPUs of a node are equal.
+    `uuids` are those of the node's GPUs, by number. Each entry of the list is a number or the beginning of a UUID, as
+    in "1,0" or "GPU-8f2a,GPU-03". As CUDA reads it, an entry that is no whole GPU ends the list.
     """
     numbers: list[int] = []
     for entry in text.split(","):
@@ -213,12 +205,8 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
-    NVML's query has two versions. v2 is asked first, and v1 if pynvml or the driver is too old for v2. The driver
-    reserves some memory for itself, 0.3 to 1 GiB on an idle card. The version decides whether that counts as used:
-
-    - v2 answers: the reserve is not counted, and the figure is `used`.
-    - v1 answers, and the driver is from 510 on or unknown: the reserve is counted, and it is `used_or_reserved`.
-    - v1 answers, and the driver is before 510: the reserve is not counted, and the figure is `used`.
+    The driver reserves 0.3 to 1 GiB for itself. NVML's query of version 2 leaves it out of what is used. The old one,
+    which is asked if that fails, counts it from driver 510 on: the figure is then `used_or_reserved`.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:
@@ -293,10 +281,8 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and its state before a run; a field is None if NVML does not answer.
 
-    - `processes`: the pids of the processes that compute on the GPU.
-    - `services`: those of `processes` that hold too little memory to be another job; empty if `processes` is None.
-    - `displays`: the pids of the processes that draw on the GPU's display, which may explain why a GPU is in use. It is
-      empty if the GPU is not in use, or NVML does not answer.
+    `processes` are the pids that compute on the GPU, and `services` those of them that hold too little memory to be
+    another job. If the GPU is in use, `displays` are the pids that draw on its display.
     """
     memory = memory_of(handle)
     # Whether the GPU is divided into MIG instances: now, and after its next reset.

@@ -17,9 +17,8 @@ _CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
 def parse_topology(text: str) -> Topology:
     """Return the matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink.
 
-    The heading names the devices, which are GPUs and network cards, and then other columns, the first of which is "CPU
-    Affinity". Each device has a row with its name, its link to every device (X to itself), and for a GPU the cores near
-    to it:
+    Each device, a GPU or a network card, has a row with its link to every device (X to itself), and for a GPU the cores
+    near to it:
 
             GPU0  GPU1  mlx5_0  CPU Affinity
         GPU0  X   NV12  PXB     0-23

@@ -94,10 +94,8 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set's two parts that a user should know of before a run.
 
-    - A part names a file more than once.
-    - All labels of a part are of one class. This is only looked at if the labels are an array.
-    - Both parts name the same files. Records are not compared: their names are numbers, and the same number is another
-      image in each part. The names of the training part tell whether both parts are records.
+    It is one if a part names a file twice, if all its labels are one class, and if both parts name the same files. The
+    names of records are numbers, which say nothing of that.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -186,10 +184,9 @@ def passport(contents: Contents) -> schema.Passport:
 def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnProgress) -> Array:
     """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    To ask the file system for STORED_FROM sizes or more takes minutes, so they are then stored in the file `store` for
-    the next run. Stored sizes are returned if they are of the same paths, and if those of CHECKED files, chosen by
-    chance, are still what the file system says. Only these files are then checked. `on_progress` is called with how
-    many files were asked for so far, and of how many.
+    To ask for very many sizes takes minutes, so they are stored in the file `store`. Stored ones are good if they are
+    of the same paths, and those of some files, chosen by chance, still hold. `on_progress` is called with how many
+    files were asked for, and of how many.
 
     Raises ValueError for the first file found that is absent, a folder or empty.
     """

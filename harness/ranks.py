@@ -85,11 +85,8 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI; return which rank this is, and of how many.
 
-    1. If mpirun has started this process, the process ends when mpirun does.
-    2. The watchdog watches this process from now on, unless HANG_TIMEOUT_S is 0.
-    3. The number of ranks is checked.
-    4. If there are several nodes with GPUs, a variable of the environment tells NCCL which network interface leads to
-       the other nodes. `network.nccl_settings` finds it.
+    From now on the process ends when mpirun does, and the watchdog watches it. A variable tells NCCL which network
+    interface leads to the other nodes.
 
     Raises ValueError if mpirun started another number of ranks than the cluster's settings say.
     """
@@ -134,16 +131,12 @@ def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
 def _hold_port() -> int:
     """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
 
-    This process keeps a socket bound to the port, and never listens on it. Linux then refuses the port to other users.
-    Paddle's sockets can still bind it and listen. Linux lets two sockets of one user share a port if both have set
-    SO_REUSEADDR, or both SO_REUSEPORT. Paddle sets one or the other, so the socket here sets both:
-
-    - SO_REUSEADDR is set by Paddle's stores. It is enough as long as no socket listens at the port.
-    - SO_REUSEPORT is set by Paddle where ranks exchange NCCL's id.
+    A socket stays bound to the port and never listens. Linux lets Paddle's socket bind it, too, if both are of one user
+    and have set the same of two options. Paddle sets one or the other, so the socket here sets both.
     """
     holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores set it
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as Paddle sets it where ranks exchange NCCL's id
     any_free_port = 0
     holder.bind(("", any_free_port))
     _HELD.append(holder)  # else Python would close the socket at the end of this function
@@ -164,10 +157,8 @@ def _check_free(port: int) -> None:
 def _have_gloo_listen_at(own_address: str) -> None:
     """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
 
-    Paddle makes gloo's settings by calling the class GlooParallelStrategy without arguments. This function replaces the
-    class in Paddle, for the rest of this process. Its replacement makes the same settings, and sets `iface` to the
-    network interface that has `own_address`. Without `iface` gloo would listen at the address of the host's name, and
-    the name may have no address, or that of the loopback.
+    By itself it listens at the address of the host's name, which may have none or that of the loopback. Paddle's class
+    of gloo's settings is replaced, for the rest of this process, by one that names the network interface.
 
     Raises RunError if no network interface has the address.
     """
@@ -226,16 +217,10 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
 def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_address: str) -> None:
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
-    The ranks find each other through a server that Paddle starts on rank 0, at `first_address` and the port
-    `gloo_port` (the setting GLOO_PORT; 0 stands for any free port). Each rank then listens at its `own_address`.
+    They find each other through a server that Paddle starts on rank 0, at `first_address` and `gloo_port`; 0 stands for
+    any free port. Each rank then listens at its `own_address`.
 
-    Three changes last as long as this process:
-
-    - gloo listens at `own_address`, because Paddle's class of gloo's settings is replaced.
-    - On rank 0 Paddle's server listens at `first_address`, because the method that binds its socket is replaced.
-    - Each process that is forked from this one ends when this one ends.
-
-    Raises RunError if no network interface of this node has its `own_address`, or on rank 0 if GLOO_PORT is taken.
+    Raises RunError if no network interface of this node has that address, or on rank 0 if the port is taken.
     """
     import paddle
 

@@ -192,13 +192,10 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each fault of the files and folders that the job names on this machine.
 
-    - HOSTFILE and HOSTS are both set.
-    - HOSTFILE cannot be read as a list of hosts, or does not fit the job.
-    - A path is of the wrong kind: one of FOLDERS is no folder, or another one no file. A path at which there is nothing
-      is accepted, because the job may make it.
+    Nothing is wrong with a path at which there is nothing, because the job may make it.
 
-    Call this on the machine of the user's command only, and not on a rank: mpirun gives a rank HOSTS although HOSTFILE
-    is set, and the files may be those of another node.
+    Call this only for the user's command: mpirun gives a rank HOSTS although HOSTFILE is set, and a rank's files may be
+    those of another node.
     """
     cluster = job.cluster
     if cluster.hostfile and cluster.hosts:

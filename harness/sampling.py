@@ -24,10 +24,8 @@ def training_plan(
 ) -> Plan:
     """Yield this rank's batches of `epoch` and of all epochs after it, without end: (epoch, sample numbers, valid).
 
-    Each epoch has its own random order of the `samples`, which (seed, epoch) decides. The order is cut into global
-    batches of `batch` samples for each of the `ranks`; what is left over is dropped. Rank 0 takes the first `batch` of
-    a global batch, rank 1 the next, and so on. The first epoch begins with its step `first_step`, counted from 0. In
-    training every sample is valid.
+    (seed, epoch) decides the order of the `samples`. It is cut into global batches of `batch` samples for each rank;
+    what is left over is dropped. The first epoch begins with its step `first_step`, counted from 0.
 
     Raises ValueError where the data set is smaller than one global batch.
     """
@@ -76,12 +74,9 @@ def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Return `count` random numbers for each sample of `ids`, evenly spread in [0, 1): [len(ids), count] float64.
 
-    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. A change
-    of what is computed here changes the images of every run.
-
-    Seed and epoch select a sequence of random numbers, and each sample has its own `count` numbers of the sequence:
-    with count 5, sample 7 has the numbers 35 to 39. `_split_mix_64` computes any of them without the ones before.
-    NumPy's generators would have to be made anew for each sample, which takes longer than to read the sample.
+    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. Seed and
+    epoch select a sequence, of which each sample has its own `count` numbers. A change here changes the images of every
+    run.
     """
     start = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
     first_of_sample = ids.astype(np.uint64)[:, None] * np.uint64(count)  # [len(ids), 1]

@@ -115,14 +115,9 @@ def padded(value: Array, shape: Any) -> Array:
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     """Set parameters of a training program to the FP32 values in `weights`, which has them by the parameters' names.
 
-    Each name must be a parameter of the program; parameters that are not named stay as they are. A parameter in half
-    precision gets its value rounded. The optimizer has an FP32 copy of it, the master, which Paddle calls
-    `<parameter>_fp32_master_0`: that gets the value as it is.
-
-    A value is in the network's memory layout and shape, and the program's tensor may have others:
-
-    - A pass over the program may store the tensor in another layout. The value is brought into that layout.
-    - The first convolution's tensor may have more input channels than the network. The value gets zeros there.
+    A parameter in half precision gets its value rounded, and the optimizer's FP32 copy of it, `<name>_fp32_master_0`,
+    the value as it is. A tensor that a pass stores in another layout, or with more channels, gets the value in that
+    form.
     """
     set_names = set()
     layouts = stored.forms(main)  # {name of a tensor that a pass stores in another memory layout: that layout}

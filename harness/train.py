@@ -139,22 +139,17 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program, on every rank, the state that the training starts from.
 
-    Each of these steps replaces some of what the one before has set:
+    It is that of the start-up program, with the `first_weights` of a file PRETRAINED, or that of the checkpoint from
+    which the run resumes. Every rank must call this.
 
-    1. The start-up program sets everything.
-    2. The parameters that `first_weights` names get these weights. They are those of the file PRETRAINED; there are
-       none if the job has no such file.
-    3. Rank 0 sends its state to the other ranks.
-    4. If the run resumes from a checkpoint, all ranks get its state. Each rank gets its own statistics of batch
-       normalization, which rank 0 would overwrite if it sent its state later.
-
-    Every rank must call this. Raises ValueError on rank 0 if the checkpoint does not have what the program needs.
+    Raises ValueError on rank 0 if the checkpoint does not have what the program needs.
     """
     # `warm_up` has run the start-up program once, which connected the ranks. From now on it leaves that out.
     build.keep_communicators(training.startup)
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
+    # After the broadcast, which would give all ranks the statistics of batch normalization of rank 0.
     resume.restore(run.start, training, run.ranks)
 
 

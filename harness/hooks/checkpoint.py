@@ -50,12 +50,10 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for.
 
-        `start` is the position from which the training begins. `run` has the facts that the state depends on, such as
-        workload, recipe and number of samples. They are stored in each checkpoint: a run that resumes from it must have
-        equal ones.
+        `run` has the facts that the state depends on, such as the recipe: a run that resumes from a checkpoint must
+        have equal ones. `start` is where the training begins.
 
-        If the run writes checkpoints, rank 0 removes from their folder what a killed run left half written. It raises
-        ValueError if the folder has checkpoints and the run does not go on from them.
+        Raises ValueError on rank 0 if the folder has checkpoints and the run does not go on from them.
         """
         # Fixed for the run: what is asked for, and of which run.
         self._settings = job.checkpoints
@@ -105,15 +103,8 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        This overrides the hook's method, which the loop calls when a window of steps has ended.
-
-        - If the run writes no checkpoints, nothing is done.
-        - If a signal asked any rank to end the run, a checkpoint is written, and RunError is raised.
-        - If CHECKPOINT_MINUTES have passed on rank 0, a thread begins to write a checkpoint, and the training goes on.
-        - Otherwise no checkpoint is written.
-
-        Every rank must call this after the same step. The outcome of the last checkpoint is logged first. The signals
-        are caught from the first call on. `window` is not used; other hooks want it.
+        One is due if CHECKPOINT_MINUTES have passed on rank 0, or a signal asked any rank to end the run. After the
+        latter, RunError is raised. Every rank must call this after the same step. `window` is for other hooks.
         """
         if not self._active:
             return 0.0

@@ -34,11 +34,9 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
     """Write arrays and metadata as a checkpoint file, complete under its name or not at all.
 
     The file is in the form of safetensors: 8 bytes with the header's length, the header as JSON, and the bytes of the
-    arrays. The header has the metadata, to which a SHA-256 over the rest of the header and the arrays is added, and for
-    each array its type, its shape, and where it begins and ends. It is filled up with spaces, so that the arrays begin
-    at a multiple of 8 bytes. The file is written under another name, flushed to the disk, and renamed.
+    arrays. The metadata gets a SHA-256 over the header and the arrays. The arrays must be contiguous.
 
-    The metadata must be JSON, and the arrays contiguous. Raises OSError where the file cannot be written.
+    Raises OSError where the file cannot be written.
     """
     header = _header(arrays, metadata)
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]

@@ -36,14 +36,10 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 
 
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
-    """Return where the run starts: at the newest good checkpoint of its folder, or at step 0.
+    """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
 
-    - RESUME=no: step 0.
-    - RESUME=auto: the newest checkpoint that is not damaged, or step 0 if there is none. Rank 0 reads it and broadcasts
-      its position; the arrays stay with rank 0.
-
-    `run` has what the run's state depends on, such as workload, recipe and number of samples. Every rank must call
-    this. Raises ValueError on rank 0 if the checkpoint's run had another one of these, or another global batch or seed.
+    Rank 0 reads the checkpoint; all ranks get its position, and rank 0 its arrays. `run` has what the state depends on,
+    such as the recipe. Raises ValueError on rank 0 if the checkpoint's run had another one. Every rank must call this.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
@@ -106,13 +102,10 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from, if it starts from one.
 
-    1. Rank 0 sets its program's tensors, and broadcasts them to the other ranks.
-    2. The statistics of batch normalization (BN) differ from rank to rank. If the checkpoint's run had as many ranks,
-       each rank gets its own; else all get the mean.
-    3. The learning rate goes on at the checkpoint's step.
+    Statistics of batch normalization differ from rank to rank: each rank gets its own, or the mean if the number of
+    ranks has changed. Every rank must call this.
 
-    Every rank must call this. Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program, or has it in
-    another shape.
+    Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program.
     """
     if not start.is_from_checkpoint:
         return

@@ -165,14 +165,9 @@ class Sampler(Hook):
     def summary(self) -> dict[str, Any]:
         """Return what was measured on this node; `summarize` takes one such dictionary from each node.
 
-        - `samples`: the number of samples that were taken
-        - `peak_gpu_memory_mib`, `peak_gpu_temperature_c`: the largest reading of the job's GPUs on this node in any
-          sample; None if there was no reading
-        - `energy_j`: the energy that these GPUs have used since the first step; None if there is no such GPU, one of
-          them does not tell its energy, or no step has begun
-        - `images`: the number of images that all ranks have trained on
-        - `sampler_cpu_s`: the CPU time of the sampling thread
-        - `elapsed_s`: the time since the sampling began
+        Peaks and energy are of the job's GPUs on this node, and None where they were not measured. `energy_j` counts
+        from the first step on. `images` counts those of all ranks, and `sampler_cpu_s` is what the sampling thread
+        took.
         """
         begin_j = self._energy_begin_j
         end_j = self._energy_j()
@@ -192,10 +187,9 @@ class Sampler(Hook):
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
 
-    Peaks are the largest over the nodes that have one. Energy and samples are the nodes' sums; the energy is None where
-    a node did not measure it. `joules_per_image` is the energy from the first step to the end of the run, evaluations
-    included, divided by the images that were trained on. `sampler_cpu_share` is the share of a CPU core's time that
-    sampling took, on the node where it took most.
+    Peaks are the largest of the nodes; energy and samples are summed. `joules_per_image` divides the energy from the
+    first step to the end, evaluations included, by the images trained on. `sampler_cpu_share` is that of the node where
+    sampling took most of a core.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]  # each node counts those of all ranks

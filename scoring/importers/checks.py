@@ -48,10 +48,11 @@ def has_second_clock(record: Record) -> bool:
 def _check_of_ratio(
     name: str, first_way: str, second_way: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the check `name` of two figures, by their `ratio`: they agree, differ, or differ so far that both are refused.
+    """Return the check `name` of two figures, by their `ratio`: they agree, differ, or are both refused.
 
-    `first_way` and `second_way` say in words what the two figures are. `rounding` is the error of the ratio from
-    rounded digits in the log. A check that is not `refusable` only informs.
+    `first_way` and `second_way` say in words what the two figures are. They are refused if they lie too far apart for a
+    log to support any figure, unless the check is not `refusable`. `rounding` is the error of the ratio from rounded
+    digits.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN

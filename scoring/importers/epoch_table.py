@@ -11,7 +11,7 @@ class EpochFormatReader(FormatReader):
         self.first_step = min(self.first_step, position.step)
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from the `last` row to this one, by the place of this row; None if rows before it may be missing.
+        """Return the steps from the `last` row to this one; None if rows before the log's first one may be missing.
 
         The first row of an epoch, or of an epoch that is done again, counts its steps from the epoch's start.
         """
