@@ -132,18 +132,10 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    1. Operators of the forward pass are fused to `resnet_unit`, if the plan asks for it.
-    2. Fleet adds the gradients, all-reduces and updates.
-    3. Our own passes change the result (`_apply_passes`).
-    4. The program is proved to be the training that the plan asks for. In Paddle's automatic mode it is not proved. The
-       result's `verified` then describes what the mode has made.
-    5. For a CPU, operators that have no CPU kernel or a slow one are replaced, and those that only NCCL needs are
-       removed. Until here a CPU's program has the operators of a GPU's.
-    6. Paddle is proved to have a kernel of each operator.
+    Fleet, Paddle's layer for several ranks, adds them, and our own passes change the result. Then the program is proved
+    to be the training that the plan asks for. It is changed in place, like Paddle's default start-up program.
 
-    The program and Paddle's default start-up program are changed in place, and `loss` gets the name LOSS_VALUE. Flags
-    of Paddle are set for the rest of the process. Raises ValueError if this Paddle cannot build what the plan asks for,
-    or if the built program is not what was asked for.
+    Raises ValueError if this Paddle cannot build what the plan asks for, or built something else.
     """
     main = loss.block.program
     startup = static.default_startup_program()
@@ -198,13 +190,8 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
-    Returns the programs whose runs, in this order, make one update of the weights. Without gradient accumulation
-    (`gradient_merge`) `main` is the only one. With it an update has several micro-steps, each on a part of the batch.
-    `main` becomes the last micro-step, which updates the weights. All earlier micro-steps have one program, which
-    stands in the result once for each of them.
-
-    Paddle's automatic mode (`knobs.auto`) leaves the all-reduces to fleet, so no buckets are made in it. A comment at a
-    pass says which other one it must come before or after.
+    Returns the programs whose runs, in this order, make one update of the weights. It is `main` alone, unless gradients
+    are accumulated over several micro-steps: then all but the last one have another program.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
@@ -269,15 +256,8 @@ def keep_communicators(startup: static.Program) -> None:
 def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that a built program is data-parallel training by the optimizer, precision and knobs of the plan.
 
-    Returns a phrase for each proof. Raises ValueError, mostly as its subclass Refused, at the first proof that fails.
-
-    - Paddle's automatic mode: nothing is proved. The phrases say what the mode chose, and why the program is not the
-      job if it is not.
-    - Any other program: gradients, optimizer and arithmetic types are proved.
-    - If there are several ranks: one communicator joins them all, and Paddle will sum the normalizations over them.
-    - If `cuda_graph` is on: a step can be captured as a CUDA graph.
-    - Each knob did what it says. `plan.strategy` has the knobs as the user set them, with None for a knob that the user
-      left to us. `plan.knobs` has them as they were decided for this device and precision.
+    Returns a phrase for each proof. Of Paddle's automatic mode nothing is proved: the phrases say what it chose. Raises
+    ValueError, mostly as its subclass Refused, at the first proof that fails.
     """
     main = update[-1]  # the program with the optimizer
     knobs = plan.knobs
@@ -297,13 +277,8 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
 def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
     """Prove that Paddle will sum the statistics of `sync_batch_norm` operators over the ranks.
 
-    - The device is a CPU: nothing is proved, because `sync_bn.replace_on_cpu` replaces these operators later.
-    - The program is not to be run: nothing is proved.
-    - The program has such operators and FLAGS_dynamic_static_unified_comm is on: ValueError is raised, because Paddle
-      would skip the sums (`sync_bn.check_on_gpu`).
-
-    Returns a list of one phrase, which says how many there are. The list is empty if nothing is proved or there are
-    none.
+    Returns a list of one phrase, which says how many there are; empty if there are none, and on a CPU, where
+    `sync_bn.replace_on_cpu` replaces them later. Raises ValueError if a flag of Paddle would skip the sums.
     """
     if plan.device == "cpu" or not plan.is_to_be_run:
         return []

@@ -50,11 +50,8 @@ def prepare(main: static.Program, rate_name: str) -> None:
 def _look_up_rate(main: static.Program, rate_name: str) -> None:
     """Have a program look up its learning rate at the start of each step: rate = RATES[STEP], then STEP += 1.
 
-    The two operators come first in the program. They read and write the variable `rate_name`, which exists already, and
-    two new variables: RATES, a table of learning rates, and STEP, an index in it.
-
-    The caller must set the two before the first step and again after every RATES_AT_ONCE steps (`harness/loop.py`):
-    RATES to the rates of the next RATES_AT_ONCE steps, and STEP to 0.
+    The rate is the variable `rate_name`. RATES is a new table of learning rates, and STEP an index in it. Every
+    RATES_AT_ONCE steps `harness/loop.py` must set RATES to the next rates, and STEP to 0.
     """
     block = main.global_block()
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
@@ -69,12 +66,9 @@ def _look_up_rate(main: static.Program, rate_name: str) -> None:
 def check(main: static.Program) -> str:
     """Prove that a step of this program can be captured as a CUDA graph and replayed.
 
-    - Every operator must be known to run only on the GPU, on the stream that computes.
-    - Every input must be persistable. A replay reads each tensor at the address that it had at the capture, and an
-      input that is fed anew would lie elsewhere.
-
-    Returns the proof in words, as "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first
-    operator or input that breaks a rule.
+    Every operator must be known to run only on the GPU, on the stream that computes. Returns the proof in words, as
+    "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first operator or input that cannot be
+    held.
     """
     block = main.global_block()
     for op in block.ops:

@@ -190,14 +190,8 @@ class Work:
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each tensor that a batch normalization reads twice.
 
-        It reads the tensor for sums over the batch, and then again to compute its output from the sums.
-
-        - `resnet_unit`: none, because its convolutions sum up what they write.
-        - `resnet_unit_grad`: the outputs of the convolutions (ConvX, ConvZ) and the incoming gradient.
-        - any other operator that is no batch normalization: none.
-        - batch normalization in evaluation: none, because the statistics are given.
-        - gradient of a batch normalization: the image (X) and the incoming gradient.
-        - batch normalization in training: the image (X).
+        It reads the image for sums over the batch, then again to compute its output, and its gradient does so, too. A
+        `resnet_unit` does it only in its gradient: its convolutions sum up what they write.
         """
         if self.kind == "resnet_unit":
             return []
@@ -292,12 +286,8 @@ class Work:
     def _reread_bytes(self) -> int:
         """Return the bytes that further kernels of a gradient operator read again, beyond what is counted elsewhere.
 
-        - `conv2d_grad` that computes both its gradients, by the input and by the weights: the incoming gradient. Two
-          kernels read it. With one gradient, and so one kernel: 0.
-        - `resnet_unit_grad`: the gradients of ConvX and ConvZ, which two kernels read too.
-        - `sync_batch_norm_grad`: the image and the incoming gradient. Three kernels read them. This is the third
-          reading: `moved_bytes` has the first one, `twice_read_sizes` the second one.
-        - any other operator: 0.
+        The gradients of a convolution by its input and by its weights are two kernels, which both read the incoming
+        gradient. `sync_batch_norm_grad` has three: the readings of the first two are counted elsewhere.
         """
         if self.kind == "conv2d_grad":
             computed = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
@@ -334,16 +324,9 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each all-reduce (`c_allreduce_sum`) of a training program, in the order of the program.
 
-    Each entry has the keys
-
-    - `mib`, `dtype`: size and data type of the buffer that is summed.
-    - `gradients`: the number of gradients in the buffer. A variable that is summed alone counts as 1.
-    - `operator`: the index of the all-reduce among the operators.
-    - `issued_after_operators`: the share of backward kernels that come before the all-reduce, from 0 to 1.
-    - `bytes_left_to_hide_it`: the share of the backward kernels' bytes that is moved after it, from 0 to 1. The larger
-      this share, the more of the all-reduce can overlap with computation.
-    - `ring`: the number of its communicator.
-    - `on_computing_stream`: whether it runs on the stream that computes, so that nothing overlaps with it.
+    `issued_after_operators` is the share of the backward kernels that come before it, and `bytes_left_to_hide_it` the
+    share of their bytes that is moved after it: so much can overlap with it. `operator` is its index, and `ring` the
+    number of its communicator.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)
@@ -401,12 +384,7 @@ def counts_of(main: static.Program) -> dict[str, Any]:
     """Count what one run of a built program executes, moves and computes.
 
     The keys are those that `tools.inspect --json` prints. Everything is read off the program: no device is needed and
-    nothing is measured. Keys that do not say all:
-
-    - `operators`: numbers of operators by type. `fused`: those whose type starts with `fused_` or `merged_`.
-    - `products`: numbers of operators that convolve or multiply matrices, by data type.
-    - `casts`, `transposes`, `all_reduces`: numbers of these operators.
-    - `bytes_gb_by_operator`: the moved bytes by type, for types that move at least 5 MB.
+    nothing is measured. `products` are the operators that convolve or multiply matrices, by data type.
     """
     all_works = works(main)
     all_buckets = buckets(main)

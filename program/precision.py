@@ -101,15 +101,8 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    `minimize` of the wrapped optimizer also casts the program to half precision (`precision.dtype`), by the level of
-    Paddle's mixed precision:
-
-    - level O1: the inputs of convolutions and matrix products.
-    - level O2: all that is inside `fp16_guard`, a context in which the network is built, parameters included. These
-      parameters then have FP32 master copies.
-
-    With `dynamic`, the wrapper multiplies the loss by a scale that changes from step to step. Else it scales nothing,
-    and `updates.scale_loss` may add a fixed scale later.
+    Its `minimize` casts the program to half precision: at level O1 the inputs of convolutions and matrix products, at
+    O2 all that is built inside `fp16_guard`. With `dynamic` it scales the loss, by a scale that moves.
     """
     if not precision.is_half:
         return optimizer
@@ -253,18 +246,8 @@ def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[S
 
         moved = x + r x sin(1000 x)
 
-    r is the relative rounding error of the variable's type. `perturb_input` moves inputs so, to see how much rounding
-    changes the losses. The sine varies the sign and the size of the change from value to value. A common factor would
-    have no effect, because the first batch norm divides by it.
-
-    Two new variables, `wave` and `change`, are computed in two steps each. The second step overwrites the result of the
-    first, to save memory:
-
-        wave = 1000 x
-        wave = sin(wave)
-        change = x wave
-        change = r change
-        moved = x + change
+    r is the relative rounding error of the variable's type. The sine varies the change from value to value: a common
+    factor would have no effect, because the first batch norm divides by it.
     """
     x = variable.name
     r = ROUNDING[variable.dtype]

@@ -160,14 +160,10 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with undecided knobs (None) turned on or off for this device and precision.
 
-    `dtype` is that of convolutions, and `layout` that of images. Knobs that the user set stay as they are. There are
-    three kinds of undecided knobs:
+    `dtype` is that of convolutions, and `layout` that of images. A knob is turned on if all its conditions are met.
+    Knobs that the user set, and undecided ones of cuDNN, stay as they are.
 
-    - Knobs with conditions (`_conditions`) are turned on if all their conditions are met, else off.
-    - `enable_inplace` is turned on for a GPU, and off for a CPU. It works on both, so it has no condition.
-    - Knobs of cuDNN stay None, and Paddle's flags stay as they are.
-
-    Raises ValueError if the user set a knob of cuDNN for a CPU, or turned on a knob whose condition is not met.
+    Raises ValueError if the user turned on a knob whose condition is not met, or set one of cuDNN for a CPU.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
@@ -204,12 +200,8 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
     """Return the conditions under which knobs can be on, each with the message if it is not met.
 
-    A knob may need a GPU, convolutions in FP16 and NHWC (`is_half_nhwc`), or another knob to be off. `resolve` reads
-    the list twice:
-
-    - It refuses a knob that is on in `strategy`, with the message of the first condition that is not met.
-    - It decides each knob of the list that is None: the knob is turned on if all its conditions are met. Knobs that can
-      always be on are in the list for this, with a condition that is always met.
+    A knob that the user turned on is refused if one of its conditions is not met. A knob that is not decided is turned
+    on if all of them are met; so those that can always be on are here, too.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [

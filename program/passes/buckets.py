@@ -15,12 +15,10 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cut gradients of one type, in the order in which they are computed, into buckets of at most `limit_mib` MiB.
 
-    - The first bucket is closed once it holds HEAD_MIB, so that its all-reduce starts early.
-    - The last bucket holds at most TAIL_MIB, because no computation is left to hide its all-reduce behind. If the last
-      gradient is larger than that, there is no such bucket.
-    - A gradient larger than the limit is a bucket by itself.
+    The first bucket is closed early, at HEAD_MIB, so that its all-reduce starts early. The last one has at most
+    TAIL_MIB: no computation is left to hide its all-reduce behind. A gradient above the limit is a bucket by itself.
 
-    `sizes` maps each gradient to its bytes. Returns the names in each bucket.
+    `sizes` maps each gradient to its bytes.
     """
     limit_bytes = limit_mib * ops.MIB
     # The user may set a limit below HEAD_MIB or TAIL_MIB.
@@ -86,19 +84,13 @@ class _Bucket(NamedTuple):
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Have gradients summed over the ranks in buckets, by one all-reduce for each bucket.
-
-    Fleet has added one all-reduce for each gradient. These are removed, and those of the buckets take their place. For
-    a bucket of two gradients a and b:
+    """Have gradients summed over the ranks in buckets, by one all-reduce for each bucket of at most `limit_mib` MiB.
 
         before: compute a, all-reduce a, compute b, all-reduce b
         after:  coalesce_tensor (a, b), compute a, compute b, all-reduce (a, b), depend a, depend b
 
-    `coalesce_tensor` makes a and b slices of one buffer, the bucket. It stands before the backward pass. `depend a`
-    makes the later readers of a wait for the all-reduce of the bucket.
-
-    `limit_mib` is the most that several gradients in a bucket may have together. With `one_stream`, the all-reduces run
-    on the stream that computes, so nothing overlaps with them.
+    `coalesce_tensor` makes a and b slices of one buffer, the bucket. `depend a` makes later readers of a wait for the
+    all-reduce. With `one_stream` it runs on the stream that computes.
     """
     block = main.global_block()
     parameters_by_gradient = ops.parameters_by_gradient(block)
@@ -160,12 +152,8 @@ def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
 def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
     """Return the buckets in which these gradients are summed over the ranks, in the order in which they are completed.
 
-    All gradients of a bucket have one type, and at most `limit_mib` MiB together. A larger gradient is a bucket by
-    itself. A bucket is completed when its last gradient is computed.
-
-    1. The gradients are sorted by the operator that computes them. Those of one operator are sorted by name.
-    2. The gradients of each type are cut into groups, in this order (`_pack`). Each group becomes a bucket.
-    3. The buckets of all types are sorted by the operator that completes them, and numbered from 0.
+    All gradients of a bucket have one type, and at most `limit_mib` MiB together, unless it is a single one. A bucket
+    is completed when its last gradient is computed.
     """
     completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}

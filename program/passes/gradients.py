@@ -18,17 +18,13 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
 
-    The gradients of both addends are equal. They become one variable where no operator would then read another value
-    than before (`_Groups._kept_of`):
+    Both become one variable, where no operator would then read another value than before:
 
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
-    `relu_grad` does not read the sum before the relu. So fused forward operators whose addends have one shape no longer
-    write this sum.
-
-    Run this after Paddle has put the gradient operators into the program, and before another pass renames gradients.
+    Run this after Paddle has added the gradients, and before another pass renames them.
     """
     block = main.global_block()
     _stop_writing_sums(block)
@@ -134,15 +130,8 @@ class _Groups:
     def _kept_of(self, groups: list[_Group], index: int) -> str | None:
         """Return the variable that can take the place of these groups' variables after the operator at `index`.
 
-        All variables of the groups hold equal values once this operator has run. A group is "written later" if an
-        operator after `index` writes one of its variables. From that operator on the group holds a new value.
-
-        - Shapes or types of the groups differ: None.
-        - No group is written later: the kept variable of the first group.
-        - Several groups are written later: None. They would overwrite each other's values.
-        - One group is written later, and the writing operator or one after it reads another group: None. This reader
-          needs the old value and would get the new one.
-        - One group is written later, and all readers of the other groups come before: the kept variable of this group.
+        All of them hold equal values once this operator has run. One of the groups may get a new value later: its
+        variable is then the one. None if another group is still read after that, and if two of them get new values.
         """
         variables = [self._block.var(group.kept) for group in groups]
         if len({(variable.shape, variable.dtype) for variable in variables}) > 1:
@@ -201,11 +190,8 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    The gradient of each pixel is the gradient of the mean / (height x width), so it does not depend on the image.
-    Paddle's `pool2d_grad` reads the whole image all the same. The new operator is a forward average pooling of the
-    mean's gradient, padded with zeros: each window covers the one value once (`_spreading_pooling`).
-
-    Run this after the gradients are added. Returns how many operators were replaced.
+    The gradient of each pixel is that of the mean / (height x width), but Paddle's `pool2d_grad` reads the whole image
+    all the same. Run this after the gradients are added. Returns how many operators were replaced.
     """
     block = main.global_block()
 
@@ -226,12 +212,8 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that takes the place of `op`, the gradient of a global average pooling.
 
-    `op` turns d, the gradient of the mean, into an image whose every pixel is d / (height x width). It reads d and the
-    image that was averaged. The forward pooling computes the same image from d alone.
-
-    The pooling takes d as an image of one pixel. It pads d with zeros, by height - 1 rows above and below each, and by
-    width - 1 columns on the left and the right each. Its windows have height x width pixels (`image_sides`) and move by
-    one pixel. Each window covers d once, so each average is d / (height x width). For 2 x 2 pixels:
+    `op` turns d, the gradient of the mean, into an image whose every pixel is d / (height x width) (`image_sides`). So
+    does a pooling whose windows each cover d once. For 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0
@@ -252,12 +234,9 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
 def convolve_gradients(main: static.Program) -> None:
     """Have the input gradients of 3x3 convolutions computed by forward convolutions, which are faster on CPUs.
 
-    At stride 1 the gradient by the input is a convolution of the output's gradient. Its weights are the same, rotated
-    by 180 degrees and with input and output channels exchanged.
-
-    Each `conv2d_grad` that gains by this keeps only the gradient by its weights. New operators before it turn the
-    weights and convolve. They replace a CPU kernel of Paddle's that adds up the columns of its matrix product value by
-    value. This sum takes 12 % of HRNet's step.
+    At stride 1 it is a convolution of the output's gradient, by the same weights turned by 180 degrees. It replaces a
+    kernel of Paddle's that adds up value by value, which takes 12 % of HRNet's step. `conv2d_grad` keeps the gradient
+    by the weights.
     """
     block = main.global_block()
     gaining = [op for op in block.ops if _gains_by_convolving(block, op)]
@@ -293,13 +272,8 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
 
-    `op` must be of a 3x3 convolution with stride 1 and padding 1 (`_gains_by_convolving`).
-
-    1. turn: the output and input channels of the weights are exchanged, from [O, I, 3, 3] to [I, O, 3, 3].
-    2. flip: both axes of each kernel are reversed, which rotates it by 180 degrees.
-    3. convolve: the output's gradient is convolved with the flipped weights.
-
-    Creates the variables of the turned and flipped weights.
+    `op` must be of a 3x3 convolution with stride 1 and padding 1. The channels of the weights are exchanged, from [O,
+    I, 3, 3] to [I, O, 3, 3], each kernel is turned by 180 degrees, and the output's gradient is convolved with them.
     """
     weights = block.var(op.input("Filter")[0])
     (gradient,) = op.output("Input@GRAD")

@@ -132,12 +132,8 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 def fuse(main: static.Program) -> list[UnitVariables]:
     """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
-    `main` is a forward program without gradients. Paddle can add the gradient of a `resnet_unit` later. `_Pattern` says
-    which groups match.
-
-    The operator takes weights and values of channels in shapes of its own, so these variables get other shapes. Returns
-    them, one entry for each convolution. For a training, the caller must hand them to `initialize`, because the
-    start-up program still fills them in their old shapes.
+    `main` is a forward program without gradients. The operator takes weights and values of channels in shapes of its
+    own. Returns these variables, one entry for each convolution: for a training, hand them to `initialize`.
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
@@ -207,14 +203,8 @@ class _Matcher:
     def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
         """Return the pattern of relu(X + Y), where X and Y are the inputs of `add`; None if there is none.
 
-        A `resnet_unit` computes X itself, from a convolution and a batch norm. It computes Y too if it can, and else
-        adds Y as an image that other operators have computed. `_side` finds the convolution and batch norm of an input.
-
-        - X does not come from a convolution and a batch norm that `resnet_unit` takes: None. X and Y are never
-          exchanged.
-        - Y does not come from such a pair: a pattern with Y as an image (`second` is None).
-        - Both do, but their paddings differ: a pattern with Y as an image too, because the kernel has one padding.
-        - Both do, with equal paddings: a pattern with both.
+        X must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them). If Y does
+        too, with the same padding, the unit computes both. Otherwise it adds Y as an image.
         """
         first = self._side(add.input("X")[0])
         if first is None:
@@ -273,12 +263,8 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
 def _unit_inputs(pattern: _Pattern) -> Slots:
     """Return the variables that the `resnet_unit` of a pattern reads, by its slots.
 
-    The slots of the second convolution and its batch norm are always there, because the operator's gradient looks up
-    each slot by its name. Their content depends on the pattern:
-
-    - It has a second convolution: the variables of this convolution and its batch norm.
-    - It has no addition: the slots are all empty.
-    - It adds another image: this image is in the slot Z (`_ADDED_IMAGE`), and the other slots are empty.
+    The slots of the second convolution and its batch norm are always there, because the operator's gradient looks them
+    up. They are empty if the pattern has none. An image that it adds instead is in the slot Z.
     """
     inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     if pattern.second is not None:

@@ -199,24 +199,18 @@ class _CpuEquivalent:
     def backward(self) -> list[Step]:
         """Return the operators of the gradient of a batch normalization over all ranks.
 
-            d_x = first_term - second_term
-            first_term = f d_y
-            second_term = x_hat a + b
+            d_x = f d_y - (x_hat a + b)
             f = gamma / sqrt(variance + epsilon)
             a = f / m * sum_ranks(d_gamma)
             b = f / m * sum_ranks(d_bias)
 
-        x_hat is the normalized image, gamma the scale, and m is `self.count`. The first term would be the whole
-        gradient if mean and variance were constants. The second term has the form of a batch norm whose scale is a and
-        whose bias is b, so `_normalize` computes it.
-
-        The gradients d_gamma and d_bias are written as those of this rank's images. Their sums over the ranks are used
-        for d_x only, because the program sums the gradients of all parameters later.
+        x_hat is the normalized image, gamma the scale, and m is `self.count`. The gradients d_gamma and d_bias are
+        written as those of this rank, because the program sums those of all parameters later.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
-        first_term = self._var("first_term", *shape)
-        second_term = self._var("second_term", *shape)
+        first_term = self._var("first_term", *shape)  # f d_y: the whole gradient if mean and variance were constants
+        second_term = self._var("second_term", *shape)  # x_hat a + b: a batch norm of scale a and bias b
         f_over_m = self._var("f_over_m", self.channels)
         gradient_sums = self._var("gradient_sums", 2, self.channels)  # over the ranks, of d_gamma and d_bias
         a_and_b = self._var("a_and_b", 2, self.channels)
@@ -285,12 +279,8 @@ class _CpuEquivalent:
     ) -> Step:
         """Return Paddle's own `batch_norm` of the image `self.x`, which writes the result to the variable `to`.
 
-        - `by_given_statistics`: it normalizes by the mean and the variance in `statistics`. Paddle demands the
-          variables of `saved`, which are not used.
-        - else: it normalizes by the mean and the variance of the image, and saves them in `saved`.
-
-        Paddle would also move `statistics` towards those of the image. A momentum of 1 leaves them as they are:
-        statistics = momentum * statistics + (1 - momentum) * those of the image.
+        It normalizes by the mean and the variance in `statistics` if `by_given_statistics`, and otherwise by those of
+        the image, which it saves in `saved`. It leaves `statistics` as they are.
         """
         inputs = {
             "X": [self.x],
@@ -311,7 +301,7 @@ class _CpuEquivalent:
             "is_test": by_given_statistics,
             "use_global_stats": by_given_statistics,
             "epsilon": epsilon,
-            "momentum": 1.0,
+            "momentum": 1.0,  # so that it does not move `statistics` towards those of the image
             "data_layout": self.op.attr("data_layout"),
         }
         return Step("batch_norm", inputs, outputs, attrs)

@@ -35,11 +35,8 @@ _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision"
 def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
 
-    Updates with equal attributes, of parameters of one data type, are split evenly among as few operators as possible:
-    118 updates become 2 operators of 59 parameters. A single update is left alone.
-
-    A merged operator stands at the place of the last update that it replaces, because only then all its gradients are
-    computed. The values stay the same, because Paddle's kernel computes each parameter by itself.
+    Updates with equal attributes and data types are split evenly among as few operators as possible: 118 become 2 of
+    59. The values stay the same, because Paddle's kernel computes each parameter by itself.
     """
     substitutes: dict[Operator, list[Step]] = {}  # replaced operator: what takes its place
     for group in _mergeable_lars(main.global_block()):
@@ -91,14 +88,12 @@ def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
     """Set up gradient accumulation: split an update into `steps` micro-steps, each on a part of the batch.
 
-    Changes `main` into the last micro-step. Returns the program of the other micro-steps, to be run `steps` - 1 times
-    before `main`. It has no all-reduce and no update.
+    `main` becomes the last micro-step. The returned program is to be run `steps` - 1 times before it:
 
         returned program:  compute gradients, accumulator += gradient
         main:              compute gradients, gradient += accumulator, accumulator = 0, all-reduce, update
 
-    The gradient of the loss is divided by `steps` in both programs, so that the sum of the parts is a mean. `startup`
-    is changed to create the accumulators as zeros. Run this before gradients are put into buckets.
+    `startup` will create the accumulators. Run this before gradients are put into buckets.
     """
     block = main.global_block()
     _divide_loss_gradient(block, steps)

@@ -77,21 +77,18 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
     """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
 
-    `update` lists the program of each micro-step, a part of an update, in order. The last program has the optimizer.
-    The other entries are one and the same program, which is followed once. The history of its gradients starts with the
-    number of micro-steps that run this program. An accumulator is a variable that adds up the gradients of micro-steps.
+    `update` lists the program of each micro-step, a part of an update, in order. The last one has the optimizer. The
+    others are one program, which adds gradients up in accumulators; it is followed once.
 
-    Raises Refused if
-
-    - an operator cannot be part of data-parallel training (`_Follower.follow`), or
-    - an accumulator (gradient accumulation) still holds a gradient after the update, or
-    - a parameter is updated twice.
+    Raises Refused if a program is not data-parallel training, a parameter is updated twice, or an accumulator still
+    holds a gradient after the update.
     """
     dynamic_scales = _dynamic_scales(update[-1])
     read: list[_Read] = []
     accumulated: Histories = {}  # at the start of an update all accumulators hold zeros
     ever_summed: frozenset[str] = frozenset()
-    for program, runs in Counter(update).items():  # each different program, and how often the update runs it
+    runs_by_program = Counter(update)  # how often an update runs each program, in their order
+    for program, runs in runs_by_program.items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
         followed = follower.follow(program.global_block(), accumulated, ever_summed)
         accumulated = followed.accumulated  # the next program finds them in the accumulators
@@ -167,19 +164,14 @@ class _Follower:
     def follow(self, block: Block, accumulated: Histories, ever_summed: frozenset[str]) -> _Followed:
         """Follow each gradient through the operators of a program, and return its history at the end.
 
-        A history says how a gradient was summed and scaled so far. Two kinds are returned: those of the gradients that
-        the optimizer's update operators read, and those of the gradients that the program leaves in accumulators, in
-        which gradients of several micro-steps are added up. `accumulated` has the histories of what the accumulators
-        hold at the start. `ever_summed` has the variables whose gradient an earlier program summed over the ranks.
+        A history says how a gradient was summed and scaled so far. `accumulated` has those of what the accumulators of
+        gradients hold at the start, and `ever_summed` the variables whose gradient an earlier program summed over the
+        ranks.
 
-        A `coalesce_tensor` only lays gradients side by side in a buffer. From then on, an all-reduce of the buffer sums
-        each of them.
-
-        Raises Refused if an operator cannot be part of data-parallel training, or an update operator reads a variable
-        that no gradient of the loss reaches.
+        Raises Refused if an operator cannot be part of data-parallel training.
         """
         histories = accumulated
-        gradients_by_buffer: dict[str, list[str]] = {}  # of the buffers so far
+        gradients_by_buffer: dict[str, list[str]] = {}  # the gradients that lie side by side in a buffer
         read: list[_Read] = []
         for op in block.ops:
             if op.type in ops.ALL_UPDATES:
@@ -188,10 +180,9 @@ class _Follower:
                 (buffer,) = op.output("FusedOutput")
                 gradients_by_buffer[buffer] = op.output("Output")
             elif op.type == "c_allreduce_sum":
-                (name,) = op.input("X")
-                gradients = _gradients_in(name, histories, gradients_by_buffer)
-                histories = histories | _summed(gradients, histories)
-                ever_summed = ever_summed.union(gradients)
+                summed = _summed_by(op, histories, gradients_by_buffer)
+                histories = histories | summed
+                ever_summed = ever_summed.union(summed)
             else:
                 histories = self.after(op, histories, ever_summed)
         still_accumulated = {name: history for name, history in histories.items() if ops.is_accumulator(name)}
@@ -201,13 +192,9 @@ class _Follower:
         """Return the histories of all gradients after one operator; `histories` are those before it.
 
         A history says how a gradient was summed and scaled so far. `ever_summed` has the variables whose gradient was
-        summed over the ranks before. Each kind of operator that starts, merges, clears, unscales or copies gradients
-        has a rule. Any other operator of the backward pass or the optimizer computes something from gradients. This
-        last rule comes after the others, because it would take their operators too. Operators of the forward pass
-        change nothing. `follow` has the rules for sums and updates.
+        summed over the ranks before. `follow` has the rules for sums and updates.
 
-        Raises Refused if the operator cannot be part of data-parallel training: it carries gradients to or from one
-        rank only, or it breaks the rule for its kind.
+        Raises Refused if the operator cannot be part of data-parallel training.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
@@ -223,7 +210,7 @@ class _Follower:
             return histories | self._unscaled(op, histories)
         if op.type == "update_loss_scaling":
             return histories | _kept_by_scale_update(op, histories)
-        if is_in_backward or ops.is_optimizer(op):
+        if is_in_backward or ops.is_optimizer(op):  # last, because it would take the operators of the other rules, too
             return histories | self._computed_from_gradients(op, histories, ever_summed)
         return histories
 
@@ -240,16 +227,10 @@ class _Follower:
         return {op.output_arg_names[0]: GradientHistory(factor=value, micro_steps=self.runs)}
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes.
+        """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes: without the loss scale.
 
-        The operator divides each gradient that it reads by the loss scale. So the history of what it writes has one
-        power of the loss scale less.
-
-        Raises Refused for the first variable that it reads
-
-        - without a history, which is no gradient, or
-        - whose gradient was not summed over the ranks exactly once, if there are several. The operator also looks for
-          infinities. Before the sum one rank could find an infinity that the others do not find.
+        It also looks for infinities, so it must read gradients that are summed over the ranks: before, one rank could
+        find an infinity that the others do not. Raises Refused otherwise.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -265,17 +246,11 @@ class _Follower:
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of what an operator computes from gradients, by the variables that it writes.
 
-        A history says what was done to a gradient so far: how often it was summed over the ranks, and by which factor
-        and which power of the loss scale it was multiplied. Operators of the backward pass are linear in the gradients
-        that they read: twice the gradients give twice the outputs. So sums and factors on what such an operator reads
-        are also on everything that it writes.
+        Operators of the backward pass are linear in the gradients that they read. So sums and factors on these are also
+        on all that they write, with those of the operator itself (`_scaled`).
 
-        - It reads no variable with a history, so no gradient: the result is empty.
-        - It reads gradients of different histories: Refused is raised.
-        - It writes a variable of `ever_summed`, whose gradient was summed over the ranks before, and is no `depend`,
-          `scale` or operator of the optimizer: Refused is raised.
-        - Else: everything that it writes has the one history that it reads, with the factor or the loss scale that the
-          operator itself adds (`_scaled`).
+        Raises Refused if the gradients that it reads have different histories, or if it overwrites a sum over the
+        ranks.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
@@ -316,12 +291,8 @@ class _Follower:
 def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
     """Return the names of the gradients in a variable that is about to be summed over the ranks.
 
-    `histories` has an entry for each gradient that is computed so far: how it was summed and scaled.
-
-    - The variable is a buffer, in which several gradients lie side by side: the names of these gradients. Raises
-      Refused if one of them is not computed yet.
-    - The variable has a history: its own name, because it is a gradient.
-    - Any other variable: an empty list.
+    `histories` has an entry for each gradient that is computed so far. In a buffer several gradients lie side by side:
+    Refused is raised if one of these is not computed yet. The list is empty for a variable that is no gradient.
     """
     if name in gradients_by_buffer:
         gradients = gradients_by_buffer[name]
@@ -333,10 +304,11 @@ def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str
     return []
 
 
-def _summed(gradients: list[str], histories: Histories) -> Histories:
-    """Return the histories of gradients after one more sum over the ranks."""
+def _summed_by(op: Operator, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> Histories:
+    """Return the histories of the gradients that an all-reduce sums over the ranks, after it."""
+    (variable,) = op.input("X")
     summed: Histories = {}
-    for gradient in gradients:
+    for gradient in _gradients_in(variable, histories, gradients_by_buffer):
         history = histories[gradient]
         summed[gradient] = replace(history, sums=history.sums + 1)
     return summed
@@ -377,12 +349,8 @@ def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
 def _merged(op: Operator, histories: Histories) -> Histories:
     """Return the history of out = gradient + accumulator, which an operator of gradient accumulation computes.
 
-    A history says how a gradient was summed and scaled so far. `out` is one of the two variables.
-
-    - The gradient is not computed yet, or was already summed over the ranks: Refused is raised.
-    - The accumulator has no history, because it holds zeros: the history of the gradient.
-    - Gradient and accumulator were summed or scaled differently: Refused is raised.
-    - They were summed and scaled alike: the history of the gradient, with the micro-steps of both added up.
+    A history says how a gradient was summed and scaled so far. Both must have been scaled alike, and not summed over
+    the ranks; the micro-steps in them are added up. Otherwise Refused is raised.
     """
     gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
     if gradient not in histories or histories[gradient].sums > 0:

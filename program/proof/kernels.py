@@ -57,14 +57,10 @@ def check_sizes(main: static.Program) -> None:
 def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
-    - On a GPU, the images of convolutions are small enough for cuDNN (`check_sizes`).
-    - Paddle has a kernel of each operator, for the type by which Paddle selects it (`_selecting_type`). An operator
-      without tensors may have a kernel of any type.
-    - Every tensor is declared in the type in which this kernel reads or writes it. Else Paddle would cast the tensor at
-      each step, or stop in the middle of a step.
+    Paddle must have a kernel for the type by which it selects one, and each tensor must be declared in the type that
+    this kernel reads or writes. Else Paddle would cast it at each step, or stop in the middle of one.
 
-    Operators that need no kernel (NO_KERNEL) are skipped. Raises Refused for the first tensor or operator that breaks a
-    rule.
+    Raises Refused for the first tensor or operator that breaks a rule.
     """
     block = main.global_block()
     if device == "gpu":
@@ -121,13 +117,10 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 
 
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
-    """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if there is none.
+    """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
 
-    The type is that of one tensor in `declared_types`:
-
-    - If the operator is of a kind in _TYPED_BY_OUTPUT: the first tensor that it writes.
-    - Else, if it reads a tensor in one of the slots _SELECTORS: the tensor in the first of these slots, in their order.
-    - Else: the first tensor that it reads or, if it reads none, the first that it writes.
+    It is that of the first tensor that the operator reads or, if it reads none, writes. Some kinds are selected by
+    their output (_TYPED_BY_OUTPUT), and some slots go before others (_SELECTORS).
     """
     if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)
@@ -162,14 +155,8 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    `declared` is the type in which the tensor is declared, and `kernel_type` the one by which the kernel was selected.
-
-    - parameters and statistics of normalizations, optimizer state, loss scale: float32 in every kernel.
-    - `cast` and `fill_constant`: the type in an attribute of the operator.
-    - inputs of `coalesce_tensor`: `declared`. Only their sizes are read.
-    - integers and bools, as indices, masks and counts: `declared`. Kernels take them beside any type.
-    - any tensor of a kernel for integers or bools: `declared`.
-    - floating-point numbers: `kernel_type`.
+    It is mostly `kernel_type`, by which the kernel was selected. Parameters and statistics of normalizations are
+    float32 in any kernel. Integers and bools may stay in the type in which they are `declared`.
     """
     if _without_endings(slot) in _FP32_SLOTS:
         return "float32"
@@ -177,7 +164,7 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
-    if op.type == "coalesce_tensor" and slot == "Input":
+    if op.type == "coalesce_tensor" and slot == "Input":  # only their sizes are read
         return declared
     if declared not in _FLOATS:
         return declared

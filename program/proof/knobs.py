@@ -39,20 +39,10 @@ _FUSIONS = (
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """Prove that the knobs of STRATEGY changed a built program as they should.
 
-    `asked` has the knobs as the user set them, with None for a knob that the user left to us. `decided` has the knobs
-    as the program was built by them: on, off or a number. It has None only for knobs of cuDNN, which stay as Paddle has
-    them.
+    `asked` has the knobs as the user set them, with None for one that the user left to us, and `decided` those by which
+    the program was built. A knob that changed nothing is refused only if the user asked for it.
 
-    1. Fusions and merged updates that are on did all their work, and those that are off did none (`_check_fusions`). A
-       knob whose pass found nothing to change is refused only if the user asked for it.
-    2. Flags of cuDNN have the values that the user set (`_check_cudnn_flags`).
-    3. If `perturb_input` is on, an input is moved.
-    4. With several ranks, the gradients of each data type are summed in buckets, which are cut by
-       `fuse_grad_size_in_MB` (`_check_buckets`). With one rank there are no buckets, so the user must have left this
-       knob at its default.
-
-    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act", and how many sums of gradients
-    `enable_addto` left. Raises Refused for the first rule that does not hold.
+    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
@@ -91,13 +81,10 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove for each knob of `_FUSIONS` that its pass did all its work if the knob is on, and nothing if it is off.
 
-    Two things are counted in the program: what a pass made, and what it left that it could have changed.
+    What the pass made, and what it left that it could have changed, is counted in the program. Only a knob that the
+    user turned on (`asked`) must have made something.
 
-    - A knob that is on in `decided`: nothing must be left. If the user turned it on (`asked`), something must be made.
-      If the user left it to us (None in `asked`), a program without anything to change is accepted.
-    - A knob that is off in `decided`: nothing must be made.
-
-    Returns for each knob that is on, in words, what its pass made. Raises Refused for the first knob that fails.
+    Returns what was made, in words. Raises Refused for the first knob that fails.
     """
     made_by_knob = _count_made(block)
     left_by_knob = _count_left(block)
@@ -153,11 +140,9 @@ def _sums_left_in_words(block: Block) -> list[str]:
 def _count_made(block: Block) -> dict[str, int]:
     """Count, for each knob, what its pass made in a program.
 
-    - `enable_addto`: its pass makes gradient operators of convolutions add their results to gradients that are there
-      already. The gradients that they add to are counted.
-    - `enable_inplace`: `share_buffer` operators are counted. Those that the pass of `enable_addto` made are left out.
-    - `merged_lars`: `lars_momentum` operators of several parameters are counted. Paddle's own have one parameter each.
-    - Any other knob: its pass makes operators of a type that nothing else makes. These operators are counted.
+    Most passes make operators of a type that nothing else makes. That of `enable_addto` makes convolutions add to
+    gradients that are there already: these are counted. It makes `share_buffer` operators, too, as `enable_inplace`
+    does.
     """
     count_by_type = Counter(op.type for op in block.ops)
     gradients_added_to = _gradients_added_to(block)
@@ -198,16 +183,8 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
 def _count_left(block: Block) -> dict[str, int]:
     """Count, for each knob, the places of a program that its pass would still change.
 
-    A place is an operator or a group of operators. It may count for several knobs.
-
-    - `fuse_bn_act_ops`: batch norms in FP16 and NHWC, which cuDNN could fuse, whose only reader is a relu.
-    - `fuse_bn_add_act_ops`: such batch norms whose only reader is an addition before a relu.
-    - `fuse_elewise_add_act_ops`: additions whose only reader is a relu.
-    - `enable_addto`: sums of gradients that a convolution's gradient operator could have added.
-    - `enable_inplace`: none are counted, because not every output can take an input's buffer.
-    - `merged_optimizer`: `momentum` operators, which update one parameter each.
-    - `resnet_unit`: convolutions that the operator `resnet_unit` could compute.
-    - `merged_lars`: LARS updates of one parameter, if there are several for one data type.
+    A place is an operator or a group of operators, and may count for several knobs. Of `enable_inplace` none are
+    counted, because not every output can take an input's buffer.
     """
     reads = _Reads(block)
     fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
@@ -217,7 +194,7 @@ def _count_left(block: Block) -> dict[str, int]:
         "fuse_bn_add_act_ops": sum(1 for reader in sole_readers_of_norms if reads.is_add_before_relu(reader)),
         "fuse_elewise_add_act_ops": sum(1 for op in block.ops if reads.is_unfused_add_before_relu(op)),
         "enable_addto": _count_sums_for_convolutions(block),
-        "enable_inplace": 0,
+        "enable_inplace": 0,  # not every output can take an input's buffer
         "merged_optimizer": sum(1 for op in block.ops if op.type == "momentum"),
         "resnet_unit": sum(1 for op in block.ops if takes_convolution(op, block)),
         "merged_lars": _count_mergeable_lars(block),
@@ -374,13 +351,8 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one data type, in order. Three of them are not checked, and may have room:
-
-    - the first one: `passes/buckets.py` closes it early, so that its all-reduce starts early.
-    - the last one: no gradient follows it.
-    - the one before the last: the last bucket is small on purpose, so its gradients may have fitted here.
-
-    Raises Refused for the first other bucket that is not full.
+    `buckets` are those of one data type, in order. The first one is closed early on purpose, and the last one is small
+    on purpose, so the one before it may have room, too: these are not checked.
     """
     without_first_and_last = buckets[1:-1]
     for bucket, next_bucket in pairwise(without_first_and_last):  # the one before the last is never `bucket`
