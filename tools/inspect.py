@@ -126,10 +126,9 @@ def build(job: env.Job) -> Any:
     """Build the training program that rank 0 of a job runs, and return the `TrainingProgram`.
 
     No GPU and no other rank is needed: Paddle gets an address on this machine for each rank, at which nobody listens.
-    The learning rate's schedule is made for SCHEDULED_STEPS steps, because its length does not change the operators.
+    This sets environment variables of the process and switches Paddle to static mode.
 
-    This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
-    cannot be built, or if a convolution's input or output is too large for cuDNN.
+    Raises ValueError if the job cannot be built, or a convolution is too large for cuDNN.
     """
     import paddle
 
@@ -148,10 +147,7 @@ def build(job: env.Job) -> Any:
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
     """Build a job's training program and return what `python -m tools.inspect` prints of it, for JSON.
 
-    - The settings of the job, such as its precision and batch.
-    - The counts of its main program: operators, FLOPs, bytes.
-    - `verified`: what was proved of the program.
-    - `estimate`: an entry for each known card. With the bytes/s of a node's network, it covers several nodes, too.
+    `estimate` has an entry for each known card. With the bytes/s of a node's network, it covers several nodes, too.
 
     Raises ValueError if the job cannot be built, or if the network's speed is given for a job of one rank: such a
     program has no all-reduce.

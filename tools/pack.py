@@ -79,12 +79,8 @@ class PackFiles:
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
 
-    - The part is packed already: only its list is compared.
-    - An earlier pack was stopped: this one continues it from its journal.
-    - Otherwise: it is packed from the beginning.
-
-    The records are written to a file of another name, which is locked until this ends, so that two packs never write it
-    at once. Only when all records are checked does it get its final name.
+    A pack that was stopped is continued. The records are written to a file of another name, which is locked, and get
+    their final name when all of them are checked. Of a part that is packed already, only the list is compared.
 
     Raises ValueError if the list, an image or the target is wrong, and RunError if the disk returns wrong bytes.
     """
@@ -147,10 +143,8 @@ def _lock(file: BinaryIO) -> None:
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
     """Append the records of all images but the first `done` to the file `growing`, which holds those already.
 
-    Returns the entries of the appended records, and appends them to the journal, too. If this is stopped, the end of
-    the file may be lost, and so may that of the journal; `_resume` keeps the records that both have. At the end the
-    records are on the disk and not in the kernel's cache, so that `_check_written` reads them from the disk. The
-    journal may stay in the cache, because it is needed only after a stop.
+    Returns the entries of the appended records, and appends them to the journal, too. At the end the records are on the
+    disk and not in the kernel's cache, so that `_check_written` reads them from the disk.
     """
     appended: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
@@ -241,13 +235,10 @@ def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
 
 
 def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Return the entries of a pack's journal; an empty list if there is no journal.
+    """Return the entries of a pack's journal, one for each packed record; an empty list if there is no journal.
 
-    The first line of the journal is the SHA-256 of the list of samples that is packed. Each further line is the entry
-    of one packed record. A last line that is cut off does not count.
-
-    `growing` is the unfinished file of records that the journal belongs to. Only messages use it. Raises ValueError if
-    the journal's SHA-256 is not `list_sha256`, or if a line is damaged.
+    Its first line is the SHA-256 of the list of samples that is packed. `growing` is the unfinished file of records,
+    for messages. Raises ValueError if the SHA-256 is not `list_sha256`, or a line is damaged.
     """
     journal_lines = _complete_lines(journal)
     if not journal_lines:

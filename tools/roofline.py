@@ -127,11 +127,9 @@ def step_time(
 ) -> StepTime:
     """Return the least time of a step on a card, with its operators one after the other in their order.
 
-    - An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. `peak_names` has
-      the name of the card's peak for each data type.
-    - An all-reduce of gradients goes over the link between `ranks` GPUs. The GPU waits for it if it is on the computing
-      stream; otherwise the GPU goes on meanwhile.
-    - The optimizer first waits for all all-reduces, because it needs the sums.
+    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. An all-reduce goes
+    over the link between `ranks` GPUs, while the GPU computes unless it is on the computing stream. The optimizer waits
+    for all of them.
     """
     clocks = _Clocks()
     flops_s = 0.0
@@ -203,13 +201,8 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
     """Return a step's roofline on `card` for JSON: an upper bound of the images/s, and the times that it comes from.
 
-    All-reduces go over the card's own link (NVLink). `exposed_all_reduce_s` is the time in which the GPU waits for them
-    and computes nothing. `batch` is the number of images of a rank. With `tf32`, float32 is computed in TF32.
-
-    Returns None in two cases:
-
-    - The card's data sheet has no peak for a data type that the program computes in.
-    - There are more ranks than a node has GPUs: no data sheet gives the speed of the network between nodes.
+    `batch` is the number of images of a rank. With `tf32`, float32 is computed in TF32. None if the card's data sheet
+    lacks a peak that is needed, or the ranks are on several nodes: no data sheet has the speed of their network.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or peak_names is None:
@@ -252,14 +245,9 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
     """Return the row of a number of GPUs, for JSON: the times of its step, and how well it scales from one node.
 
-    Each GPU keeps its batch (weak scaling), so perfect scaling leaves the time of a step as it is on one node.
-
-    - `step_time_s`: the step.
-    - `all_reduce_s`: all its all-reduces.
-    - `exposed_all_reduce_s`: the part of the step in which the GPU only waits for them; `exposed_share` is its share.
-    - `of_linear`: the step's time on one node over its time here; 1.0 is perfect.
-    - `of_linear_nothing_hidden`: the same ratio of the times that both steps would take if the GPU waited for every
-      all-reduce.
+    Each GPU keeps its batch (weak scaling), so `of_linear`, the step's time on one node over its time here, is 1.0 if
+    it is perfect. In `exposed_all_reduce_s` the GPU only waits for all-reduces. `of_linear_nothing_hidden` is the ratio
+    if it had to wait for each of them.
     """
     return {
         "gpus": gpus,

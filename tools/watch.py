@@ -252,14 +252,8 @@ def _plain(text: Any) -> Text:
 def draw(state: JsonObject, now_s: float) -> Group:
     """Draw the state that `View.look` returned as two tables for the terminal: one on the run, one on its nodes.
 
-    What is not known is a dash. Some rows are there only if they apply:
-
-    - the slowest ranks, if the run logged them;
-    - the time left, while the run goes on;
-    - peak GPU memory and energy, if the run has logged its summary.
-
-    `now_s` is the current Unix time. If a run goes on, and it or a node wrote nothing for more than SILENT_S seconds
-    before, the tables say for how long.
+    What is not known is a dash. `now_s` is the current Unix time: the tables say for how long a running job has written
+    nothing.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)

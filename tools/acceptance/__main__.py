@@ -134,10 +134,8 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 def main() -> int:
     """Run this rank's checks, write the report, or print the precisions whose jobs can run; return the exit status.
 
-    - mpirun started this process, as a rank of a job: the checks of the job's precision are run.
-    - --report FOLDER: the report on the jobs whose files are in FOLDER is written and printed.
-    - --precisions, or no option: the precisions whose jobs can run here are printed. launch/trials.sh then starts these
-      jobs.
+    As a rank of a job, which mpirun started, it runs the checks. With --report FOLDER it reports on the jobs in FOLDER.
+    Otherwise it prints the precisions, whose jobs launch/trials.sh then starts.
 
     Raises ValueError if the settings of the job or the folder of the report do not fit.
     """

@@ -313,10 +313,8 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, copied there as a training reads a batch.
 
-    A program of Paddle's copies the batch. It starts to read at once, even if the GPU has not filled the batch yet, so
-    that the copy has wrong images, and the caller's comparison fails, if a pipeline hands over its batch too early.
-
-    If this Paddle has no kernels for the GPU, no program can run. Then NumPy copies the batch, and waits for the GPU.
+    A program of Paddle's copies it, and does not wait until the GPU has filled the batch. So a pipeline that hands its
+    batch over too early gives wrong images here. Without kernels for this GPU NumPy copies it, and waits.
     """
     if not machine.has_kernels:
         return np.array(image, dtype=np.float32)

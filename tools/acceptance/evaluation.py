@@ -30,14 +30,11 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 def evaluation(machine: Machine) -> Verdict:
     """Count how many images of digits this machine's network gets right, and compare with a recorded count.
 
-    1. The first rank's CPU computes weights that recognise the digits (`fitted_weights`), and sends them to all ranks.
-       They come from a formula and not from a training, so that they are the same on every machine.
-    2. The ranks evaluate the network with these weights on their devices, each on its share of the embedded evaluation
-       images, and add up their counts.
-    3. The sum is compared with the count in paddle_rn50/golden.json. One machine's CPU made that with such weights.
+    The weights come from a formula, which the first rank's CPU computes, so that they are the same on every machine.
+    Each rank evaluates its share of the images. The recorded count, in paddle_rn50/golden.json, is that of one
+    machine's CPU. It may differ by MOST_DIFFERENT images.
 
-    The verdict is ok if every image was counted, and if the number of right answers differs from the recorded one by at
-    most MOST_DIFFERENT; else fatal. All ranks must call this together.
+    All ranks must call this together.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
     weights = _weights_of_first_rank(machine, recipe)
@@ -129,13 +126,9 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    1. The convolutions keep their random first weights. Each residual block is scaled down, so that it adds less noise
-       to the image.
-    2. One forward pass over all images sets the statistics of batch norm, and gives the features, the input of the last
-       layer.
-    3. The last layer is the ridge regression from the features to the classes of the images.
-
-    The CPU computes all this in FP32, so that the weights are the same on every machine.
+    The convolutions keep their random first weights. One forward pass gives the statistics of batch norm and the
+    features, the input of the last layer. That layer is the ridge regression from these to the classes. The CPU
+    computes it, so that the weights are the same on every machine.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])
@@ -169,11 +162,8 @@ def _scale_blocks_down(main: static.Program) -> None:
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
 
-    The map minimizes the squared errors plus a penalty on large weights. The bias is the weight of an added feature
-    that is always 1.
-
-    There are more features than images, so the dual form is solved, which has one unknown for each image:
-    weights = Xᵀ (X Xᵀ + r I)⁻¹ Y. The penalty r is RIDGE_SHARE times the mean square length of a row of X.
+    It minimizes the squared errors and a penalty r on large weights, RIDGE_SHARE times the mean square length of a row
+    of X: weights = Xᵀ (X Xᵀ + r I)⁻¹ Y, the dual form.
     """
     ones = np.ones((len(features), 1))  # an added feature: its weight is the bias
     x = np.concatenate([features, ones], axis=1, dtype=np.float64)  # [N, F + 1]

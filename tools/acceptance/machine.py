@@ -212,10 +212,8 @@ class Machine:
     ) -> LaunchedStep:
         """Capture a program's step as a CUDA graph; return the step, with the program in its state before the first.
 
-        1. The program runs on `feed` as often as it must before it can be captured. That changes its state.
-        2. The start-up program resets the state. It does not connect the ranks a second time.
-        3. The `weights` replace those that the start-up program has drawn.
-        4. The capture records the step, and computes nothing. The graph then works on the tensors where they lie now.
+        The program must run on `feed` some times before it can be captured, which changes its state. So the state is
+        set anew, with these `weights`. The capture itself computes nothing.
         """
         step = CapturedStep(self.executor, training)
         step.begin()  # a run reads a learning rate from the device; `_losses_of_steps` sends the rates again
@@ -333,14 +331,10 @@ class VerdictWriter:
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    The check fails on a rank if it raises an error there:
+    It fails by an error: UNKNOWN by NotPossible, if the machine lacks what the check needs, else FATAL.
 
-    - NotPossible, because the machine lacks what the check needs: the failure is UNKNOWN.
-    - Any other Exception: the failure is FATAL, and the traceback is printed on stderr.
-
-    All ranks must call this together, and wait for each other after the check. They exchange their failures by the
-    communicator of `me`, so the check must not use it. Raises RunError if this rank's failure is FATAL, and another
-    rank is still in the check LEAVE_S seconds later.
+    All ranks must call this together. They exchange their failures by `me.comm`, so the check must not use it. Raises
+    RunError if this rank's failure is FATAL, and another rank does not leave the check.
     """
     verdict: Verdict | None = None
     failure: Verdict | None = None
@@ -379,14 +373,11 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
 
-    - There is a FATAL failure: the check ended in the middle here, and another rank may be waiting in it for a message
-      of this rank, for ever. So this rank waits for LEAVE_S seconds at most, and then raises RunError.
-    - There is no failure, or one that is UNKNOWN: this rank waits as long as the others take. An UNKNOWN one means that
-      the machine lacks what the check needs. Its ranks have GPUs of one kind, so no other rank is in the check either.
-
-    All ranks must call this. Each enters one barrier of MPI, whichever case is its own.
+    After a FATAL failure, in the middle of a check, another rank may wait in it for this one for ever. So this rank
+    waits for LEAVE_S seconds at most, and then raises RunError. Otherwise it waits as long as the others take.
     """
     all_have_left = me.comm.Ibarrier()
+    # An UNKNOWN failure says that the GPUs lack what the check needs. They are of one kind, so all ranks leave it.
     fatal_failure = failure if failure is not None and failure.status == FATAL else None
     give_up_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():

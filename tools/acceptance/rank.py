@@ -36,8 +36,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     The first rank writes each verdict as a line of the job's file, and prints it. After a failed check the next one
     runs all the same. With `short` the checks take fewer steps.
 
-    Raises RunError if a check fails on this rank and another rank has not left the check LEAVE_S seconds later. The
-    other rank may be waiting for a message of this one. The error ends the job.
+    Raises RunError if a check fails on this rank while another one waits in it.
     """
     me = ranks.start(job.cluster)  # joins the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)

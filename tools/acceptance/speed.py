@@ -160,14 +160,8 @@ def energy_j(machine: Machine) -> float | None:
 def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
     """Judge the images/s of a training, of all ranks together, by a published rate of the same card.
 
-    The published rate is the one that is nearest in batch and number of devices.
-
-    - No rate is published for this card, precision and size of images: unknown.
-    - For each rank, the measured rate is at least LEAST_SHARE_OF_PUBLISHED of the published rate for each device: ok.
-    - Otherwise: fatal.
-
-    The text also tells the share of the card's peak, which `flops_per_image` gives: the number of floating-point
-    operations of training on one image.
+    The published rate is the one that is nearest in batch and number of devices. For each device, a share of it must be
+    reached. `flops_per_image`, the operations of training on one image, gives the share of the card's peak.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)

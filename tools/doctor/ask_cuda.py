@@ -115,14 +115,10 @@ def start_driver(driver: ctypes.CDLL) -> bool:
 
 
 def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
-    """Count the GPUs of a driver that has started, and try those from `first` to `end`, `end` excluded.
+    """Count the GPUs of a driver that has started, and try those from `first` to `end`, `end` excluded, if they exist.
 
-    - The driver cannot count its GPUs: none is tried.
-    - There are fewer than `end` GPUs: those that exist, from `first` on, are tried.
-    - A GPU fails: the next one is tried all the same.
-
-    A JSON line is printed before and after each call of the driver. After the GPUs were counted, another line has their
-    number: {"count": 8}. Raises AttributeError if the driver lacks a function that is called.
+    If one fails, the next is tried all the same. A JSON line is printed before and after each call of the driver.
+    Raises AttributeError if the driver lacks a function that is called.
     """
     count = ctypes.c_int()
     if not call_and_print(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
@@ -133,19 +129,13 @@ def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
 
 
 def main() -> None:
-    """Load CUDA's driver, start it, and make a context on each GPU from FIRST to END, END excluded.
+    """Load CUDA's driver, start it, and make a context on each GPU from FIRST to END (arguments), END excluded.
 
-    FIRST and END are the arguments of the command line. The steps are "load", "start", "count", and "gpu 0", "gpu 1",
-    ... Each call of a step prints two JSON lines, one before it and one after it:
+    Each call prints a JSON line before it and one after it. The last one tells a missing library or function:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-
-    If the library or one of its functions is missing, a last line says so, and nothing more is called:
-
         {"end": "load", "code": null, "reason": "..."}
-
-    If only a function is missing, "load" has ended before with success. Then this second end of "load" counts.
     """
     first = int(sys.argv[1])
     end = int(sys.argv[2])

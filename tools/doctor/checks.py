@@ -284,12 +284,8 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
 
-    If the part could not be read, the only verdict is a fatal one on its list. Otherwise there are:
-
-    - an ok on its list, with the number of samples and their size;
-    - a warning for each note on its content;
-    - a verdict on the samples of the part that were tried: fatal if one cannot be decoded;
-    - if all can be, and the label of one is no class: a fatal verdict on the labels.
+    They are on its list, on its content, on the samples that were tried, and on their labels. A part that could not be
+    read has only a fatal verdict on its list.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"

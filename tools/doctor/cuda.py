@@ -93,11 +93,10 @@ class System:
 def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
-    A child process tries one GPU after the other, because a call of CUDA may hang or kill its process. If the child
-    hangs or dies on a GPU, another child goes on with the next GPU (`_next_gpu`), unless ALL_S seconds have passed.
+    A child process tries one GPU after the other, because a call of CUDA may hang or kill its process. Another child
+    then goes on with the next GPU, until ALL_S seconds have passed.
 
-    The result has the last step on each GPU that any child tried. Its other fields are those of the last child. A GPU
-    has no step if CUDA itself fails or time runs out.
+    The result has the last step on each GPU; its other fields are those of the last child.
     """
     until_s = time.monotonic() + ALL_S
     step_of_gpus: dict[int, Step] = {}
@@ -115,12 +114,8 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
 def _next_gpu(child: Talk, result: CudaStart, gpus: int) -> int | None:
     """Return the GPU with which another child process must go on; None if no other child is needed.
 
-    - The child neither hung nor died: None. It has tried all GPUs, or CUDA does not start.
-    - The child hung or died in a step of the driver itself: None, because another child would do so, too.
-    - The child hung or died on the last GPU to be tried: None.
-    - The child hung or died on an earlier GPU: the next GPU.
-
-    The GPUs to be tried are the first `gpus` of those that CUDA shows.
+    One is needed if the child hung or died on a GPU, and there is a next one among the first `gpus` that CUDA shows. If
+    it did so in a step of the driver itself, another child would do so, too.
     """
     if not child.hang_or_death:
         return None
@@ -137,14 +132,8 @@ def _next_gpu(child: Talk, result: CudaStart, gpus: int) -> int | None:
 def _read_answers(child: Talk) -> CudaStart:
     """Return the result of starting CUDA, from the lines that the child process, ask_cuda.py, printed.
 
-    The lines say for each step that it has begun, and then that it has ended:
-
-        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
-        {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-
-    The steps "load", "start" and "count" are of the driver itself. The steps "gpu 0", "gpu 1", ... are of one GPU each.
-    If the child hung or died, the step that had begun and not ended has failed. If all had ended, the child failed at
-    its exit, which is a step of the driver itself, too.
+    The lines say when each step began and ended. A step is of the driver itself, or of one GPU: "gpu 0". If the child
+    hung or died, the step that had begun and not ended has failed. Otherwise the child failed at its exit.
     """
     answers = child.answers()
     gpus: dict[int, Step] = {}

@@ -72,12 +72,8 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether NVML shows as many GPUs as the job needs. A run counts its GPUs by NVML.
 
-    - NVML shows enough GPUs: ok.
-    - The NVML library is missing, but CUDA shows enough GPUs: fatal. The fix says how to start the container with NVML.
-    - Otherwise, NVML shows too few: fatal. The fix is the one that faults.yaml has for NVML's reason, or else the one
-      of checks.yaml.
-
-    The verdict also gives the reason why NVML lacks GPUs of the node, if there is one.
+    It gives the reason why NVML lacks some. If NVML is missing although CUDA shows the GPUs, the container was started
+    without it, and the fix says how to start it.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
@@ -142,14 +138,10 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle. The first of these cases counts:
+    """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    - The driver is as new as the one that is bundled with this CUDA, or newer: ok.
-    - The driver is as new as the oldest one that runs this CUDA, or newer: ok.
-    - CUDA has started on this node, in the version of this Paddle or a later one: ok, even if the driver is older or
-      its version unknown. An older one needs the package cuda-compat for that, so the verdict names it.
-    - The driver's version is unknown: a warning.
-    - The driver is older than the oldest one that runs this CUDA: fatal.
+    A driver as new as the oldest one that runs this CUDA is ok. An older or unknown one is ok if CUDA has started on
+    this node all the same, as it does with NVIDIA's package cuda-compat.
     """
     driver = _driver_version(gpu, facts)
     shown_driver = driver or "unknown"
@@ -249,14 +241,8 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether the broken parts of the GPU's memory are out of use.
 
-    GPUs from Ampere on replace broken rows of memory by spare ones. Earlier GPUs retire broken pages. Both happen at
-    the next reset of the GPU; until then the broken part is in use.
-
-    - The GPU reports its rows: the verdict of `_judge_remapped_rows`.
-    - The GPU does not report its rows, and it is of Ampere or later or of unknown age: a warning that they are unknown.
-    - The GPU does not report its rows, and it is older than Ampere: no verdict on rows.
-
-    If a page waits for its retirement, a warning follows. All these verdicts are of the check "gpu.remapped_rows".
+    GPUs from Ampere on replace broken rows of memory by spare ones, and earlier ones retire broken pages, both at the
+    next reset. Until then the broken part is in use.
     """
     is_before_ampere = gpu.capability is not None and gpu.capability < ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:

@@ -117,16 +117,12 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
     """Return the devices among a node's `ports` that `setting`, a value of NCCL_IB_HCA, matches by accident, sorted.
 
-    NCCL compares beginnings of names. If an entry of the setting is the full name of a device, it also matches every
-    device whose name begins with that name: "mlx5_1" also matches mlx5_10. An entry that is no device's full name, such
-    as "mlx5", is meant for all devices that begin with it, and matches none by accident.
+    NCCL compares beginnings of names, so that "mlx5_1", the full name of a device, also matches mlx5_10. For the ports
+    mlx5_1:1, mlx5_10:1 and ib0:1:
 
-    For the ports mlx5_1:1, mlx5_10:1 and ib0:1 the result is:
-
-    - "mlx5_1", or "mlx5_1,ib" -> ["mlx5_10"]
-    - "^mlx5_1" -> ["mlx5_10"], which is left out by accident
-    - "mlx5" -> []
-    - "=mlx5_1" -> [], because after a = NCCL compares full names
+        "mlx5_1", "mlx5_1,ib" or "^mlx5_1"  -> ["mlx5_10"]
+        "mlx5"                              -> [], because it is meant for all
+        "=mlx5_1"                           -> [], because after a = NCCL compares full names
     """
     choice = choice_of(setting)
     if choice.is_exact:

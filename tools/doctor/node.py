@@ -77,11 +77,8 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name, such as "gpus", "numa" and "cuda_start".
 
-    `rank_cores` has for each rank of this node the cores that it may use. If the ranks were not started yet,
-    `cores_by_launcher` says which ones they will have. `node` is the node's number in HOSTS.
-
-    For a job on GPUs this starts CUDA and NCCL in child processes, and loads CUDA's libraries into this process. The
-    results of these starts are facts, too: those of `_start_cuda_and_nccl`. A job on CPUs has none of them.
+    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS. For a
+    job on GPUs this starts CUDA and NCCL in child processes, and loads CUDA's libraries into this one.
     """
     # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
     # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
@@ -140,16 +137,11 @@ def _topology() -> JsonObject:
 
 
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
-    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return these facts by name:
+    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it by name.
 
-    - "cuda_start": the result of starting CUDA.
-    - "cuda_system": the parts of the GPUs' driver that may explain why CUDA does not start.
-    - "nccl_start": the result of starting NCCL.
-    - "nccl_settings": all environment variables that choose NCCL's network, set by this project or by the user.
-    - "nccl_files": the files that exist and may set more such variables.
-    - "address": this node's address, which NCCL should use; empty if HOSTS does not say it.
-
-    For a job on CPUs neither is started, and the result is empty. `node` is this node's number in HOSTS.
+    "cuda_system", "nccl_settings" and "nccl_files" have what may explain a failed start: parts of the driver, the
+    variables that choose NCCL's network, and files that set more of them. Empty for a job on CPUs. `node` is this
+    node's number.
     """
     if job.cluster.device != "gpu":
         return {}
@@ -204,12 +196,8 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
 def _try_import(name: str) -> _ImportFailure:
     """Import a package in a child process, and return why that failed and what to do; both are empty if it worked.
 
-    A child process, because a broken library may kill or hang it:
-
-    - It does not end in IMPORT_S seconds: "not done in 60 s", and a command that shows where it hangs.
-    - It dies by a signal: "ended by signal 11", and a command that shows where it dies.
-    - Python raises an error: the last line of the traceback, "ImportError: libGL.so.1: cannot open ...", and how to
-      install what is missing (`install_advice`).
+    The import may fail by an error, or by a broken library that kills or hangs the child. The advice is then how to
+    install what is missing, or a command that shows where it hangs or dies.
     """
     command = [sys.executable, "-c", f"import {name}"]
     # If Python hangs, `timeout` ends it by ABRT. At this signal faulthandler prints the traceback, as at SEGV and ILL.

@@ -13,20 +13,14 @@ RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML report
 
 
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU is free for the job. The first of these cases counts:
+    """Return the verdict on whether the GPU is free for the job.
 
-    - A process of another job computes on the GPU: fatal.
-    - Too much of the GPU's memory is in use, and the GPU drives no display: fatal.
-    - Too much of its memory is in use, and the GPU drives a display: a warning, because the display may use it.
-    - A service such as MPS computes on the GPU: a warning.
-    - It is unknown how much memory is in use: a warning.
-    - None of these: ok.
-
-    A process of a display does not count as computing, though NVML may list it so. `_memory_in_use` says how much
-    memory is too much. Memory can be in use without a process, because a container does not see the processes outside
-    it.
+    A process of another job, or memory in use that no display explains, is fatal. A service such as MPS, or memory that
+    a display may use, is a warning. Memory may be in use without a process, because a container does not see those
+    outside it.
     """
     memory_in_use = _memory_in_use(gpu)
+    # NVML may list the process of a display as one that computes.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
     # All verdicts below have these texts; `most` fills a placeholder of checks.yaml.

@@ -30,13 +30,9 @@ def ok_if(good: bool, *, otherwise: str) -> str:
 def judge_check(job: env.Job, check: str, status: str, *, found: str, fix: str = "", **values: Any) -> Verdict:
     """Return the verdict on a check, with the texts of checks.yaml. `found` says what was seen.
 
-    A check has a row in checks.yaml under its name, such as "python.dali", or under its group, "python". The row says
-    what is `wanted`, and how to `fix` what is not ok.
-
-    - The `status` is ok: the verdict has no fix.
-    - Any other `status`: the fix is that of the row, unless another `fix` is given. A given `fix` is taken as it is.
-
-    The row's texts may have placeholders for the job and for `values`: most=500 fills "under {most} MiB in use".
+    The check's row in checks.yaml, or that of its group ("python" for "python.dali"), says what is wanted and the fix,
+    unless another `fix` is given. Its texts have placeholders for the job and `values`: most=500 fills "under {most}
+    MiB".
     """
     group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
     row = ROWS.get(check) or ROWS[group]

@@ -139,13 +139,8 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
     """Return the key under "evidence" in faults.yaml whose cause explains a failed step of CUDA's start.
 
-    - The process hung within the step: "hang".
-    - The process died within the step: "death".
-    - The library or its function is missing, so that nothing was called: "load".
-    - The driver returned an error code: the first sign of CODES_BY_SIGN that was found on this node and that can cause
-      this code; empty if there is none.
-
-    `evidence` has a text for each sign. It is empty if the sign was not found.
+    A step that returned an error code is explained by a sign that was found on this node and can cause this code; empty
+    if there is none. `evidence` has a text for each sign, which is empty if it was not found.
     """
     if step.has_hung:
         return "hang"
@@ -288,13 +283,8 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    The verdict is a warning about the first of these faults; ok if there is none:
-
-    - A name in the setting also matches other ports, by the beginning of their names: mlx5_1 matches mlx5_10.
-    - No port that NCCL uses is ACTIVE.
-    - Of the ACTIVE ports that NCCL uses, some are Ethernet and some InfiniBand.
-
-    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    It warns of a name that also matches other devices (mlx5_1 matches mlx5_10), of no ACTIVE port, and of ports of
+    Ethernet among those of InfiniBand. `ports` has each one's state: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"

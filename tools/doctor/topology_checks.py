@@ -87,11 +87,8 @@ class _Binding:
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may run on a core near its own GPU.
 
-    - All cores of some rank are far from its GPU: a warning, which names every such rank. Its fix is to set RANK_NUMA
-      to the NUMA nodes near the GPUs.
-    - Each rank may use a core near its GPU, or it is unknown which cores are near: ok.
-
-    In both cases the verdict says which cores the ranks may use, and which cores are near each GPU.
+    It warns of ranks whose cores are all far from it, and its fix is the RANK_NUMA that binds them. It is ok if it is
+    unknown which cores are near.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]

@@ -49,14 +49,10 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
 
 
 def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
-    """Return the report as text for a terminal.
+    """Return the report as text for a terminal, from the metrics to the good nodes.
 
-    The lines are in this order: the number of nodes, each metric, the arithmetic, a step of all ranks, the links, facts
-    that differ between nodes, changes since a baseline, bad verdicts, doubts, the nodes left out, the good nodes. Each
-    line begins with its subject, such as `step` or `left out`. Only the lines on bad verdicts have the form of
-    `as_text`, which begins with the status.
-
-    `changes_since` are the changes since the baseline; empty without one.
+    Each line begins with its subject, such as `step` or `left out`; those on bad verdicts begin with the status.
+    `changes_since` are the changes since a baseline; empty without one.
     """
     record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {six_digits(record['took_s'])} s"]

@@ -247,11 +247,8 @@ class RankTimes(NamedTuple):
 def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_index: int) -> RankTimes:
     """Measure on all ranks at once, in several turns; return what this rank measured.
 
-    All ranks must call this together. `host_index` is the number of this rank's host among the compared hosts.
-
-    A first turn, the warm-up, does not count. TURNS turns follow. They end early if TURNS * TURN_S seconds have passed
-    on rank 0 since the warm-up began, but not before LEAST_TURNS turns. If a measurement fails in any turn, this rank
-    does not take it again. The values of earlier turns are kept beside the failure.
+    A first turn, the warm-up, does not count. What fails in any turn is not tried again. The turns end early if they
+    take too long by rank 0's clock. `host_index` is the number of this rank's host. All ranks must call this together.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     warm_up = _take_turn_together(me, measurements, failed_metrics=())

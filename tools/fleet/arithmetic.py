@@ -267,10 +267,8 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
-    - All repetitions gave the same result: unknown, because no majority of ranks confirms the result.
-    - No result came out in more than half of the repetitions: unknown.
-    - Otherwise: the result of more than half of the repetitions counts as right, and their other results as wrong.
-      The judgement is fatal if one of the wrong results came from no other host, else unknown (`_judge_unsteady`).
+    If they all agree, nothing confirms the result: unknown. If more than half agree, their result counts as right, and
+    the others as wrong.
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
@@ -327,13 +325,10 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
+    """Judge a rank that gave results other than the `right` one in some repetitions, but none in more than half.
 
-    A wrong result is any result other than `right`. The rank must have given at least one.
-
-    - One of the wrong results came from no other host: fatal, because the rank computes wrongly.
-    - Other hosts gave each of the wrong results, too: unknown. A fault of hardware does not give the same wrong bits on
-      two hosts, so the kernels seem to sum in a random order.
+    It is fatal if no other host gave one of these wrong results. A fault of hardware does not give the same wrong bits
+    on two hosts, so otherwise the kernels seem to sum in a random order: unknown.
     """
     wrong_results = rank.results_other_than(right.name)
     # For each result the count includes the rank's own host. So a count of 1 says that no other host gave the result.

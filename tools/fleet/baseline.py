@@ -69,12 +69,8 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down far more.
 
-    `change_by_host` has for each node the logarithm of its time now over its time then, and the standard error of this
-    logarithm. The result has shares of time instead: 0.05 is 5 % slower than then.
-
-    `find_slow` decides which nodes slowed down far more than the median: chance must not explain the difference, and
-    there are no such nodes among fewer than LEAST_NODES. `alpha` is the chance of a false alarm if all nodes changed
-    alike.
+    `change_by_host` has logarithms of a node's time now over its time then. The result has shares of time: 0.05 is 5 %
+    slower. `alpha` is the chance of a false alarm if all nodes changed alike.
     """
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())

@@ -77,13 +77,8 @@ class RepeatableTraining:
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
         """Prepare the repetitions of a training, which all begin with the state that the program `main` has now.
 
-        A repetition takes some training steps on one synthetic batch, the same on all ranks. The state is the values of
-        weights, batch-norm statistics and momenta, and must be the same on all ranks, too. It is copied here, except
-        for the learning rate: that is RATE in all steps.
-
-        `main` is a training program without all-reduces, so that each rank computes its results by itself. `model` is
-        the workload that `main` was built from. `rate_variable` is the name of the variable of `main` with the learning
-        rate.
+        A repetition takes some steps on one synthetic batch, the same on all ranks, at a constant learning rate. `main`
+        has no all-reduces, so that each rank computes by itself. `rate_variable` is the variable of its learning rate.
         """
         self._executor = executor
         self._main = main
@@ -224,13 +219,8 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 def _gpu_of(local_rank: int) -> Device:
     """Return the title and the class of a rank's GPU. `local_rank` is its number among the GPUs that NVML shows.
 
-    The title has the number in nvidia-smi, the model, the UUID and the serial number, as far as they are known. The
-    class is the model and the versions of driver, cuDNN and Paddle. GPUs of one class should compute the same bits, so
-    only they are compared.
-
-    - NVML does not show the GPU: the title is "GPU 3 of the job", and the class is None.
-    - The model or the version of driver or cuDNN is unknown: the class is None.
-    - Otherwise: both are known.
+    The title names the GPU for a person. The class is the model and the versions of driver, cuDNN and Paddle; None if
+    one is unknown. Only GPUs of one class should compute the same bits.
     """
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
@@ -277,14 +267,9 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    A rank repeats the same training steps, and takes a digest (a short hash) of each tensor after each step. All
-    digests of one repetition are its result, and the result's name is a hash of them. `mine` are the digests of this
-    rank. `host_index` is the number of this rank's host among the compared hosts. The entry has:
-
-    - "steps": the number of steps in each repetition.
-    - "tensors": the names of the tensors of which each step takes a digest.
-    - "tables": {name of a result: its digests}, at most MOST_TABLES_RECORDED: of the results that most ranks gave.
-    - "ranks": for each rank its host, its device, and how many of its repetitions gave which result, or its failure.
+    A rank repeats the same training `steps`, and takes a digest (a short hash) of each tensor. All digests of one
+    repetition are its result, named by a hash of them. `mine` are this rank's. "tables" has the digests of the
+    commonest results, and "ranks" how often each rank gave which result.
     """
     entry_of_this_rank = {
         "rank": me.rank,

@@ -122,12 +122,8 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
 def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
 
-    `probed` is what the doctor found on this node (tools/doctor/node.py). A fact may also be one of these:
-
-    - "": the node has none of the devices or files that the fact is about, such as GPUs. The fact "image" is also ""
-      if the code does not run in a container image that states its digest.
-    - "not readable", or a text with these words: the fact comes from a file that cannot be read.
-    - "unknown", or a text with this word: NVML or the system does not tell a value, such as a GPU's driver.
+    `probed` is what the doctor found on this node (tools/doctor/node.py). A fact is empty if the node has no such
+    devices or files, and says "unknown" or "not readable" if it is not known.
     """
     gpus = probed["gpus"]
     source = probed["source"]

@@ -90,10 +90,9 @@ def _counts_for_status(verdict: Verdict) -> bool:
 def judge_record(record: Record) -> Judged:
     """Return a fleet's record with the verdicts on its nodes and links, the status of each node, and the differences.
 
-    A node has verdicts by its own times, its network, its arithmetic, and the doctor (tools/doctor). The node's status
-    is the worst status of the verdicts that count. A verdict with the status unknown does not count. The verdict that
-    the arithmetic is ok does not count either, because right results do not show that the node is fast. If no verdict
-    counts, the status is unknown. The differences are the facts, such as the driver, that differ between the nodes.
+    A node's status is the worst of its verdicts by its own times, its network, its arithmetic and the doctor. Unknown
+    ones do not count, nor does right arithmetic, which does not show that the node is fast. The differences are of
+    facts, such as the driver.
     """
     network = judge_links(record)
     node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)

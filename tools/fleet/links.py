@@ -57,12 +57,9 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
 
-    `comm` has one rank of each node, and all its ranks must call this together. `groups` has the switch group of each
-    node. A link has a time for each turn:
-    {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}.
-
-    A turn goes through all rounds. In a round each node exchanges data with at most one other, and all pairs do so at
-    the same time.
+    In a round of a turn each node exchanges data with at most one other, all pairs at the same time. `comm` has one
+    rank of each node, and `groups` the node's switch groups. A link has a time for each turn: {"a": 0, "b": 1,
+    "across": False, "latency_s": [...], "transfer_s": [...]}.
     """
     planned_rounds = rounds(groups)
     _take_turn(comm, planned_rounds)  # the warm-up, which does not count

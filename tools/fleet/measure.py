@@ -91,11 +91,8 @@ def time_steps_together(
 ) -> list[float]:
     """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
-    All ranks must call this together. `take_step_of_all` takes this rank's part of a step and returns its seconds.
-    `times_alone_by_rank` has for each rank the seconds of the steps that it took alone.
-
-    The list is empty if any rank has taken no step alone. Otherwise the number of steps is TOGETHER_S divided by the
-    median time of a step of the slowest rank alone, but at least LEAST_STEPS and at most MOST_STEPS.
+    `take_step_of_all` takes this rank's part of a step. `times_alone_by_rank` has the seconds of steps that each rank
+    took alone, which decide how many are taken: none if a rank took none. All ranks must call this together.
     """
     if not all(times_alone_by_rank):
         return []
@@ -182,18 +179,9 @@ class TrainingResults(NamedTuple):
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
     """Measure the fleet, and return its record (fleet.json) without "took_s", the seconds of the whole measurement.
 
-    All ranks must call this together. `node_result` is the result of `examine_node` on this rank. The fleet is measured
-    in this order:
-
-    - Each rank alone, in turns: "metrics", and "steps_s", the seconds of each rank's training steps alone.
-    - The links between the hosts: "links". At the same time the results of `examine_node` are gathered: "nodes".
-    - Training on all ranks at the same time: "digests" of repeated steps, and "whole_s", the seconds of the steps that
-      all ranks take together.
-
-    If the Paddle of any rank has no kernels for its device, no rank takes a training step. "metrics" then has a reason
-    in place of the times of steps, "steps_s" has an empty list for each rank, "digests" is None, and "whole_s" is
-    empty. Only rank 0 gets the complete record: on another rank "nodes" is None, and "links" is empty if the rank does
-    not represent its host.
+    Each rank is measured alone first, in turns. Then come the links between hosts, and last a training of all ranks. If
+    any rank's Paddle has no kernels, no step is taken. All ranks must call this together; only rank 0 gets the complete
+    record. `node_result` is the result of `examine_node`.
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
@@ -247,12 +235,8 @@ def _measure_training(
 ) -> TrainingResults:
     """Train on all ranks at the same time, in two ways; return the digests of the first and the times of the second.
 
-    All ranks must call this together.
-
-    - Each rank repeats the same training steps without all-reduces. The digests are short hashes of the tensors after
-      each step. If they differ between ranks, a rank may compute wrongly.
-    - All ranks take steps together, with all-reduces. `times_alone_by_rank` has for each rank the seconds of its steps
-      alone, which decide how many steps are taken together: none if a rank took no step alone.
+    First each rank repeats the same steps without all-reduces: the digests, short hashes of its tensors, show whether
+    it computes as the others do. Then all take steps together. All ranks must call this together.
     """
     me = machine.me
     repeated = training_programs.repeatable_training

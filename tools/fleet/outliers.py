@@ -59,14 +59,9 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    `log_ratios` has for each name the logarithm of its time over the fleet's typical time: 0.05 is about 5 % slower.
-    `noise` is the standard error of one such value. `alpha` is the chance of a false alarm in a healthy fleet.
-
-    A name is slow in two cases:
-    - It is an outlier above the others.
-    - It belongs to a minority that takes more than LEAST_MINORITY_RATIO times as long as all others.
-
-    The list is empty for fewer than LEAST_NODES names, because the usual time is unclear then.
+    `log_ratios` has for each name the logarithm of its time over the usual time: 0.05 is about 5 % slower. `noise` is
+    the standard error of one. `alpha` is the chance of a false alarm in a healthy fleet. Slow is an outlier, or a
+    minority that is far slower than all others.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
@@ -79,23 +74,14 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of the slow outliers by Rosner's test, without those that are hardly slower.
 
-    `distances` has for each name its distance from the median: above 0 if it is slower, below 0 if it is faster.
-    `noise` is the standard error of one distance. `alpha` is the chance of a false alarm among healthy nodes.
-
-    Rosner's test sets the farthest names aside one after the other, and tests each against all names that are left. The
-    last test that finds an outlier decides: its name and all names set aside before are outliers. Here the same tests
-    are made in the opposite order, so that the first test that finds an outlier decides:
-
-    - More than half of the names, those nearest to the median, are not tested: they are taken to be usual.
-    - Each farther name, from near to far, is tested against all nearer ones (`_is_slow_outlier`).
-    - A test finds a slow outlier: its name and all farther names are outliers. Of these, the names are returned that
-      are slower than the median by more than `smallest_difference`. So the fast outliers are left out.
-    - No test finds one: the set is empty.
+    `distances` has for each name its distance from the median: above 0 if it is slower. The nearer half is taken to be
+    usual. Each farther name, from near to far, is tested against all nearer ones. From the first outlier on, all are
+    outliers. `noise` is the standard error of a distance, and `alpha` the chance of a false alarm.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
     alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
-    first_tested = len(values) // 2 + 1
+    first_tested = len(values) // 2 + 1  # the nearer half is taken to be usual
     for tested in range(first_tested, len(values)):
         value = float(values[tested])
         nearer = values[:tested]
@@ -109,12 +95,9 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
 def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float) -> bool:
     """Return whether `value` is an outlier above the values of `nearer`, by a one-sided t-test.
 
-    `value` is the distance of one name from the median, and `nearer` has the distances of all names that are nearer to
-    it. The standard deviation of `nearer` is taken to be at least `noise`, because few values may be alike by chance.
-    `alpha` is the chance of a false alarm in this test.
-
-    An outlier is above the mean of `nearer` by more than LEAST_T standard errors, and by more than chance explains. A
-    value below the mean, of a fast node, is no outlier in this sense.
+    It is if it lies above their mean by more than LEAST_T standard errors, and by more than chance explains. Their
+    deviation is taken to be at least `noise`, because few values may be alike by chance. `alpha` is the chance of a
+    false alarm.
     """
     count = len(nearer)
     deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
@@ -126,13 +109,10 @@ def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float)
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority whose times are all more than LEAST_MINORITY_RATIO times those of all others.
+    """Return the largest minority whose times are all far above those of all others; empty if there is none.
 
-    The set is empty if there is no such minority. A minority has fewer than half of the names.
-
-    `distances` has for each name its distance from the median, as a logarithm of times. So a ratio of two times is a
-    difference of their distances. The fastest of the minority is compared with the slowest of the others. `noise` is
-    the standard error of one distance, and the difference must be larger by three of these.
+    `distances` has for each name the logarithm of its time over the median time. The fastest of the minority must be
+    slower than the slowest of the others by LEAST_MINORITY_RATIO and three standard errors (`noise`).
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     least_difference = math.log(LEAST_MINORITY_RATIO) + 3 * noise

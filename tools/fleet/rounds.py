@@ -32,11 +32,8 @@ def round_count(nodes: int) -> int:
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of one round, from 0 on, of a tournament in which each node meets each other node once.
 
-    A tournament of n nodes has n - 1 rounds if n is even. If n is odd it has n rounds, and each round leaves one node
-    out. After the last round the list is empty.
-
-    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). This is the circle method: the
-    nodes sit in two facing rows; one stays in its seat, and the others move on by one seat each round.
+    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). If their number is odd, each round
+    leaves one out. After the last round the list is empty.
     """
     # The circle method: the nodes sit in two facing rows. One stays, and the others move on by one seat each round.
     seats: list[int | None] = [*nodes]
@@ -116,12 +113,8 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    `members` has the nodes of each group, and the nodes are ordered by group. Before each round but the first, the
-    second half is rotated by `_rotation_step` places. If it has one node more than the first half, each round leaves a
-    different one out.
-
-    For example, four groups of nodes 01 23 45 67 have halves of 4 nodes, which are rotated by 3 places. The first round
-    is (0, 4) (1, 5) (2, 6) (3, 7), and the second one is (0, 7) (1, 4) (2, 5) (3, 6).
+    The nodes are ordered by group (`members`). From round to round the second half is rotated. Four groups 01 23 45 67
+    have halves of 4, rotated by 3: first (0, 4) (1, 5) (2, 6) (3, 7), then (0, 7) (1, 4) (2, 5) (3, 6).
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2

@@ -45,13 +45,8 @@ class Programs(NamedTuple):
 def programs(machine: Machine) -> Programs:
     """Build the job's training program, start it, and return what the fleet check runs.
 
-    - `step_alone`: a step of this rank alone, by the program without its all-reduces.
-    - `step_of_all`: a step of all ranks together, by the whole program.
-    - `repeatable_training`: a training without all-reduces that begins from the first weights in each repetition. Its
-      results must be the same on all ranks.
-
-    The two steps use a synthetic batch that differs from rank to rank. All ranks start with the same weights. All ranks
-    must call this together, because the weights are broadcast.
+    A step of this rank alone is one of the program without its all-reduces. All ranks start with the same weights, but
+    each has a batch of its own. In the repeatable training they have the same batch. All ranks must call this together.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)

@@ -96,11 +96,8 @@ def judge_slowness(
 def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[str, list[float]]:
     """Return for each measured node or link, in each turn, the logarithm of its time over the median time of that turn.
 
-    Entry i of each list is turn i, which all nodes take at the same time. 0.0 is as fast as the median, and 0.05 is
-    about 5 % slower. Nodes and links without a measurement are left out.
-
-    The links of `across_links` lead from one switch group to another. They are compared with the median of such links
-    only, because they are usually slower than the links inside a group.
+    0.0 is as fast as the median, and 0.05 is about 5 % slower. The links of `across_links`, between switch groups, are
+    usually slower, so they are compared with each other only.
     """
     inside: dict[str, Array] = {}  # times by turn, of each node, or of each link inside a switch group
     across: dict[str, Array] = {}
@@ -133,14 +130,9 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    `series` has for each name its time in each turn, or None if it measured nothing.
-
-    - At least LEAST_NODES names were measured: a measured name has a warning if it is called slow, else it is ok.
-    - Fewer were measured: all measured ones are unknown, because they do not show which time is usual.
-    - A name that measured nothing: fatal if `reasons` has an error for it, else unknown.
-
-    `alpha` is the chance of a false alarm in a healthy fleet. The links of `across_links` lead from one switch group to
-    another, and have a median of their own.
+    `series` has for each name its time in each turn, or None if it measured nothing; `reasons` may say why. Fewer than
+    LEAST_NODES do not show which time is usual. `alpha` is the chance of a false alarm in a healthy fleet.
+    `across_links`, between switch groups, have a median of their own.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
     if len(log_ratios_by_name) >= LEAST_NODES:
@@ -193,12 +185,9 @@ def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, 
 def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float) -> dict[str, Slowness]:
     """Compare the nodes of a fleet, or its links, with each other; return by name how much slower each one is.
 
-    `log_ratios_by_name` has for each node, in each turn, the logarithm of its time over the fleet's median time in that
-    turn. `alpha` is the chance that any node of a healthy fleet is called slow.
-
-    The level of a node sums up its log ratios over the turns. The fleet's level is the median of the levels of all
-    nodes. The extra time of a node follows from the difference of the two. `find_slow` decides by the levels which
-    nodes are called slow. The interval of the extra time is None for fewer than five turns.
+    `log_ratios_by_name` has for each node, in each turn, the logarithm of its time over the fleet's median time. Its
+    level sums these up; the fleet's level is the median of all levels. `alpha` is the chance of a false alarm in a
+    healthy fleet.
     """
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     level_of_fleet = statistics.median(levels.values())
@@ -221,13 +210,10 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
 
 
 def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a node's level, as (low, high), wide enough to compare it with the fleet's level.
+    """Return the 95 % interval of a node's level, wide enough to compare it with the fleet's level; None for few turns.
 
-    `log_ratios` has the node's value for each turn, and `level` is the estimate of their middle by `level_of`.
-    `compared` is the number of nodes in the fleet. If there are fewer than five turns, the result is None.
-
-    The interval of the median of `log_ratios` only covers the error of the node. The fleet's level has an error, too.
-    So both ends of the interval are moved away from `level` by the factor of `_widening_by_error_of_median`.
+    `log_ratios` has the node's value for each turn, and `level` is their middle. The interval of their median is
+    widened, because the fleet's level, over `compared` nodes, has an error, too.
     """
     interval = medians.median_interval(log_ratios)
     if interval is None:
@@ -309,14 +295,10 @@ def _names_across(links: Sequence[LinkTimes]) -> set[str]:
 
 
 def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
-    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time.
+    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time; None without measured links.
 
-    - A host with measured links: for each turn the median of its links' times, each divided by the usual time. The
-      median is taken in logarithms.
-    - A host without measured links: None.
-
-    The usual time of a link is the median time, in that turn, of all links of its kind. The two kinds are the links
-    inside a switch group and the links from one group to another.
+    The usual time of a link is the median time, in that turn, of all links of its kind: inside a switch group, or from
+    one group to another.
     """
     times_by_name = {link.name: link.times for link in links}
     log_ratios_by_link = _log_ratios_to_median(times_by_name, _names_across(links))
@@ -347,16 +329,9 @@ class StallCount(NamedTuple):
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     """Return a verdict on each node by its stalls, which are training steps that take far longer than the others.
 
-    A node takes several steps in each turn. `medians` has for each node the median time of these steps in each turn,
-    and `means` has their mean time. A node without these times is left out.
-
-    A node has a warning if both of these hold, else it is ok:
-
-    - It has more turns with a stall than chance explains.
-    - It loses noticeable time by them: its mean over its median, averaged over the turns, is greater than is usual in
-      the fleet, by more than `smallest_difference`.
-
-    The list is empty if fewer than LEAST_NODES nodes have these times.
+    `medians` and `means` have for each node the median and the mean time of its steps in each turn. A node has a
+    warning if it stalls in more turns than chance explains, and loses noticeable time by it. Too few nodes have no
+    verdict.
     """
     ratios_by_host = _mean_over_median(medians, means)
     if len(ratios_by_host) < LEAST_NODES:

@@ -136,14 +136,11 @@ def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """Return the text of `config_<name>.sh`, which sets the winner's variables and then sources the base's config file.
 
-    `name` is the system that the new file defines: a run with DGXSYSTEM=<name> uses it. The base's config file is that
-    of the job's own DGXSYSTEM, on which the winner was measured. `evidence` are lines of text for comments at the
-    beginning of the file.
-
-    A variable is set only for the workload and the precision that were measured, and only if the user has not set it.
-    For STRATEGY of rn50 in amp_o2:
+    A variable is set only for the workload and the precision that were measured, and only if the user has not set it:
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
+
+    `evidence` are lines for comments at the beginning.
     """
     system = job.cluster.dgxsystem
     prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
@@ -162,17 +159,11 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return five lines of text that say where a search's figures come from and how to read them:
+    """Return five lines of text that say where a search's figures come from and how to read them.
 
-    - This tool, today's date, the commit, and whether the code had changes that the commit does not hold.
-    - The machine.
-    - The settings of the base, which is the user's own job.
-    - The method: the number of turns, the steps of each run, how the turns are ordered, and how the intervals are made.
-      A turn is one run of each candidate.
-    - The columns of the table of verdicts that follows: the meaning of the status ok, the images/s with their range,
-      the ratio of the speed to the base's with its interval, and the difference of the losses over the allowed one.
-
-    `repeats` is the number of turns. `record` may be that of any run: all runs have the same machine and code.
+    They are about this tool and its commit, the machine, the base (the user's own job), the method, and the columns of
+    the table that follows. `repeats` is the number of turns. `record` is that of any run: all have the same machine and
+    code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"

@@ -61,10 +61,8 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
 
-    - Single knobs of STRATEGY, such as "cuda_graph=1", without those that would not change the job's strategy.
-    - The mode of Paddle's executor that is not the default on the device.
-    - On exactly AUTO_RANKS GPUs, the only number that Paddle's automatic mode accepts: this mode.
-    - On a CPU: fewer ranks, each with more threads.
+    They are single knobs of STRATEGY, the other mode of Paddle's executor, on AUTO_RANKS GPUs Paddle's automatic mode,
+    and on a CPU fewer ranks with more threads each.
 
     Raises ValueError if the job's own strategy is the automatic mode, to which no knob can be added.
     """
@@ -144,14 +142,10 @@ def _gpu_knobs_to_try(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    There is a candidate for each smaller number that divides the job's ranks. Each of its ranks replaces several: it
-    takes their images as its batch, but computes them in as many parts (gradient_merge). So batch norm takes its
-    statistics over the same images as before. For 4 ranks with BATCHSIZE=32:
+    Each rank takes the images of several as its batch, in as many parts. For 4 ranks with BATCHSIZE=32:
 
     - DGXNGPU=1, BATCHSIZE=128, gradient_merge=4;
     - DGXNGPU=2, BATCHSIZE=64, gradient_merge=2.
-
-    Each rank then has more threads without a setting, because the ranks of a run share all cores.
     """
     ranks = job.cluster.dgxngpu
     for fewer_ranks in range(1, ranks):

@@ -82,12 +82,8 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        - Every second turn has the reverse order. So a slow change, such as heat, affects all candidates alike.
-        - A candidate that has failed is not run again.
-        - The control runs only in the first turn: it is for comparing losses, not speed.
-
-        `title` begins the names of the runs' folders: "screen" -> "screen_1". Raises RunError if the base or the
-        control fails.
+        A candidate that has failed is not run again. `title` begins the names of the runs' folders: "screen" ->
+        "screen_1". Raises RunError if the base or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):

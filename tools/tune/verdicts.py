@@ -33,11 +33,8 @@ def losses(runs: Sequence[Record]) -> Array:
 def allowed_loss(runs: Sequence[Record]) -> Array:
     """Return how far a candidate's loss may be from the loss of the first base run, for each window of steps.
 
-        allowed = CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * |loss of the first run|
-
-    `runs` are the base's runs, then the control's. The control's input differs from the base's by a rounding error.
-    `largest_so_far` is the largest difference between the first run's loss and another run's, in this window or an
-    earlier one. It shows how far rounding errors alone can move a loss.
+    `runs` are the base's runs, then the control's, whose input differs by a rounding error. The largest difference
+    between them, up to each window, shows how far rounding errors alone can move a loss.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
@@ -80,15 +77,8 @@ class _SpeedRatio(NamedTuple):
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
     """Return the verdict on a candidate by its losses and its speed, against the base's runs of the same turns.
 
-    `allowed` says for each window of steps how far a loss may be from the base's. The status is that of `_outcome`. The
-    verdict's text has, in this order:
-
-    - the candidate's images/s, as mean and range
-    - the ratio of its speed to the base's, with the 95 % interval
-    - the largest difference of its loss from the base's, divided by the allowed difference
-    - the outcome in words
-
-    The verdict's `figures` have the first three as numbers, with the images/s of each turn.
+    `allowed` says for each window of steps how far a loss may be from the base's. The verdict gives the images/s, their
+    ratio to the base's, and the largest difference of the loss over the allowed one.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -144,13 +134,8 @@ class _Outcome(NamedTuple):
 def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
     """Return the status and the words for the comparison of a candidate with the base.
 
-    `loss_excess` is the largest difference of a loss from the base's, divided by the allowed difference. `ratio` is the
-    candidate's speed over the base's. The first of these cases counts:
-
-    - A loss differs by more than is allowed: fatal, and the candidate is refused.
-    - The 95 % interval of the speed ratio is above 1: ok, the candidate is faster.
-    - The interval is below 1: a warning, the candidate is slower.
-    - The interval contains 1: unknown.
+    `loss_excess` is the largest difference of a loss from the base's over the allowed one: above 1, the candidate is
+    refused. Otherwise the interval of `ratio`, the candidate's speed over the base's, decides.
     """
     if loss_excess > 1:
         words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
