@@ -74,14 +74,10 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        A step takes `global_batch` images. The length of the schedule in steps is
+        A step takes `global_batch` images. The schedule is as long as `epochs`, if not 0, else as the recipe's own
+        epochs or iterations, which are steps.
 
-        - the steps of `epochs` epochs, if `epochs` is not 0. It takes precedence over the recipe.
-        - else the steps of the recipe's own epochs, if it has them.
-        - else the recipe's `iterations`, which is a number of steps.
-
-        Raises ValueError where the batch is larger than the data set (`steps_per_epoch`), or the warm-up is not shorter
-        than the schedule (`Schedule`).
+        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         schedule_epochs = epochs or self.epochs

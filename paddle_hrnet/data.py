@@ -89,12 +89,9 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    `source` feeds it a batch at a time: encoded images and labels; if `renumbered`, where each sample's row of
-    RENUMBERED begins; and, if `augmented` (for training), the arrays of `_Drawn`, else which samples are valid.
-
-    The outputs are the images; for each label its highest number but IGNORED, plus 1; the labels; and, if not
-    `augmented`, which samples are valid. The highest numbers are left on the CPU, so that the host sees whether all are
-    classes without waiting for a GPU.
+    `source` feeds it a batch at a time (`Loader._read`). The outputs are the images, for each label its highest number
+    but IGNORED, plus 1, the labels and, if not `augmented` (for training), which samples are valid. The highest numbers
+    stay on the CPU, so that the host need not wait for a GPU.
     """
     kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
     if renumbered:
@@ -223,12 +220,9 @@ class _Windows(NamedTuple):
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
     """Choose the window of each image that becomes its crop.
 
-    `sizes` [N, 2] are the heights and widths of the images, and `scales` [N] the factors by which they are scaled.
-
-    1. In the scaled image: the window is as high and as wide as the crop. If the scaled image is lower or narrower than
-       the crop, the window is only as high or as wide as this image. `drawn_corners` [N, 2], random numbers from 0 up
-       to but not 1, choose one of the places that the window can have, in whole pixels.
-    2. In the unscaled image: the same part. DALI cuts this part out, and then scales it to the window's size.
+    `sizes` [N, 2] are the heights and widths of the images, and `scales` [N] the factors by which they are scaled. In
+    the scaled image the window is as large as the crop, or as the image if that is smaller. `drawn_corners` [N, 2],
+    from 0 to 1, choose its place. DALI cuts the same part out of the unscaled image.
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
@@ -308,14 +302,8 @@ class Loader(loader.Loader):
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
 
-        Each input has a value for every sample:
-
-        - the images, decompressed if they are PNG: whole for an evaluation, in training down to the last row that the
-          crop needs
-        - the encoded labels
-        - if labels are renumbered: where the sample's row begins in the table RENUMBERED (`_row_starts`)
-        - for an evaluation: whether the sample counts
-        - in training: the arrays of `_Drawn`
+        They are the images, decompressed if they are PNG, the encoded labels, where each sample's row of RENUMBERED
+        begins if labels are renumbered, and the arrays of `_Drawn` in training, else `valid`.
 
         Raises RunError for the first pair with a fault (`_read_pair`).
         """

@@ -152,13 +152,10 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 def find(root: Path, part: str, classes: int) -> PairList:
     """Return the pairs, an image and its label each, of `part` (train or val) of the segmentation set below `root`.
 
-    - The part has a list file, of one of the names LISTS: the pairs of its lines.
-    - Else: all pairs in Cityscapes' folders.
+    They are those of the part's list file or, without one, all pairs in Cityscapes' folders. `classes` is the recipe's
+    number of classes, which is kept in the result.
 
-    `classes` is the recipe's number of classes. It is kept in the result, and not checked here.
-
-    Raises ValueError where the list is empty or no text, a line of it has not two paths, the folders hold no images, or
-    an image or a label is absent. A message about a line or a pair names the line, or without a list the image.
+    Raises ValueError where the list is wrong, the folders hold no images, or a file is absent.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)

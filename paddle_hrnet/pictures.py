@@ -155,17 +155,10 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 
 
 def inflated(content: bytes, rows: int) -> bytes:
-    """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG.
+    """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
 
-    It is for speed: ISA-L decompresses in a third of the time that DALI's zlib takes, and DALI then only copies. The
-    rows keep their PNG filters.
-
-    Some files are returned as they are:
-
-    - a JPEG, and an interlaced PNG: DALI decodes them.
-    - a PNG that is damaged or has fewer rows: DALI says what is wrong with it.
-
-    `image_size` has refused any other kind before, such as a PNG that is not in RGB.
+    ISA-L decompresses in a third of the time that DALI's zlib takes, and DALI then only copies. A file of another kind,
+    or a damaged one, is returned as it is: DALI decodes it, or says what is wrong.
     """
     if not content.startswith(encoded.PNG_START):
         return content

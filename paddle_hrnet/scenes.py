@@ -85,9 +85,9 @@ def _ground(rng: np.random.Generator) -> Array:
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw a scene of DIGITS digits on textured ground, all at random; return its pixels and their labels.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. The scene is divided into squares of CELL pixels,
-    one for each digit, in which it has a place, a size and a colour at random. A pixel is labelled with the digit's
-    class where there is enough ink, else as GROUND. Pixels [HEIGHT, WIDTH, 3] and labels [HEIGHT, WIDTH] are uint8.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. Each has a square of CELL pixels to itself. Where
+    there is enough ink, a pixel has the digit's class, else GROUND. Both results are uint8, the pixels [HEIGHT, WIDTH,
+    3].
 
     Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     """

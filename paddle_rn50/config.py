@@ -159,10 +159,8 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf, which prescribes model and optimizer, for a global batch.
 
-    Its hyperparameters are those of a reference point: MLPerf has reference convergence runs with them at this batch.
-    The learning rate falls until a step that follows from the point. Training goes on at the end rate until the next
-    evaluation. Evaluations follow the epochs 3, 7, 11, ..., 35, 39: if the rate falls for 36 epochs, rounded to whole
-    ones, training takes 39.
+    Its hyperparameters are those of MLPerf's reference runs at this batch. Once the learning rate has fallen, training
+    goes on to the next evaluation, after epoch 3, 7, 11, ... 39.
 
     Raises ValueError if MLPERF_POINTS has no reference point for this batch.
     """

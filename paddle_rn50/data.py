@@ -127,16 +127,9 @@ def _pipeline(
 ) -> Any:
     """Build the DALI pipeline that makes batches of normalized images for a program; return its outputs.
 
-    `source` feeds it a batch at a time. `image` is the form of the images that the program takes. `largest` is the size
-    of the data set's largest image, if it is known, for which the decoder reserves its memory.
-
-    - For training (`augment` is given) it is fed encoded images, labels and the arrays of `_Drawn`. The outputs are
-      images, cropped and flipped as drawn, and labels.
-    - For evaluation it is fed encoded images, labels and `valid`, which says for each image whether it counts. The
-      outputs are images, labels and `valid`. An image is resized to a shorter side of `resize` pixels, and its centre
-      is cropped.
-
-    If `device` is "gpu", all outputs are on the GPU.
+    `source` feeds it encoded images, labels, and for training (`augment` is given) how they are cropped, else which of
+    them count. It returns images and labels, and for evaluation the latter again. An evaluated image is resized to a
+    shorter side of `resize` pixels. For the `largest` size, if known, the decoder reserves memory.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
@@ -248,14 +241,12 @@ def _choose(is_first: Any, first: Any, second: Any) -> Any:
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
     """Convert the sides of the drawn crops from shares of a square image to shares of the image that is cropped.
 
-    W and H are the image's width and height in pixels, and width and height the shares of a square image:
+    W and H are the image's width and height in pixels. The crop keeps its area and its aspect in pixels:
 
         new_width = width * sqrt(H / W)
         new_height = height / sqrt(H / W)
 
-    The crop then has the same share of the area: new_width * new_height = width * height. It also has the same aspect
-    in pixels: (new_width * W) / (new_height * H) = width / height. A new share may be above 1, and the crop then does
-    not fit.
+    A new share may be above 1, and the crop then does not fit.
     """
     root = dali_math.sqrt(height_over_width)
     return _Sides(heights=drawn.heights / root, widths=drawn.widths * root)
@@ -277,14 +268,12 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
     """Return the sides of the largest crop of an image whose aspect, width over height in pixels, is within the bounds.
 
-    The sides are shares of the image's sides. W and H are the image's width and height in pixels:
+    W and H are the image's width and height in pixels. The sides are shares of these:
 
         width = min(1, aspect_max * H / W)
         height = min(1, 1 / (aspect_min * H / W))
 
-    - The image is too wide, W / H > aspect_max: the crop has all of the height, and the aspect aspect_max.
-    - The image is too high, W / H < aspect_min: the crop has all of the width, and the aspect aspect_min.
-    - The image's aspect is within the bounds: both sides are 1, and the crop is the whole image.
+    If the image's own aspect is within the bounds, it is the whole image.
     """
     width = dali_math.min(1.0, augment.aspect_max * height_over_width)
     height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
@@ -294,13 +283,9 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops, because a crop may not fit into the image, whose shape is not known here. One
-    place is drawn for all of them. Their areas are uniformly random between the bounds of `augment`, and so are the
-    logarithms of their aspects, width over height. The sides of a crop, as shares of a square image's side, follow from
-    its area and aspect:
-
-        width = sqrt(area * aspect)
-        height = sqrt(area / aspect)
+    Each image gets CROP_TRIES crops, because one may not fit into the image, and one place for all of them. Their areas
+    are uniformly random between the bounds of `augment`, and so are the logarithms of their aspects. The sides are
+    shares of those of a square image.
     """
     # An image's random numbers: an area for each try, an aspect for each try, two for the place, one for the flip.
     drawn = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1

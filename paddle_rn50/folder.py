@@ -125,12 +125,11 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    Folders are numbered from 0 in the order of their names. The result's `notes` tell the user if there are fewer
-    folders than `classes`, the recipe's number of classes, and if files are passed over, as they are no images or lie
-    in no class folder. The latter note is `passed_over` as well, for a tool that shows no other.
+    Folders are numbered from 0 in the order of their names. `classes` is the recipe's number of classes. The result's
+    notes tell of fewer folders, and of files that are passed over.
 
-    Raises ValueError where there are no class folders or more than `classes`, where one has no image, or where those of
-    evaluation are not those of training.
+    Raises ValueError where there are more folders or none, where one has no image, or where those of evaluation are not
+    those of training.
     """
     listed = class_folders(root, part)
     count = len(listed.names)

@@ -36,12 +36,10 @@ HEAD_FIELDS = np.dtype(
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
     """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
 
-    A line of the index is `key offset`, in any order; the records are numbered by their offsets. They lie one after the
-    other, so each ends where the next one begins, and the last one at the end of the file. `classes` is the number of
-    classes that their labels may have.
+    A line of the index is `key offset`, in any order; the records are numbered by their offsets. Each ends where the
+    next one begins. `classes` is the number of classes that their labels may have.
 
-    Raises ValueError where the index is absent, or cannot be this file's: the first record must begin at 0, and each
-    must have room for its head.
+    Raises ValueError where the index is absent, or cannot be this file's.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
@@ -130,16 +128,10 @@ def _flag(part: int, parts: int) -> int:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole record.
 
-    The payload is MXNet's IRHeader, further labels, and the image. The header says how many further labels there are:
+    The payload is MXNet's IRHeader, which has a label and the number of further labels, these labels, and the image.
+    One further label replaces that in the header. A label that is no whole number becomes -1, which is no class.
 
-    - none: the label is the one in the header.
-    - one: the further label replaces the one in the header.
-    - several: ValueError is raised, because an image of one class has one label.
-
-    A label that is no whole number becomes -1, which is no class. Whether any other label is a class is not checked
-    here.
-
-    Raises ValueError too where the record is damaged, or has no whole header or no image.
+    Raises ValueError where the record is damaged, or holds anything but an image with one label.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -156,12 +148,12 @@ def parse(record: bytes) -> Parsed:
 
 
 def _payload(record: bytes) -> bytes:
-    """Return the payload of a record: its parts, with the word MAGIC between them at which they were split.
+    """Return the payload of a record: its parts, joined by the word MAGIC.
 
-    A part is MAGIC, a word whose upper 3 bits are a flag and whose lower 29 are a length, that many bytes, and a
-    filling up to a multiple of 4. The flags are WHOLE for an only part, else FIRST, any number of MIDDLE, and LAST.
+    A payload that holds MAGIC is split there, so that MAGIC only begins parts. A part is MAGIC, a word of a flag (3
+    bits: WHOLE, or FIRST, MIDDLE and LAST) and a length (29 bits), so many bytes, and a filling up to a multiple of 4.
 
-    Raises ValueError where a part is damaged or out of order, or where more bytes follow the last part.
+    Raises ValueError where a part is damaged or out of order, or more bytes follow the last one.
     """
     parts: list[bytes] = []
     position = 0
@@ -202,16 +194,10 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
 
-    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS. An image is named
-    by its record's number.
+    `heads` [records, bytes] uint8 has these, whose fields are HEAD_FIELDS. A record is read whole if its head does not
+    say that it is one part with an image and a class. Its number is its name.
 
-    - The head says that the record has one part, an image, and one label that is a class: size and label are taken from
-      the head.
-    - Any other record: it is read whole. It may be valid, because the head of a record of several parts describes only
-      the first part.
-
-    Raises ValueError for the first record that, read whole, is damaged, of another kind, or has a label that is no
-    class.
+    Raises ValueError for the first record that, read whole, is damaged or of another kind.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
     labels = _labels(fields)

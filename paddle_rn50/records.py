@@ -136,14 +136,10 @@ class Records:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the names and sizes of all images and, for RecordIO, their labels.
 
-        1. The first bytes of each record, its head, are read by several threads. `on_progress` is called with the
-           number of heads read so far and of all.
-        2. A function for the records' form takes names, sizes and labels from the heads: `recordio.contents`, which
-           reads a record whole if its head does not tell enough, or `tfrecord.contents`. For TFRecord there are no
-           labels, and the sizes are those of messages, which hold more than the image.
+        They are taken from the first bytes of each record, its head, which several threads read. `on_progress` is
+        called with the number of heads read so far and of all.
 
-        Raises ValueError for the first record that is seen to be damaged or of another kind, or to have a label that is
-        no class.
+        Raises ValueError for the first record that is seen to be damaged or of another kind.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)

@@ -103,14 +103,10 @@ def parse(record: bytes) -> Parsed:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the name of each record, which is its number, and the size of its message in bytes. There are no labels.
 
-    `heads` [records, LENGTH_BYTES] uint8 has the first bytes of each record. They are the length of its message, as a
-    little-endian number.
+    These lie inside the messages, so the whole data set would have to be read. `heads` [records, LENGTH_BYTES] uint8
+    has the length of each message, which holds more than the image.
 
-    Labels are None. They lie inside the messages, so the whole data set would have to be read for them. The sizes are
-    not exactly those of the images, because a message has the label and more beside the image.
-
-    Raises ValueError for the first record whose length is not the index's. The very first record is also read
-    whole: raises ValueError if it is damaged or of another kind.
+    Raises ValueError for the first record whose length is not the index's, and if the very first one holds no image.
     """
     lengths = heads.view(LENGTH)[:, 0]  # [records]
     message_bytes = lengths.astype(np.int64)

@@ -35,14 +35,8 @@ def explain(error: OSError) -> str:
 def refuse_unusable(path: Path) -> None:
     """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
-    `_mode_to_judge` decides the first three cases:
-
-    - /dev/null or a stream of this process, such as /dev/stdin: accepted, because every command may open it.
-    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it creates it or reports the
-      error.
-    - A link that leads back to itself: refused with UnusableError.
-    - A file or a folder: accepted.
-    - A pipe, a socket or a device: refused with UnusableError.
+    A link that leads back to itself is refused, too. /dev/null and the streams of this process are accepted. So is a
+    path at which nothing is: the command that opens it reports the error.
     """
     mode = _mode_to_judge(path)
     if mode is None:  # one of the first two cases
@@ -89,11 +83,8 @@ def require_folder_if_present(path: Path) -> None:
 def _mode_to_judge(path: Path) -> int | None:
     """Return the `st_mode` of what a path leads to: its kind, such as file or pipe, and its permissions.
 
-    Returns None if the caller is to accept the path whatever it leads to:
-
-    - The path is /dev/null or a stream of this process, such as /dev/stdin: every command may open it.
-    - Nothing is at the path, or the path cannot be looked at. The command that opens it creates the file, or fails with
-      a message of its own.
+    None tells the caller to accept the path: it is /dev/null or a stream of this process, or nothing is there. The
+    command that opens it then creates the file or reports the error.
 
     Raises UnusableError for a link that leads back to itself.
     """

@@ -81,14 +81,8 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 def dataclass_of(kind: type[T], value: Any) -> T | None:
     """Make an instance of the schema's dataclass `kind` from an event's value; None if the value does not fit.
 
-    - The value is not a JSON object: it does not fit.
-    - The value of a field has exactly one of the declared types: it is taken.
-    - A float is declared and the value is an int below LARGEST_FLOAT: it is taken, and stays an int.
-    - The field is absent: it is taken as None, if None is declared. Older logs lack some fields.
-    - Any other field: the value does not fit.
-
-    Keys that the dataclass does not have are ignored. The fields of `kind` must have plain types or unions of them,
-    such as `float | None`.
+    It fits if it is a JSON object whose fields are of the declared types. An int may stand for a float. An absent field
+    is None, where that is declared: older logs lack some fields. Further keys are ignored.
     """
     if not isinstance(value, dict):
         return None
@@ -154,11 +148,9 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
 
-    - The stream is read in blocks, so that a file of any size takes little memory. A line that a block cuts off is
-      completed by the next block. If it is already too long for an event, only a part of it is kept until then.
-    - A line ends with a line feed. A carriage return, as a progress bar writes it, ends the text of an event, too. The
-      text behind it has the same line number, and an offset of its own.
-    - The first NUL byte of the stream yields a Problem, before the entries of its block. Later NUL bytes yield none.
+    The stream is read in blocks, so that a file of any size takes little memory. A line ends with a line feed; a
+    carriage return, as a progress bar writes it, ends the text of an event, too. The first NUL byte is a Problem,
+    before the entries of its block.
     """
     open_line = _OpenLine(text=b"", number=1, offset=0)
     bytes_read = 0
@@ -192,13 +184,8 @@ class _OpenLine(NamedTuple):
 def _kept_of_open_line(text: bytes) -> bytes:
     """Return what is kept of a line until the rest of it is read, so that a line of any length takes little memory.
 
-    - The line is not longer than MAX_LINE_BYTES: all of it is kept.
-    - The line is longer and holds TOKEN, which begins an event: its first MAX_LINE_BYTES, a space and TOKEN are kept.
-    - The line is longer and does not hold TOKEN: its first MAX_LINE_BYTES, a space and its last len(TOKEN) bytes are
-      kept. If a block cuts TOKEN in two, its beginning is in these last bytes, and the next block brings its end.
-
-    `_entries` tests two things: whether a line holds TOKEN, and whether it is longer than MAX_LINE_BYTES. What is kept
-    of a longer line is longer, too, and holds TOKEN if and only if the line does, once the rest is appended.
+    `_entries` only asks of a line over MAX_LINE_BYTES whether it holds TOKEN, which begins an event. So its beginning
+    is kept, with TOKEN if it was there, else with its last bytes, in which TOKEN may begin.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
@@ -223,14 +210,8 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     """Yield what a line of a log holds. `raw` is the line, `line` its number, and `offset` its first byte in the file.
 
-    An event begins at TOKEN, and ends at the next TOKEN or with the line.
-
-    - A line without TOKEN: its Header if it is a header line, else nothing.
-    - A line with TOKEN that is longer than MAX_LINE_BYTES: one Problem, and no event.
-    - A line with one TOKEN: the problems of its event, then the Event.
-    - A line with several TOKENs: a Problem, because it has several events. Then for each event the same as for one.
-
-    The text before the first TOKEN may be a launcher's prefix, which names the rank.
+    An event begins at TOKEN, and ends at the next TOKEN or with the line. Several events on a line are a Problem, but
+    are read all the same. A line without any may be a section of the header.
     """
     raw = raw.rstrip(b"\r\n")
     starts = [token.start() for token in re.finditer(TOKEN, raw)]  # where in `raw` each event begins
@@ -334,14 +315,8 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Ent
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
     """Yield the Problems of the text of an event, then the Event, if one can be read.
 
-    - No space follows TOKEN: one Problem, and nothing more.
-    - A JSON object has a key twice: one Problem, and nothing more.
-    - No valid JSON follows the space: one Problem, and nothing more.
-    - Other text follows the JSON value: a Problem. The event is still read, although the official parser of
-      mlperf-logging rejects its line.
-
-    In the last case, and if nothing is wrong so far, the Problems of the JSON value follow, and the Event unless a
-    field that it needs is missing or of the wrong type (see `_event_of_json`).
+    None can without a space behind TOKEN, without valid JSON, and with a key that an object has twice. Text behind the
+    JSON is a Problem only, although mlperf-logging's parser rejects such a line.
     """
     if not raw.text.startswith(_TOKEN_AND_SPACE):
         yield raw.problem("json", "no space after :::MLLOG: the official parser overlooks it")

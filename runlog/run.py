@@ -98,15 +98,10 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update `phase` by the event, and add the event's content to the attribute for its key:
+        """Update `phase` by the event, and add the event's content to the attribute for its key, if it has one.
 
-        - epoch_start, epoch_stop -> `epochs`; in the same way block_... -> `blocks`, and eval_... -> `evaluations`.
-        - run_start -> `starts`; run_stop -> `stops`, and the phase is then "finished" or "aborted".
-        - eval_accuracy, eval_mean_iou -> `accuracies`.
-        - rank_times -> `rank_times`, if the value is a whole RankTimes; step_window -> `windows`.
-        - epoch_throughput of this project, throughput and tracked_stats of other submitters -> `rates`.
-
-        An event of any other key is not kept. `scalar` cuts long values.
+        The starts and stops of blocks, epochs and evaluations become intervals. The throughputs of this project and of
+        other submitters become `rates`. `scalar` cuts long values.
         """
         key = event.key
         metadata = event.metadata

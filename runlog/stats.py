@@ -75,14 +75,11 @@ def t_cdf(t: float, freedom: float) -> float:
 def _incomplete_beta(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b), for 0 <= x <= (a + 1) / (a + b + 2).
 
-    In this range of x the continued fraction converges fast. The formulas are those of Numerical Recipes, 6.4:
+    In this range its continued fraction converges fast (Numerical Recipes, 6.4):
 
-        I_x(a, b) = factor * continued fraction
-        factor = x^a (1 - x)^b / (a B(a, b)), where B(a, b) = gamma(a) gamma(b) / gamma(a + b)
-        continued fraction = 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
+        I_x(a, b) = x^a (1 - x)^b / (a B(a, b)) * 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
+        B(a, b) = gamma(a) gamma(b) / gamma(a + b)
         d_1 = -(a + b) x / (a + 1)
-
-    `_coefficients_in_pairs` has the other coefficients d_n.
     """
     if x == 0:  # it has no logarithm
         return 0.0
@@ -95,10 +92,9 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
-    """Yield the coefficients of the continued fraction of I_x(a, b) after d_1, in pairs: (d_2, d_3), (d_4, d_5), ...
+    """Yield the coefficients of the continued fraction of I_x(a, b) after d_1: (d_2, d_3), (d_4, d_5), ...
 
-    Coefficients of even and of odd number have two different formulas (Numerical Recipes, 6.4), so a pair has one of
-    each. `_incomplete_beta` has d_1, which has no partner. Pair number m = 1, 2, ... up to MOST_PAIRS is:
+    Those of even and of odd number have two formulas (Numerical Recipes, 6.4):
 
         d_2m     = m (b - m) x / ((a + 2m - 1) (a + 2m))
         d_(2m+1) = -(a + m) (a + b + m) x / ((a + 2m) (a + 2m + 1))
@@ -112,16 +108,13 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction that ends with d_n is a quotient N_n / D_n, where N_n
-    and D_n both follow the rule X_n = X_(n-1) + d_n X_(n-2). Divided by X_(n-1), the rule gives two ratios, and these
-    give the next fraction:
+    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction that ends with d_n is N_n / D_n. Each d_n changes it by
+    c_n e_n, with
 
         c_n = N_n / N_(n-1) = 1 + d_n / c_(n-1)
         e_n = D_(n-1) / D_n = 1 / (1 + d_n e_(n-1))
-        N_n / D_n = N_(n-1) / D_(n-1) * c_n * e_n
 
-    The result is the fraction after the first pair whose second coefficient changes it by a share of less than 1e-15.
-    If no pair does, the result is the fraction after the last pair. The test stands once a pair, as in the book.
+    It ends when the second coefficient of a pair changes it by less than 1e-15.
     """
     # The start: N_0 = D_0 = N_1 = 1 and D_1 = 1 + d_1.
     c = 1.0  # N_1 / N_0

@@ -54,16 +54,11 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Open the log of a run for writing.
+        """Open the log of a run for writing. If `path` is None, as on all ranks but the first, nothing is written.
 
-        - `path` is None, as on all ranks but the first: nothing is ever written.
-        - Without `append`: the file is created. It must not exist, because results are never overwritten.
-        - With `append`: lines are added to the file, which is created if it does not exist.
+        The file must not exist, because results are never overwritten, unless lines are to be added to it (`append`).
 
-        `_lines` is a logger of Python with the only handler of the file. Header lines and lines for people go straight
-        to it. `_mllogger`, the logger of the MLPerf benchmarks, formats events and passes them to it.
-
-        Raises ValueError if the file cannot be opened, or exists and `append` is not set (see `_open_lines`).
+        Raises ValueError if the file exists or cannot be opened.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 

@@ -14,13 +14,9 @@ from scoring.record import InputError, TooFewRunsError
 def main(argv: list[str] | None = None) -> int:
     """Run the command that the first argument names, and return its exit status.
 
-    - The command ends: the status that it returns.
-    - The reader of the output has closed the pipe, as `| head` does: 0.
-    - There are too few runs for a score: 1, and one line on stderr.
-    - An argument that the command cannot use, or a file that cannot be read or written: 2, and one line on stderr.
-
-    `argv` are the words after the program's name; None means those of this process. The process ends here in two cases:
-    a shell asks for completions, which are printed, or the words are no command line, which argparse reports.
+    `argv` are the words after the program's name; None means those of this process. An argument or file that cannot be
+    used gives 2, too few runs for a score 1, each with one line on stderr. If a reader, as `| head`, closes the pipe,
+    it is 0.
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show

@@ -43,14 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
 
-    - Parquet: one table of all runs, with a row for each window.
-    - TensorBoard: a new folder for each run.
-    - MLflow: a new run on the tracking server for each run.
+    Parquet has one table of all runs. The others have a folder or a run for each log, named by its place on the command
+    line and its file: `0-run`.
 
-    A folder or an MLflow run is named by the place of its log on the command line, from 0, and the log's file: `0-run`.
-
-    Raises InputError if no form was asked for, a file or folder exists already, a package is not installed, or MLflow
-    refuses a run.
+    Raises InputError if no form was asked for, an output exists already, or a package is not installed.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")

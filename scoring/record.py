@@ -170,11 +170,8 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. These conditions then hold, as far as the format shows them:
-
-        - `earlier` has no end of a run. Only MLLOG files print one.
-        - This log has no beginning of a run, so it is not another run of the same kind.
-        - The first row of this log follows the last row of `earlier` in their run.
+        A log may be rotated while its run goes on. Then the earlier part has no end, this one has no beginning, and its
+        first row follows the last one there, as far as the format shows it.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
@@ -186,12 +183,9 @@ class Record:
     def _has_beginning(self, last_before: Window) -> bool:
         """Return whether this log has the beginning of its run. `last_before` is the last row of the log before.
 
-        - If this is an MLLOG file, it has the beginning if it has the event of the run's start.
-        - If the first row does not know how many steps it covers, the beginning is missing. The steps of such a row are
-          counted from the row before it, which is not in this log.
-        - If the first row is of a later epoch than `last_before`, the beginning is missing. The runs of a program all
-          begin with the same epoch.
-        - In every other case the log has the beginning.
+        An MLLOG file says it by an event. In any other the beginning is missing if the first row counts its steps from
+        a row that is not there, or is of a later epoch than `last_before`: all runs of a program begin with the same
+        epoch.
         """
         if self.format == "mllog":
             return self.run_start_s is not None
@@ -262,15 +256,8 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    - If it is of an earlier epoch than the last row, or more than one epoch later, it cannot.
-    - If it has no step, because it is a whole epoch, it can.
-    - If it has a step but the last row has none, it cannot.
-    - If it is of the next epoch and its step is not above the last row's, the program counts the steps of each epoch
-      from `first_step` on. The row can follow if it covers no more steps from there on than the longest row.
-    - In every other case the step counter runs on. The row can follow if its step is above the last row's by no more
-      than the steps of the longest row.
-
-    The longest row is the one of `rows_before` that covers most steps.
+    Its epoch must be that of the last row or the next one. Its step must be further by no more steps than the longest
+    row covers. Steps may be counted anew in each epoch, from `first_step` on.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)

@@ -33,19 +33,9 @@ class ScalingLoss:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
         `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it.
-
-        Log(throughput) has the interval of Student's t around its prediction. The degrees of freedom are `tables` - 1,
-        because the model was fitted to that many independent published tables. The standard error is the root of
-
-            error_of_model**2 + relative_error**2
-            error_of_model = spread * sqrt(doublings * (1 + 1 / tables))
-
-        `spread` is how far single figures scatter about the model after one doubling of the nodes, as a standard
-        deviation. This variance grows with the doublings, which is the 1. The fitted `loss` has an error too, because
-        it is a mean of figures. Its variance is that of one figure / tables, and grows with the doublings likewise,
-        which is the 1 / tables.
-
-        If both errors are 0, both factors are 1.
+        Log(throughput) has the interval of Student's t, with as many degrees of freedom as independent tables less 1.
+        The model's error is that of a single figure and of the fitted `loss`; both variances grow with the doublings of
+        the nodes.
         """
         doublings = abs(math.log2(nodes / base_nodes))
         error_of_model = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
@@ -106,17 +96,13 @@ class _LostThroughput(NamedTuple):
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
     """Return the coefficient `loss` of the model of this module, and its spread, fitted to published figures.
 
-    A figure is the images/s that a table gives for M nodes. The fewest nodes of its table are M0. Linear scaling would
-    be M / M0 times the figure on M0 nodes. The model says how much less the figure is:
+    A figure is the images/s that a table gives for M nodes; M0 are the fewest nodes of its table. The model says how
+    far it is below linear scaling, by the share of the all-reduce's traffic that leaves a node:
 
         log(linear scaling / figure) = loss * (1 / M0 - 1 / M)
 
-    The reason is the traffic between nodes. In a ring all-reduce on M nodes, the share of the traffic that leaves a
-    node is (M - 1) / M = 1 - 1 / M. From M0 to M nodes this share grows by 1 / M0 - 1 / M.
-
-    Each figure on more than M0 nodes gives one `loss` by this formula, and the fitted `loss` is their mean. The spread
-    is how far log(figure) departs from the model, as a standard deviation. It grows with the nodes, so it is given for
-    M = 2 * M0, which is one doubling. All tables together must hold at least two figures on more than M0 nodes.
+    `loss` is the mean over all figures. The spread is their standard deviation from the model at M = 2 * M0. There must
+    be two figures or more.
     """
     figures = _lost_throughputs(tables)
     assert len(figures) >= 2, "a spread takes two figures"
@@ -127,13 +113,8 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
     """Return how much throughput each published figure lost, compared with linear scaling from the fewest nodes.
 
-    A figure is the images/s that a table gives for a number of nodes. The fewest nodes are those of its table. There is
-    an entry for each figure on more than the fewest nodes. It has three numbers:
-
-    - log(linear scaling / figure), in which linear scaling is nodes / fewest nodes times the figure on the fewest
-      nodes,
-    - the share of the all-reduce's traffic that leaves a node, less this share on the fewest nodes,
-    - how often the fewest nodes are doubled to get the nodes.
+    A figure is the images/s that a table gives for a number of nodes. The fewest nodes are those of its table, and
+    linear scaling is nodes / fewest nodes times the figure there.
     """
     figures = []
     for table in tables:
@@ -163,14 +144,9 @@ def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
 def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
     """Return how far published figures depart from the model after one doubling of the nodes, as a standard deviation.
 
-    By the model, log_lost = loss * added_traffic_share. The departure of a figure is the difference of the two sides,
-    so it is one of log(throughput). Figures on more nodes depart further: the variance is assumed to grow in proportion
-    to the doublings of the nodes. So each figure gives an estimate of the variance of one doubling: departure**2 /
-    doublings.
-
-    The result is the root of the mean of these estimates. The mean of n estimates divides by n - 1 and not by n,
-    because `loss` is fitted to the same figures. So there must be two figures or more, as `fit_scaling_loss` makes
-    sure.
+    By the model, log_lost = loss * added_traffic_share. The variance is assumed to grow in proportion to the doublings
+    of the nodes, so each figure gives an estimate: departure**2 / doublings. Their mean divides by n - 1, because
+    `loss` is fitted to the same figures.
     """
     variances_of_one_doubling = []
     for figure in figures:

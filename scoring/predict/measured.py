@@ -49,25 +49,11 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape, with the records and warnings.
 
-    A shape is a number of nodes and a number of devices on each of them. Logs of one shape are repeats of one run, and
-    are scored together under --protocol and --skip. The `points` are in the order of their nodes.
+    A shape is a number of nodes and of devices on each. Logs of one shape are repeats of one run, and are scored
+    together. A warning says where the spread of runs is not known, or logs differ in math mode or software.
 
-    The relative error of a point comes from the 95 % interval of its score; it is None without an interval. A single
-    run may have an interval too, but it says only where the mean of this run lies. So a point of a single run has a
-    warning even if it has an error.
-
-    There are warnings for
-
-    - logs that differ in math mode or software,
-    - each shape that has a single run, or whose score has no interval: the spread of its runs is not known.
-
-    Raises InputError
-
-    - for a protocol that does not measure throughput, because only throughput is predicted,
-    - for a log without devices or batch, or whose devices cannot be shared equally among its nodes,
-    - for logs that differ in model, batch per device or precision.
-
-    The errors of `score` are raised too, such as TooFewRunsError.
+    Raises InputError for a protocol of no throughput, and for logs that differ or do not say what is needed. The errors
+    of `score` are raised, too.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -97,11 +83,9 @@ def measure(args: argparse.Namespace) -> Measured:
 def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
 
-    A shape is a number of nodes and a number of devices on each of them. If a log does not say its nodes, `_shape`
-    assumes the fewest nodes that have at most --devices-per-node devices each.
+    A shape is a number of nodes and of devices on each. If a log does not say its nodes, `_shape` assumes the fewest.
 
-    Raises InputError if a log does not say its devices, if neither the log nor --batch gives the batch of one device,
-    or if the devices cannot be shared equally among the nodes.
+    Raises InputError if a log does not say its devices or batch, or the devices cannot be shared equally.
     """
     records_by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:

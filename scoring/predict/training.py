@@ -73,11 +73,8 @@ class Epochs(NamedTuple):
 def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     """Return how many epochs training takes to reach the target at a global batch, or why this is not known.
 
-    - The user gave the epochs: these.
-    - Another model or data set than ResNet-50 on ImageNet: not known.
-    - Else the MLPerf reference convergence points of ruleset 4.0.0 decide. They are the epochs that the reference took
-      to 75.9 % top-1 at some batches. Between two batches the epochs are interpolated, as the checker does.
-    - A batch larger than that of every point: not known.
+    They are those that the user gave. For ResNet-50 on ImageNet they are otherwise the epochs of MLPerf's reference,
+    its convergence points of ruleset 4.0.0, interpolated between two batches.
     """
     if training.epochs is not None:
         return Epochs(training.epochs)
@@ -101,16 +98,8 @@ class Assumed(NamedTuple):
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
     """Return the inputs of the time to train, from measured runs, and a text for each input that is assumed.
 
-    `measured` is the throughput of training. `epochs` are those of --epochs; None if the user gives none.
-
-    - Images to train on and to evaluate: the sizes of the runs' data set, as `_dataset_size` finds them. They have no
-      text.
-    - Epochs: the given `epochs`. If they are None, they stay None, because they depend on the global batch of each
-      prediction; `epochs_to_target` finds them then. For ResNet-50 on ImageNet it takes the MLPerf reference, and a
-      text says so. For anything else they are not known, and there is no text.
-    - Speed of evaluation: EVALUATION_SPEEDUP times the images/s of training. A text says so.
-
-    The data set is taken to be ImageNet if it has as many images to train on.
+    `measured` is the throughput of training; evaluation is assumed to be EVALUATION_SPEEDUP times as fast. `epochs` are
+    those of --epochs. Without them they depend on the batch of each prediction: `epochs_to_target` finds them.
     """
     size = _dataset_size(records)
     is_imagenet = size.train == IMAGENET.train

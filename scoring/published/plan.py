@@ -218,14 +218,8 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
 
-    The reasons are, in this order:
-
-    - a shrunk run: only the automatic strategy, which a CPU cannot run. No other reason applies to shrunk runs.
-    - the automatic strategy on other than AUTO_RANKS devices
-    - too few GPUs on a node, by the names in `gpus`
-    - too few nodes: `hosts` are those that the user named. Without any there is this machine.
-    - a compute capability too low for the precision. All GPUs are assumed to be alike. If `capabilities` is empty, any
-      precision is assumed to work.
+    `gpus` are the names of its GPUs, `capabilities` their compute capabilities (empty: assumed to suffice), and `hosts`
+    those that the user named. A shrunk run needs none of these: only the automatic strategy is refused.
     """
     if shrink:
         if run.strategy == "auto":
@@ -247,14 +241,8 @@ def reason_to_skip(
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables that the job of `run` sets. LOGDIR is not among them.
 
-    They come from these sources. If several sources have the same variable, the last source counts:
-
-    1. What every campaign sets, and the conditions of `run`.
-    2. The environment of the campaign.
-    3. DGXSYSTEM, if the user has set it and the campaign is not shrunk: the user's system for the nodes of `run`.
-    4. STRATEGY, if `run` has a strategy.
-
-    Other variables of the user, such as DATADIR, reach the job too, but are not returned.
+    They are those of every campaign and the conditions of `run`, then those of this campaign, then the user's
+    DGXSYSTEM. The later ones count. Other variables of the user reach the job, too, but are not returned.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -310,11 +298,10 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
-    A cell is a published throughput. Several cells may need the same run, which then has one job. The logs lie in the
-    campaign's own folder in `results`. Shrunk runs are the same for all campaigns of a workload, so they share a
-    folder. `runner` is the command of one trial; empty stands for this project's own.
+    A cell is a published throughput. Cells that need the same run share one job. The logs lie in a folder of `results`.
+    `runner` is the command of one trial; empty stands for this project's own.
 
-    Reads the logs, asks nvidia-smi for this machine's GPUs, and takes the hosts from the variable HOSTS.
+    Asks nvidia-smi for this machine's GPUs, and takes the hosts from the variable HOSTS.
     """
     folder = results / campaign.name
     if campaign.shrunk:

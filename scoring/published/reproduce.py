@@ -72,18 +72,8 @@ class Reproduction(NamedTuple):
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
-    - `logs`: the paths of the logs
-    - `source`, `framework`, `place`, `unit`: what published.csv says of the figure
-    - `published`: the published figure
-    - `verdict`: BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored
-    - `notes`: how the figure was recomputed, and where it differs from the published one; for NOT_RECOMPUTED the reason
-    - `recomputed`: the figure that the logs give; None for NOT_RECOMPUTED
-    - `difference`: (recomputed - published) / published; None for NOT_RECOMPUTED
-    - `borne_out`: True for BORNE_OUT, False for NOT_BORNE_OUT, else None
-    - `as_recorded`: whether published.csv already notes that the logs do not confirm the figure; False for
-      NOT_RECOMPUTED
-    - `protocol`: the name of the protocol by which the logs were scored
-    - `footnotes`: the notes that the rules of MLPerf demand beside an MLPerf figure; empty for any other figure
+    `verdict` is BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored. `notes` say how
+    the figure was recomputed and where it differs. `as_recorded` says whether published.csv has noted that already.
     """
     recomputed = _recompute(rule, paths, published)
     notes = list(recomputed.notes)
@@ -136,13 +126,9 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
     """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
 
-    `result` is the score of the logs by the publisher's rule. `_figure_of_logs` says which figure is compared.
-
-    - The logs ran under other conditions than the report states: NOT_BORNE_OUT.
-    - The figures are equal at the printed digits, or within TOLERANCE of each other: BORNE_OUT.
-    - They are not, and the rule is an assumption: NOT_DECIDED. With a stated rule: NOT_BORNE_OUT.
-
-    No other rule is tried: among many rules, one would match almost any wrong figure.
+    `result` is the score of the logs by the publisher's rule. The figure is borne out if it agrees in its printed
+    digits or within TOLERANCE, and the logs ran under the conditions that the report states. If the rule is an
+    assumption, a difference decides nothing.
     """
     logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
@@ -265,11 +251,8 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    They are "devices" and "batch_per_device". There may be a third one, by the first of these cases:
-
-    - The log and the report both say whether they computed in FP32 or in TF32: "math_mode", the field that says it.
-    - Only one of the two says that it computed in half precision: "precision".
-    - Otherwise: no third one. Two half precisions are not compared, because reports say AMP for each of its levels.
+    Two half precisions are not compared, because reports say AMP for each of its levels. FP32 and TF32 are, if both say
+    which of the two it was.
     """
     always_compared = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`
@@ -327,13 +310,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print each published figure beside that of its logs, with the verdict; then the speedups and unknown files.
 
-    The same is printed as JSON with --json. The exit status is 1 in two cases:
+    With --json the same is printed as JSON. The exit status is 1 if logs could not be scored, or do not bear out a
+    figure and published.csv has no note on that; else 0.
 
-    - The logs of a figure could not be scored.
-    - The logs of a figure do not bear it out, and published.csv has no note that says so.
-
-    Otherwise it is 0, even if some files belong to no published figure. Raises InputError if the folder has no files or
-    if the table of --map has a mistake.
+    Raises InputError if the folder has no files, or the table of --map has a mistake.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)

@@ -25,17 +25,8 @@ UNSHOWN = (
 def our_figure(job: Job, protocol: Protocol) -> Score | str:
     """Return the score of a job's finished trials, or a text that says why there is none.
 
-    If no trial is finished, the text is the first of these that applies:
-
-    - This machine cannot do the job: "skipped: " and the reason.
-    - Trials were run, but do not count: the reason why the first of them does not.
-    - No trial was run: "not run yet".
-
-    If there are finished trials, the result is one of these:
-
-    - The protocol asks for more trials: the score of those that are finished, or the error's text if they make none.
-    - The trials cannot be scored for another reason: the error's text.
-    - Neither: their score.
+    Without finished trials the text is why the job is skipped, why the first trial does not count, or "not run yet". If
+    the protocol asks for more trials, the score of those that are finished is returned, if they make one.
     """
     if not job.done:
         if job.skipped:
@@ -143,19 +134,11 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
 def _row_of_cell(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the row of one cell of the report's tables, as plain values by these names of columns.
+    """Return the row of one cell of the report's tables, as plain values by the names of columns.
 
-    - `table`: accelerator, precision and strategy in words
-    - `nodes`, `devices`, `batch_per_device`, `precision`, `strategy`: of the full-size run that the report names
-    - the columns of our throughput and its ratios: see `_our_columns` and `_ratio_columns`
-    - `published`: {framework: published throughput}
-    - `log_value`: {framework: the throughput by the publisher's own log, where it differs from the published one}
-    - `speedup`, `speedup_published`, only if the report has speedups
-    - `gpu_memory_mib`, `gpu_memory_mib_published`, only if the report has them; of the first framework alone
-    - `ran_as`: name of the run that was executed; `notes` on all figures; `logs`: our log files
-
-    `ours` is our score, or a text that says why there is none. A shrunk campaign executes tiny runs on CPUs instead of
-    the full-size runs.
+    `ours` is our score, or a text that says why there is none. The conditions are those of the full-size run that the
+    report names; `ran_as` names the run that was executed, which is a tiny one in a shrunk campaign. Columns of speedup
+    and memory are there only if the report has them.
     """
     reported_run = run_of_cell(cell, shrink=False)  # full-size
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the one that was executed: tiny in a shrunk campaign

@@ -171,10 +171,8 @@ def _curve_values(curve: Curve) -> JsonObject:
 def _group_values(group: Group) -> JsonObject:
     """Return a group of repeated runs as plain values for JSON: its figure, the parts of a step, and each run.
 
-    - `score`: the figure; None if the group has none.
-    - `problem`: a sentence on why there is no figure, or why the figure is not the one that the protocol asks for; None
-      if the figure is the one that the protocol asks for.
-    - `step_time`: the parts of a mean step in seconds; None if the step time is not known.
+    `problem` says why there is no figure (`score`), or why it is not the one that the protocol asks for. `step_time`
+    has the parts of a mean step in seconds; None if it is not known.
     """
     step_time = None
     if group.step_time is not None:

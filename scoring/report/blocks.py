@@ -181,12 +181,8 @@ def run_link(run: ReportedRun) -> Text:
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     """Return the field `name` of a run's record as text for the page, with the source of its value.
 
-    - No value: the text "not said".
-    - From the command line: the text, and a note that says so.
-    - From a description of the system beside the log: the text, and a note that names the description.
-    - From the log: the text as a link to its line, if the line is known.
-
-    The text is `shown`, or the value itself if that is None.
+    A value from the log is a link to its line, if that is known. Any other source is named beside the value. The text
+    is `shown`, or the value itself if that is None.
     """
     record = run.record
     value = getattr(record, name)

@@ -252,12 +252,8 @@ def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of the time to train of a group: the median time from run_start to run_stop.
 
-    - The runs measured throughput alone: None.
-    - The group's figure is the time to train already: None.
-    - A run lacks one of the two events: the run is left out.
-    - A run is known to have failed: its time is left out, but the tile's text counts the run: "1 run that ended with
-      success, of 3".
-    - No time is left: None.
+    A run that failed is left out, but the tile counts it: "1 run that ended with success, of 3". None if no time is
+    left, if the runs measured throughput alone, or if the group's figure is this time already.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:

@@ -236,11 +236,8 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
     """Score the runs of a group, and return the group with its figure, and with a sentence if there is a problem.
 
-    - The runs make the figure that the protocol asks for: this figure and no problem.
-    - There are too few runs for the protocol: a problem, and the figure of the runs that there are, if they make one.
-    - The runs cannot be scored for another reason: a problem and no figure.
-
-    `name_machine` adds the machine to the group's name.
+    If there are too few runs for the protocol, it has a problem, and the figure of those that there are, if they make
+    one. `name_machine` adds the machine to the group's name.
     """
     protocol = options.protocol_of_group(runs)
     result: Score | None = None
@@ -331,14 +328,8 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 def _reported_run(number: int, log: GivenLog) -> ReportedRun:
     """Return a run of the report, made of what `log` holds and of what its file says before the event run_start.
 
-    The file of an MLPerf log fills these fields of ReportedRun:
-
-    - `header_lines`: {section of the header: number of its line}
-    - `start`: the time of the first event in Unix seconds, and its line
-    - `preamble`: {key of an event: its value and line}, for the keys in EVENTS_SHOWN
-
-    If the file has a section or a key twice, the first one counts. For a log of another format `start` is NOT_LOGGED,
-    and the other two are empty.
+    From an MLPerf log come the lines of its header, the time of its first event (`start`), and the events of
+    EVENTS_SHOWN (`preamble`). Of what stands twice, the first counts.
     """
     entries = _entries_before_run_start(log)
     header_lines: dict[str, int] = {}

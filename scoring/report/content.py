@@ -353,12 +353,8 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
 
-    The first of these is taken:
-
-    - seconds, if all windows say the time at their end, and these times neither go back nor are all equal
-    - seconds, if all windows say how long they took: they are laid end to end
-    - steps, if all windows say the step at their end, and these steps rise
-    - rows: the windows are counted
+    It counts seconds, if all windows say when they end, or how long they took; else steps, if all say their step; else
+    rows: the windows themselves.
     """
     ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)

@@ -123,11 +123,8 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without a finite value are left out.
 
-    `read` returns the quantity of a window, or None. All curves have the same horizontal axis:
-
-    - `_steps_done` knows the steps of every run that has a curve: "step". A window stands at the number of steps that
-      the run had done at its end.
-    - `_steps_done` returns None for at least one of these runs: "printed row". A run's windows are numbered from 1.
+    `read` returns the quantity of a window, or None. The horizontal axis of all curves is the steps that a run had
+    done. If they are not known of a run, it is the number of the window.
     """
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
@@ -343,11 +340,8 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 def variance(report: Report) -> Section:
     """Return the section on how far windows, runs and hosts differ.
 
-    It has two tables with a row for each group of runs that has a score, which is the group's figure. If no group has
-    one, it has a sentence instead, and the gist, which is the text beside the section's title, is "not measured".
-
-    Otherwise the gist is the standard deviation of the headline's score, as a share of the score. The headline is the
-    group that the page shows first. The gist is empty if the standard deviation is unknown or the score is 0.
+    It has two tables with a row for each group that has a figure. Beside its title stands the standard deviation of the
+    first group's figure, as a share of the figure, if it is known.
     """
     rows = []
     level_rows = []

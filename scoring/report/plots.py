@@ -95,11 +95,9 @@ class Plot:
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend, which has equal entries only once.
 
-        `style_index` counts the lines of a plot from 0 and chooses the line's colour, marker and dash. `style` has
-        arguments of matplotlib's `plot` that replace those chosen, except in the legend.
-
-        A value y beyond GREATEST_DRAWN becomes a gap in the line. A long line has markers at some of its points only.
-        Later lines have fewer markers than the first line, so that lines do not hide each other.
+        `style_index` counts the lines of a plot from 0 and chooses the line's style. `style` has arguments of
+        matplotlib's `plot` that replace those chosen, except in the legend. A value y beyond GREATEST_DRAWN becomes a
+        gap.
         """
         chosen = _style_of_series(style_index)
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
@@ -251,15 +249,9 @@ def throughput(
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each.
 
-    Points that are not measured, such as those of the warm-up, are grey with hollow markers.
-
-    - `runs` has the label and the points of each run. A single run is labelled "measured" in place of its own label,
-      and the background of its measured parts is shaded.
-    - `axis_unit` is what the points' starts and ends count on the horizontal axis: "s", "step" or "row".
-    - `rate_unit` is the unit of the points' rates, which names the vertical axis.
-    - `level` is a figure to draw as a dashed horizontal line, or None.
-    - `starts_at_zero`: the vertical axis starts at 0, and the horizontal axis at 0 or before. Otherwise both axes span
-      what is drawn.
+    `runs` has the label and the points of each run. Points that are not measured, such as those of the warm-up, are
+    grey. `axis_unit` is what the horizontal axis counts ("s", "step" or "row"), and `rate_unit` the unit of the rates.
+    `level` is a figure to draw as a dashed line.
     """
     axis = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
     is_single = len(runs) == 1

@@ -61,14 +61,8 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 def compliance(report: Report) -> Section:
     """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
 
-    It has, in this order:
-
-    - for each run: the verdict of the check, or "Not checked" if the run has no findings
-    - a table of the errors and warnings of all runs; a sentence if a run was checked and there are none
-    - a folded table of the notes, which are the findings of severity `info`, if there are any
-
-    The gist, which is the text beside the section's title, counts the errors and warnings. It is "not checked" if no
-    run was checked.
+    It has the verdict of each run, a table of the errors and warnings of all runs, and a folded one of the notes.
+    Beside its title stands the number of errors and warnings.
     """
     parts: list[Block] = []
     notes = []

@@ -92,12 +92,8 @@ def _estimated_all_reduce(
     """Estimate how long a step waits for the all-reduce: the time it takes longer than a step on a single device.
 
     `step_s` is the mean step of the runs of `record`. `single_device_step_s` is that on a single device; None if it is
-    not known. `is_only_group` says that the system was run on no other number of devices.
-
-    - On a single device the time is 0.
-    - It is None if it cannot be estimated: the ranks share a CPU, there are no other runs to compare with, or the step
-      on a single device or the number of devices is not known. The note says why.
-    - Else it is the difference of the two steps, at least 0.
+    not known. Of ranks that share a CPU it cannot be told, because computation itself slows with each rank. The note
+    says why there is no estimate.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")

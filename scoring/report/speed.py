@@ -216,13 +216,8 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 def scaling(report: Report) -> Section:
     """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
 
-    It has, in this order:
-
-    - a sentence on which published tables were chosen, or why none was
-    - a sentence if no system was run on at least two numbers of devices
-    - plots of throughput and efficiency, if there is anything to draw
-    - a table for each system that was run on at least two numbers of devices
-    - the published figures, folded
+    It has plots, a table for each system that was run on at least two numbers of devices, and the published figures,
+    folded. Beside its title stands the efficiency on the most devices.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:

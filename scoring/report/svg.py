@@ -27,15 +27,10 @@ _UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^
 
 
 def for_page(svg: str, figure: Figure) -> str:
-    """Adapt matplotlib's SVG to the page, in these steps:
+    """Adapt matplotlib's SVG to the page: its ids, colours and fonts, and a title for screen readers.
 
-    1. Remove the metadata.
-    2. Let ids, and references to them, begin with the figure's name, because two plots of a page must not share an id:
-       `url(#clip)` -> `url(#loss-clip)`
-    3. Make colours variables of the page: `#010101` -> `var(--ink)`
-    4. Keep only the size of fonts: `font: 11px 'DejaVu Sans'` -> `font-size: 11px`
-    5. Replace all text up to the end of the tag `<svg ...>`, with its XML declaration, by a tag with a title and a
-       description for screen readers.
+    Two plots of a page must not share an id, so each begins with the figure's name: `url(#clip)` -> `url(#loss-clip)`.
+    Colours become variables of the page: `#010101` -> `var(--ink)`.
     """
     text = _METADATA.sub("", svg)
     text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<0>{figure.name}-", text)  # \g<0> is the start itself

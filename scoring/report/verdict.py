@@ -25,15 +25,10 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the status of the whole report and a sentence on it, by the checks that apply. The first of these counts:
+    """Return the status of the whole report and a sentence on it, by the checks that apply.
 
-    - A check is fatal: fatal. The result does not stand.
-    - A check is unknown: unknown. The result is not yet shown to be publishable.
-    - The check of the figure's steadiness warns: a warning to measure again.
-    - Another check warns: a warning. The result stands, with warnings.
-    - All checks are ok: ok. The result stands.
-
-    A sentence that says "with warnings" names all checks that warn.
+    The worst of them decides: the result does not stand, is not yet shown to be publishable, is not steady, stands with
+    warnings, or stands. A sentence that says "with warnings" names all checks that warn.
     """
     applying = [check for check in checks if applies(check)]
     statuses = {check.status for check in applying}
@@ -193,13 +188,8 @@ def _count_failures(group: Group) -> int:
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail; None if that is unknown.
 
-    A result drops some of its slowest runs, and a failed run counts as a slow one. So as many runs may fail as are
-    dropped. MLPerf takes results in rounds, and each round has rules of its own.
-
-    - No round has rules for the benchmark: as many as the protocol drops.
-    - All rounds that have the benchmark drop the same number of runs: this number. A round that asks for more runs than
-      the group has drops none.
-    - These rounds drop different numbers: None, because logs do not say their round.
+    A result drops some of its slowest runs, and a failed run counts as a slow one. The rounds of MLPerf decide how many
+    it drops, else the protocol. If the rounds differ it is unknown, because logs do not say their round.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
     if not submission_by_round:

@@ -295,7 +295,7 @@ def _names_across(links: Sequence[LinkTimes]) -> set[str]:
 
 
 def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
-    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time; None without measured links.
+    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time; None without links.
 
     The usual time of a link is the median time, in that turn, of all links of its kind: inside a switch group, or from
     one group to another.
