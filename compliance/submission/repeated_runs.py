@@ -64,7 +64,7 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is in the submission of `folder` and in an `earlier` submission.
 
-    It is a warning, which says for another round which of MLPerf's conditions for submitting a run again are met. For
+    It is a warning. For another round it says which conditions of MLPerf for submitting a run again are met. For
     an organisation's submission with power logs, which repeats its runs, it is only a note.
     """
     other = earlier.folder

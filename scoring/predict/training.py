@@ -73,7 +73,7 @@ class Epochs(NamedTuple):
 def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     """Return how many epochs training takes to reach the target at a global batch, or why this is not known.
 
-    They are those that the user gave. For ResNet-50 on ImageNet they are otherwise the epochs of MLPerf's reference,
+    They are those that the user gave. For ResNet-50 on ImageNet they are otherwise the epochs of the MLPerf reference,
     its convergence points of ruleset 4.0.0, interpolated between two batches.
     """
     if training.epochs is not None:
