@@ -159,8 +159,8 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf, which prescribes model and optimizer, for a global batch.
 
-    Its hyperparameters are those of the MLPerf reference runs at this batch. Once the learning rate has fallen, training
-    goes on to the next evaluation, after epoch 3, 7, 11, ... 39.
+    Its hyperparameters are those of the reference runs of MLPerf at this batch. Once the learning rate has fallen,
+    training goes on to the next evaluation, after epoch 3, 7, 11, ... 39.
 
     Raises ValueError if MLPERF_POINTS has no reference point for this batch.
     """

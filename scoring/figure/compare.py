@@ -85,23 +85,11 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
-    `named_scores` are pairs of a system's name and its score. Each system has a row with three numbers against the
-    base:
+    `named_scores` are pairs of a system's name and its score. `given_spread` is how far single runs of a system lie
+    apart, which the interval of a single run needs; None estimates it from the scores. There are warnings for settings
+    that differ, and for an efficiency above 1 on another number of devices.
 
-    - `ratio`: its figure / the figure of the base.
-    - `speedup`: how many times as fast as the base it is. For a time, this is 1 / ratio.
-    - `efficiency`: speedup / (devices / devices of the base). It is None if `_efficiency` finds more differences than
-      that of the devices.
-
-    `given_spread` is how far single runs of a system lie apart. If a score has a single run, the interval of the ratio
-    needs it. If it is None, `spread_between_runs` estimates it for each system from the scores themselves.
-
-    There are warnings for settings that differ. If a system has another number of devices than the base, an efficiency
-    clearly above 1 has a warning too, and one above MAX_PLAUSIBLE_RATIO is left out of the row. With the devices of the
-    base, the efficiency is the speedup, which has no upper limit.
-
-    Raises InputError for fewer than two systems, for scores of different units or protocols, and if two logs are of the
-    same run or are parts of one run.
+    Raises InputError for fewer than two systems, for figures of different kinds, and for a run that is given twice.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -212,15 +200,8 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs of one system lie apart, to judge the ratio of `other` to `base`; None if not known.
 
-    The spread is pooled over those of `scores` that are of one system with both `base` and `other`, as
-    `_are_of_one_system` tells. A score with a single run is left out, because it shows no spread. A score with a run
-    that did not converge is left out too, because the figure of that run is infinite.
-
-    The spread is not known, and None is returned,
-
-    - if no score is left. This is always so if `base` and `other` have different numbers of devices.
-    - if two of the scores `base`, `other` and those left are not of one system. For example, a score without a
-      precision may be of one system with an FP32 score and with an FP16 score, but these two are not of one system.
+    It is pooled over those of `scores` that have several runs of one system with both. A score without a precision may
+    be of one system with an FP32 and with an FP16 score; so any two of these scores are compared.
     """
     repeats = []
     values_of_repeats = []
@@ -244,12 +225,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system, so that single runs lie equally far apart in both.
 
-    They are, if all of these hold. The first two are about the first log of each score.
-
-    - Both logs say their devices and their global batch, and these are the same.
-    - The machine, and the `hardware` section of the header, are the same in both logs, or missing in both.
-    - The scores do not differ in a fact of FACTS_OF_ONE_SYSTEM, such as the precision. Scores whose logs do not give a
-      fact do not differ in it.
+    Their logs must say the same devices and global batch, be of the same machine and hardware, and not differ in a fact
+    of FACTS_OF_ONE_SYSTEM, such as the precision. A fact that a log does not give does not differ.
     """
     record = one.records[0]  # the runs of one score are repeats already
     other_record = other.records[0]
@@ -296,11 +273,8 @@ _SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
     """Return the 95 % interval of the ratio of two scores' figures, other / base, or why there is none.
 
-    `_interval_by_protocol` makes it: from the runs of both scores, or from `between_runs` if one has a single run.
-    `between_runs` is how far single runs of a system lie apart; None if not known.
-
-    An interval without width is not returned, because it would wrongly say that the ratio is exact. It arises if the
-    runs' figures are equal, because they have too few digits.
+    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width is
+    refused: it would say that the ratio is exact, where the figures only have too few digits.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):
@@ -311,12 +285,8 @@ def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None =
 def _interval_by_protocol(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, by the method that fits the runs, or why there is none.
 
-    - A score has a single run: by `between_runs`, how far single runs of a system lie apart; None if not known.
-    - The protocol takes the median of runs: by ordered quotients of the runs' figures.
-    - It takes the olympic mean: by Yuen's t.
-    - It takes the mean: by Welch's t.
-
-    If all runs of each score have equal figures, both bounds are equal; `ratio_interval` refuses such an interval.
+    With several runs on both sides it follows from these, by the average that the protocol takes. A single run needs
+    `between_runs`, how far single runs of a system lie apart; None if not known.
     """
     if len(base.runs) < 2 or len(other.runs) < 2:
         return _interval_of_single_run(base, other, between_runs)
@@ -348,15 +318,10 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two figures, if `base`, `other` or both have a single run.
+    """Return the 95 % interval of the ratio other / base, if at least one of the two scores has a single run.
 
-    The ratio is that of the scores' figures, other / base. A single run does not show how far repeats of it lie apart,
-    so the width comes from `between_runs`, the spread of single runs of a system.
-
-    - `_why_not_given_by_single_runs` gives a reason, such as a run that did not converge: there is no interval, and
-      `basis` is this reason.
-    - `between_runs` is None, because the spread is not known: there is no interval, and `basis` says so.
-    - Otherwise: the interval around the ratio. `basis` names the source of the spread.
+    A single run does not show how far repeats of it lie apart, so the width comes from `between_runs`. Without it there
+    is no interval, and `basis` says why.
     """
     reason = _why_not_given_by_single_runs(base, other)
     if reason is not None:
@@ -378,13 +343,8 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
 def _why_not_given_by_single_runs(base: Score, other: Score) -> str | None:
     """Return why the spread of single runs cannot give the interval of the ratio of two scores; None if it can.
 
-    The ratio is that of the two scores' figures, `other` / `base`. At least one of the two scores has a single run. How
-    far single runs of a system lie apart is then the only way to an interval.
-
-    - A run of either score did not converge: its figure is infinite, so the ratio has no interval.
-    - A score has several runs, of which the protocol takes the median or the olympic mean: the spread of single runs
-      gives only the standard error of a mean.
-    - Otherwise: None. Both scores have one run, or the several runs are averaged by their mean.
+    At least one of the two has a single run. The spread gives the standard error of a single run or of a mean, but not
+    that of a median or an olympic mean. The figure of a run that did not converge is infinite.
     """
     if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
         return "one run against others of which one did not converge: its figure is infinite"

@@ -85,12 +85,8 @@ def comparison_lines(result: Comparison) -> list[str]:
 def _verdict_in_words(row: Row) -> str:
     """Return in words whether the system of a row differs from the base.
 
-    - There is no interval of the ratio: "cannot be told apart or alike".
-    - `row.different` is true: "different". `compare` has found that the interval excludes 1, and that the ratio is at
-      least `smallest_difference` away from 1.
-    - The interval excludes 1, but the ratio is nearer to 1: "not called different". The text says by how much like
-      hosts differ, which is `smallest_difference`. Like hosts are hosts of one kind.
-    - The interval holds 1: "not shown to differ".
+    If the interval of the ratio excludes 1, but the ratio is nearer to 1 than like hosts (hosts of one kind) differ,
+    the system is not called different.
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"

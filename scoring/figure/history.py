@@ -83,18 +83,8 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
     A trend is the runs of one system, workload, precision and protocol. `hosts` names the host of each past run; None
-    if not known. The result is judged by two things:
-
-    - The ratio: mean of all new runs / mean of all past runs.
-    - Its 95 % interval. It is made from independent repeats only, as `independent_values` chooses them: the runs, or
-      the means of their hosts if there are several hosts, and some host has several runs.
-
-    The outcomes are
-
-    - The past has fewer repeats than LEAST_RUNS: `cannot be told`, and why. This does not count as lower.
-    - The interval has no width: `cannot be told` too.
-    - Otherwise: the verdict of `_verdict`, with the ratio and the interval. It counts as lower only if it is LOWER: the
-      interval lies below 1, and the ratio is below 1 by `smallest_difference` or more.
+    if not known. The ratio of the two means must be below 1 by more than like hosts differ, and its 95 % interval below
+    1. If the past does not suffice for an interval, it cannot be told.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
@@ -142,12 +132,8 @@ def _too_few_in_words(runs: int, independent_count: int) -> str:
 def _verdict(ratio: float, high: float) -> str:
     """Return the verdict on the ratio of a new mean to the past one.
 
-    `high` is the upper bound of the ratio's 95 % interval. The lower bound does not matter, because a faster result is
-    no fault. `smallest_difference` is how far the figures of like hosts lie apart, which are hosts of one kind.
-
-    - The interval reaches 1: not shown to be lower.
-    - The ratio is below 1 by less than `smallest_difference`: not called lower.
-    - Otherwise: LOWER.
+    `high` is the upper bound of the ratio's 95 % interval: the ratio is LOWER only if this is below 1. It must also be
+    below 1 by more than like hosts (hosts of one kind) differ.
     """
     if high >= 1:
         return "not shown to be lower"

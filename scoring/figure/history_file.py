@@ -121,12 +121,11 @@ def _storable(text: str) -> str:
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the history's file, and close it at the end of the block.
 
-    With `new`, the file is made if it does not exist, and may be written to. What the block writes is committed at its
-    end, or rolled back on an error. Without `new`, the file can only be read.
+    With `new`, the file is made if it does not exist, and what the block writes is committed at its end. Without `new`,
+    it can only be read.
 
-    Raises InputError if the file does not exist and is not `new`, if it is not a history, or if a later version of this
-    code wrote it. Any other error of SQLite becomes an InputError too, also one in the caller's block. If another
-    process has locked the file, the error says to try again.
+    Raises InputError if the file is absent and not `new`, is no history, or is of a later version, and for any other
+    error of SQLite, also in the block.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -210,13 +209,8 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    `system` names the machine; None takes it from the logs. An old row is of the same run if it has the same digest of
-    the log and the same protocol.
-
-    - There is no old row: the run is written.
-    - The old row differs only in the log's path or in the date, or not at all: it stays. A copied log has another path
-      and may have another date.
-    - Otherwise: the old row is replaced.
+    `system` names the machine; None takes it from the logs. A run is known by the digest of its log and the protocol.
+    If its row differs only in the log's path or date, as that of a copied log, the old row stays.
     """
     old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = 0

@@ -62,19 +62,9 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return the two intervals of a single run's figure, by widths that were calibrated on published logs.
 
-    - `interval_95` is where the mean of the whole run lies. Its width depends on how much the windows' times vary.
-    - `repeat_95` is where the figure of another run of the system lies. Its width depends on that of
-      `run.windows_interval_95`, the interval that the windows alone give.
-
-    The intervals may be missing:
-
-    - No width is calibrated for so few windows: there is neither interval, and `method` says why.
-    - Half the width of `interval_95` is more than the figure, or `run.windows_interval_95` is None: the windows are too
-      uneven. There is neither interval, and `method` says so.
-    - No width of `repeat_95` is calibrated for so few windows: only `repeat_95` is None.
-
-    `kind` is EPOCHS, for windows that are whole epochs, or ROWS. `deviation` is the standard deviation of the windows'
-    rates; the result has it unchanged.
+    `interval_95` is where the mean of the whole run lies, and `repeat_95` where the figure of another run lies. Both
+    are missing, and `method` says why, if the windows are too few or too uneven. `kind` is EPOCHS, for windows that are
+    whole epochs, or ROWS. `deviation` is that of the windows' rates.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -117,15 +107,8 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    The figure is the mean, median or olympic mean of the runs' figures, as `protocol` says. An olympic mean drops the
-    least and the greatest figures. There is no interval, and `method` says why, if
-
-    - the runs are too few: a median needs five, and an olympic mean needs two that are not dropped,
-    - the interval would have no width, because the runs print one and the same figure.
-
-    A run that did not converge has an infinite figure. The deviation leaves it out, but the interval is made of all
-    runs. A mean would be infinite with such a run. So the caller must first refuse such runs, as `refuse_if_no_mean`
-    does; this function does not check it. An olympic mean may have as many of them as it drops at each end.
+    If there is none, `method` says why: the runs are too few for the protocol's average, or print one and the same
+    figure. The figure of a run that did not converge is infinite: of a mean, the caller must refuse it first.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])

@@ -34,16 +34,9 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs. `rates` has the rates of each run's windows; it is empty for a run whose
-    figure is not made of windows. `hosts` names each run's host; None if not known.
-
-    - Windows: how far their rates vary within their runs. If no run has rates, the number of windows is not known.
-    - Runs: how far their figures vary within their hosts. If the hosts are not known, all runs are one group, so this
-      includes the variation of the hosts.
-    - Hosts: how far the means of their runs vary. If the hosts are not known, their number is not known either.
-
-    A run that did not converge has an infinite figure. The levels of runs and hosts leave it out, and the level of runs
-    has the number of such runs in `not_converged`.
+    `values` are the figures of the runs, and `rates` those of each run's windows. Windows vary within a run, runs
+    within a host. `hosts` names each run's host; if it is None, all runs are one group. A run that did not converge is
+    only counted.
     """
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
@@ -80,12 +73,8 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
     """Return a level of repetition: how many values its groups have in all, and how far the values vary within a group.
 
-    Windows, runs and hosts are the levels on which a measurement is repeated, and `name` says which one this is. The
-    groups are the sets of values within which the level varies, such as the runs of each host.
-
-    The deviation is the relative standard deviation within a group, pooled over the groups. It leaves out a value that
-    is not finite, such as the NaN of a run without a figure, but the count has it. If no group has two finite values,
-    there is no deviation, and the level gives the reason `if_no_pair`.
+    `name` says which level it is: windows, runs or hosts. The groups are, for instance, the runs of each host. If no
+    group has two finite values, the level gives the reason `if_no_pair`.
     """
     count = sum(len(values) for values in groups)
     finite_groups = []

@@ -11,13 +11,8 @@ from runlog.stats import CONFIDENCE
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median as (low, high); None for fewer than five values.
 
-    The interval at depth k runs from the k-th least value to the k-th greatest. So a greater depth gives a narrower
-    interval, with less confidence.
-
-    - Five values: the least and the greatest value, although their confidence is only 93.75 %.
-    - More values: the outer interval is the deepest one with a confidence of 95 % or more. The inner interval is one
-      step deeper, and has less than 95 %. Each bound of the result lies between those of the two, so that the
-      confidence is 95 %. `_weight_of_inner_bounds` says how far from the outer bound it lies.
+    The interval at depth k runs from the k-th least value to the k-th greatest. The bounds lie between the deepest
+    interval of 95 % confidence or more and the next one. Five values give their least and greatest, of 93.75 %.
     """
     n = len(values)
     if n < 5:
@@ -52,14 +47,9 @@ def _deepest_of_enough_confidence(n: int) -> int:
 def _weight_of_inner_bounds(k: int, n: int) -> float:
     """Return how far the 95 % bounds lie from the outer bounds towards the inner ones: 0 is the outer, 1 the inner.
 
-    The outer bounds are those at depth `k`: the k-th least and the k-th greatest of n values. The inner bounds are
-    those at depth k + 1. The interval between the outer bounds has a confidence of 95 % or more, and that between the
-    inner bounds less. With `share` for how far 95 % lies from the outer confidence towards the inner one, the weight is
-
-        (n - k) * share / (k + (n - 2 * k) * share)
-
-    The weight is not the share itself, because the confidence does not change linearly between the bounds. The formula
-    is from Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+    The outer bounds are the `k`-th least and the k-th greatest of n values, of 95 % confidence or more. The inner
+    bounds, at k + 1, have less. The formula is that of Hettmansperger and Sheather, Statistics & Probability Letters 4,
+    1986.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
@@ -79,12 +69,8 @@ def _confidence_at_depth(depth: int, n: int) -> float:
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    It is the interval of Hodges and Lehmann (Annals of Mathematical Statistics 34, 1963): each value of `other` is
-    divided by each value of `base`, and the bounds are the k-th least and the k-th greatest of these quotients. It
-    holds 95 % whatever the distribution, if both sets have the same one but for a factor. That factor is the ratio.
-    `_rank_of_bounds` gives k.
-
-    The interval is widened if the ratio of the two medians lies outside.
+    It is that of Hodges and Lehmann (Annals of Mathematical Statistics 34, 1963): the bounds are the k-th least and the
+    k-th greatest of all quotients other / base. It assumes that both sets have one distribution but for a factor.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -94,22 +80,17 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     low = quotients[rank - 1]
     high = quotients[-rank]
     ratio = statistics.median(other) / statistics.median(base)
-    return min(ratio, low), max(ratio, high)
+    return min(ratio, low), max(ratio, high)  # the ratio itself may lie outside
 
 
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank k for a 95 % interval of the ratio of two sets, of m and n values; 0 for too few values.
 
-    The interval runs from the k-th least of their m * n quotients to the k-th greatest. For 5 and 5 values k is 3.
-
-    Let U be the number of quotients below the true ratio. If U < k, the k-th least quotient is not below the true
-    ratio, so the whole interval is too high. The whole interval is too low with the same probability. So k is the
-    greatest rank for which U < k has a probability of 2.5 % or less.
-
-    If one set is divided by the true ratio, both sets have one distribution. All C(m + n, m) rankings of their values
-    are then equally probable, and U is the statistic of Mann and Whitney. So the probability of U < k is the number of
-    rankings with U < k, by `_rankings_by_u`, over the number of all.
+    The interval runs from the k-th least of their m * n quotients to the k-th greatest. It is wholly above the true
+    ratio if fewer than k quotients are below. Their number U is the statistic of Mann and Whitney, so k is the greatest
+    rank for which U < k has a chance of 2.5 % or less.
     """
+    # With one set divided by the true ratio, both have one distribution, and all C(m + n, m) rankings one probability.
     most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
     rank = 0
     # The sum of the first k counts is that of U = 0 to k - 1, which is U < k. So k is counted from 1.
@@ -123,17 +104,14 @@ def _rank_of_bounds(m: int, n: int) -> int:
 def _rankings_by_u(m: int, n: int) -> list[int]:
     """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
 
-    U is the number of pairs in which the first set has the greater value. For m = 1 and n = 2: [1, 1, 1].
-
-    The counts are the coefficients of a polynomial in q, the Gaussian binomial (Andrews, The Theory of Partitions,
-    1976): the count for U is the coefficient of q**U. The polynomial is the product, for k from 1 to m, of
+    U is the number of pairs in which the first set has the greater value. For m = 1 and n = 2: [1, 1, 1]. The count for
+    U is the coefficient of q**U in the Gaussian binomial (Andrews, The Theory of Partitions, 1976), the product, for k
+    from 1 to m, of
 
         (1 - q**(n + k)) / (1 - q**k)
-
-    Each step cuts the coefficients off after q**(m * n). This loses nothing of the result, because a coefficient never
-    depends on those of higher powers, in a product or in a quotient of this kind.
     """
-    coefficients = [1] + [0] * (m * n)  # the polynomial 1, with room for all powers of the result
+    # The polynomial 1, with room for all powers of the result. Higher ones are cut off: no lower one depends on them.
+    coefficients = [1] + [0] * (m * n)
     for k in range(1, m + 1):
         multiplied = _multiplied_by_one_minus_power(coefficients, n + k)
         coefficients = _divided_by_one_minus_power(multiplied, k)

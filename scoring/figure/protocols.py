@@ -98,15 +98,10 @@ class Protocol:
         return f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
 
     def _runs_in_words(self, counts: Sequence[int]) -> str:
-        """Return how many runs go into a figure.
+        """Return how many runs go into a figure: `1 run`, `5 runs` or `5 to 7 runs`.
 
-        - The number depends on a benchmark that is not known yet: `as many runs as MLPerf asks for of the benchmark`.
-        - The systems have different numbers of runs: `5 to 7 runs`.
-        - Otherwise: `1 run` or `5 runs`.
-
-        `counts` are the numbers of runs of the systems. A number below the one that the protocol asks for is raised to
-        it, because the words say what the protocol asks for. If `counts` is empty, the number that the protocol asks
-        for is returned.
+        `counts` are the numbers of runs of the systems. They count as at least the number that the protocol asks for.
+        Before the benchmark is known, the number of some protocols is open.
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"

@@ -30,14 +30,8 @@ def devices_per_printed_rate(record: Record) -> int:
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """Return the images/s of all devices in a window or an epoch; None if its row says too little.
 
-    The first of these rates that the row has is taken:
-
-    - its images over its seconds,
-    - the rate that it prints,
-    - the batch over the step time that it prints.
-
-    With `printed`, the printed rate comes before the others. If the log prints rates of one device, and does not say
-    the number of devices, the result is the rate of one device.
+    The measured rate, its images over its seconds, goes before the rate that it prints, unless `printed`. The batch
+    over the printed step time comes last. If the number of devices is not known, it may be the rate of one device.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -156,14 +150,10 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     """Return images and seconds for each window, which give the speed of its row but not the length of the window.
 
-    Images / seconds is the speed of all devices. If the number of devices is not known, it is the speed of one device.
+    The printed step times give it, unless rows print rates of all devices. If the number of devices is not known, it is
+    the speed of one device.
 
-    - All rows print a step time, and the log does not print rates of all devices in all rows: the images of one step,
-      in this time.
-    - Otherwise: the work that `work_at_printed_rates` makes of the rows' rates.
-
-    Raises InputError if the batch or the number of devices is needed for a step time and not known, or if a row gives
-    no speed.
+    Raises InputError if a row gives no speed, or the batch or the number of devices is needed and not known.
     """
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
     if step_times and not _all_print_rates_of_all_devices(record, chosen):
@@ -179,17 +169,10 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Return images and seconds for each window, which give the rate of its row but not the length of the window.
 
-    Only images / seconds has a meaning: it is the rate of all devices. All windows get the same number of images, so
-    that they weigh the same.
+    All windows get the same number of images, so that they weigh the same: 8 devices with 100 images/s each give 8
+    images in 0.01 s. If some rows print no rate, the rates are made from what each of them gives.
 
-    - All rows print a rate: a window has as many images as `devices_per_printed_rate` says, in 1 / printed rate
-      seconds. For example, 8 devices with 100 images/s each give 8 images in 0.01 s, which are 800 images/s.
-    - Some rows print none: a window has 1 image in 1 / rate seconds. The rate of each row is its images / its seconds,
-      or else its printed rate, or else the batch / its step time.
-
-    If the log prints rates of one device and does not say how many devices ran, the rates stay those of one device.
-
-    Raises InputError if a row gives no rate, or if the batch or the number of devices is needed for it and not known.
+    Raises InputError if a row gives no rate, or the batch or the number of devices is needed and not known.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:

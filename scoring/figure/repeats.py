@@ -13,11 +13,8 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 def refuse_unless_repeats(records: Sequence[Record]) -> None:
     """Raise InputError if the runs are not repeats of one system, or if two logs are of the same run.
 
-    Two logs that are parts of one run are refused too.
-
-    Repeats agree in the facts of IN_COMMON and in the framework's name; its version may differ. A fact that a log does
-    not say agrees with any other. But if a log does not say its framework, all logs must have the same format, because
-    each format is that of one framework.
+    Repeats agree in the facts of IN_COMMON and in the framework. A fact that a log does not say agrees with any other.
+    But if one does not say its framework, all must have one format: each is that of one framework.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])

@@ -42,15 +42,10 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the figure of one run under a protocol, with the lines of the log that it comes from.
 
-    `skip` is the number of --skip; None takes the protocol's own. What it means depends on `protocol.over_steps`:
+    `skip` is the number of --skip; None takes the protocol's own. It says how many windows to drop at the start or,
+    between time stamps, at which row to start, counted from 1. Protocols of whole runs refuse it.
 
-    - `between_stamps`: the number of the time-stamped row where the measurement starts, counted from 1. For 0,
-      InputError is raised.
-    - `run_time`, `own_summary`: nothing. For any number but 0, InputError is raised.
-    - All others: how many windows (or epochs) to drop at the start.
-
-    Raises InputError if the log lacks what the protocol needs. Raises it also if the figure is a throughput, and the
-    log gives something in two ways that contradict each other.
+    Raises InputError if the log lacks what the protocol needs, or contradicts itself.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -93,14 +88,10 @@ class _Average(NamedTuple):
 def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> RunFigure:
     """Return the figure of the chosen windows of a run, in images/s.
 
-    `chosen` are the windows that the protocol measures: printed rows, or under `epoch_rates` the summaries of whole
-    epochs.
+    `chosen` are printed rows or, under `epoch_rates`, summaries of whole epochs. `over_steps` is how the protocol
+    averages them. The figure keeps rows for the warnings about windows, but no epochs.
 
-    The figure's own field `chosen` is for the warnings about windows. It has the same windows, but it is empty under
-    `epoch_rates`, because these warnings are not about epochs.
-
-    `over_steps` is one of the five ways of a protocol to average windows; see `_average_of_windows`. Raises InputError
-    if a row does not give its speed, or if the batch or the number of devices is needed for it and not known.
+    Raises InputError if a row does not give its speed, or the batch or the number of devices is needed and not known.
     """
     average = _average_of_windows(record, chosen, over_steps)
     are_epochs = over_steps == "epoch_rates"
@@ -119,17 +110,10 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ove
 def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> _Average:
     """Return the average of the windows' images/s, with the rate of each window and an interval of the average.
 
-    The setting `over_steps` says how windows are averaged:
+    `over_steps` names the average: of rates, of which printed or measured ones go first, all images over all seconds,
+    or 1 over the mean of the seconds per image.
 
-    - `mean_of_printed_rates`: the mean of the windows' rates. A printed rate goes before a measured one, which is the
-      images of a row / its seconds.
-    - `mean_of_rates`: the mean of the windows' rates. A measured rate goes before a printed one.
-    - `images_over_time`: all images / all seconds.
-    - `mean_step_time`: 1 / the mean of the windows' seconds per image, by the step times or rates that the rows print.
-    - `epoch_rates`: 1 / the mean of the seconds per image, by the rates that the summaries of epochs print.
-
-    Raises InputError if a row does not give its speed, or if the batch or the number of devices is needed for it and
-    not known.
+    Raises InputError if a row does not give its speed, or the batch or the number of devices is needed and not known.
     """
     if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
         takes_printed_rates = over_steps == "mean_of_printed_rates"
@@ -167,18 +151,14 @@ def _average_by_times(work: Work, value: float) -> _Average:
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
     """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
 
-    The interval of the mean of `seconds_per_image` is made first, from low_time to high_time. A long time is a low
-    rate, so it becomes the interval from 1 / high_time to 1 / low_time, which is around 1 / mean time. If the average
-    weighs windows by their length, `value` is not 1 / mean time. So both bounds are multiplied by value * mean time,
-    and the interval is around `value`.
-
-    Returns None if the times are too few or too uneven for an interval of their mean.
+    It is made from that of the mean of `seconds_per_image`: a long time is a low rate. It is then moved to `value`,
+    which may weigh windows by their length. None if the times are too few or too uneven.
     """
     interval_of_mean_time = series.series_interval(seconds_per_image)
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    value_times_mean_time = value * math.fsum(seconds_per_image) / len(seconds_per_image)
+    value_times_mean_time = value * math.fsum(seconds_per_image) / len(seconds_per_image)  # 1, unless it weighs windows
     return value_times_mean_time / high_time, value_times_mean_time / low_time
 
 
@@ -193,14 +173,10 @@ class StampedRow(NamedTuple):
 def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows, the start and the end: batch * steps / seconds.
 
-    - The start is the row where the warm-up ends, or that of `start_number` if the user gave --skip; see `_start_row`.
-    - The end is the last row within the steps that the protocol takes after the start. If the protocol takes all steps,
-      it is the last row of the log.
+    The start is the row where the warm-up ends, or that of `start_number` if the user gave --skip. The end is the last
+    row within the steps that the protocol takes, or of the log.
 
-    The figure is of the rows after the start up to the end, because a row's stamp is made when its steps are done.
-
-    Raises InputError if the log has no such rows, is too short for the steps that the protocol takes, or does not say
-    the batch. Raises it also if the clock was set back between the two rows, or if their stamps are equal.
+    Raises InputError if the log is too short, does not say the batch, or has time stamps that do not advance.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
@@ -269,11 +245,8 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after `start`, up to the last one that is at most so many `steps` later.
 
-    Raises InputError if there is no such row, or if the log ends more than one step too early.
-
-    One step too early is accepted, because a log may count its steps from 0. If it prints every tenth step, its row 20
-    is printed after 21 steps. So a warm-up of 20 steps ends at that row, after 21 steps. A run of as many steps as
-    warm-up and measurement together then has one step fewer after it.
+    Raises InputError if there is none, or the log ends more than one step too early. One step is accepted: a log that
+    counts from 0 prints its row 20 after 21 steps, so that a warm-up of 20 steps takes one of those after it.
     """
     last_position = start.position + steps
     rows = [row for row in stamped if start.position < row.position <= last_position]
@@ -287,11 +260,8 @@ def _rows_of_next_steps(
 def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> float:
     """Return the seconds from the time stamp of the row `start` to that of the later row `end`.
 
-    Raises InputError if the clock was set back between the two: a window of the log then has an earlier time stamp than
-    the window before it. All windows from `start` to `end` are compared, also those without a number of steps.
-
-    Raises InputError too if the stamp of `end` is not after that of `start`: the stamps are then too coarse to measure
-    by.
+    Raises InputError if the clock was set back anywhere between the two, or if the stamp of `end` is not after that of
+    `start`: the stamps are then too coarse to measure by.
     """
     first_line = start.window.line
     last_line = end.window.line
@@ -311,15 +281,10 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the row at whose time stamp a warm-up of `steps_to_skip` steps ends: the first of these that there is.
+    """Return the row at whose time stamp a warm-up of `steps_to_skip` steps ends.
 
-    - A row at which exactly so many steps were done.
-    - If the log counts its steps from 0: a row that prints this number. Such a log prints 20 after 21 steps, so if it
-      prints every tenth step, a warm-up of 20 steps ends one step late.
-    - A row at which more steps were done.
-
-    The order matters if the first rows of the log are late, or if the steps done go back. A row that fits exactly is
-    then taken although an earlier one has more steps.
+    It is the row at which exactly so many steps were done, else the row that prints this number in a log that counts
+    from 0, else the first with more. A row that fits exactly is taken even if an earlier one has more steps.
 
     Raises InputError if the log ends before so many steps are done.
     """

@@ -21,16 +21,10 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    Dropped runs are those that an olympic mean leaves out at each end.
+    Dropped runs are those that an olympic mean leaves out at each end. A number of runs that the user gave (--runs) is
+    kept. Any protocol but one `by_benchmark` is returned unchanged.
 
-    - The protocol is not `by_benchmark`, so its numbers do not depend on the benchmark: it is returned unchanged.
-    - The first log has no run_start: it is returned unchanged too. `run_figure` refuses such a log later.
-    - The user gave a number of runs (--runs): this number is kept. Only the number of dropped runs is set; for an
-      unknown benchmark, it is that of most benchmarks.
-    - Otherwise: both numbers are set.
-
-    Raises InputError if --runs is too few for the runs that are dropped. Without --runs, it is raised if the benchmark
-    is not known or does not determine the numbers.
+    Raises InputError if --runs is too few for those dropped, or if without it the benchmark is not known.
     """
     if not protocol.by_benchmark:
         return protocol
@@ -87,14 +81,8 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
     """Raise TooFewRunsError if the protocol cannot average the runs at all.
 
-    An olympic mean drops the `dropped_runs` least and the `dropped_runs` greatest figures. A run that did not converge
-    has an infinite figure, so it counts among the greatest. `unit` is the unit of the figures that an error lists.
-
-    - An olympic mean would drop all runs: the error says how many runs the protocol asks for.
-    - More runs did not converge than an olympic mean drops as the greatest, or any run under another average: the error
-      names the logs of these runs.
-
-    Runs that are too few for the protocol may still have a mean: see `message_of_missing_runs`.
+    An olympic mean drops the `dropped_runs` least and greatest figures, and must keep one. A run that did not converge
+    has an infinite figure: it must be one of those dropped. `unit` is the unit of the figures that an error lists.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     if is_olympic and len(runs) <= 2 * protocol.dropped_runs:

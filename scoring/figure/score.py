@@ -195,17 +195,11 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    If the protocol times whole runs and there are more of them than it asks for, only a set of them may be scored; see
-    `_chosen_runs`. `skip` is the number that the user gives as --skip, such as windows to drop at the start of each
-    run; None takes the protocol's number. If `system` names the machine, there is no warning about logs that do not
-    name it.
+    `skip` is the number of --skip; None takes the protocol's. If `system` names the machine, there is no warning that
+    the logs do not name it.
 
-    Raises InputError without records, and if the runs are not repeats or do not fit the protocol.
-
-    Raises TooFewRunsError in two cases:
-
-    - The runs cannot be averaged at all, as `refuse_if_no_mean` tells: the error has no partial score.
-    - The runs can be averaged, but are fewer than the protocol asks for: the error's `partial` is their score.
+    Raises InputError if the runs are none, no repeats, or do not fit the protocol. Raises TooFewRunsError if they are
+    too few: its `partial` is their score, if they can be averaged at all.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -255,10 +249,8 @@ class _ChosenRuns(NamedTuple):
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
     """Return the runs to score: all of them, or a set of them by the rules of MLPerf.
 
-    - The protocol times whole runs, and there are more of them than it asks for: one set of consecutive runs by their
-      start, which has as many runs as the protocol asks for. For example, 7 runs have three sets of 5. The set whose
-      figure is the median of the sets' figures is chosen. A protocol that asks for one or two runs has no sets.
-    - Otherwise: all runs.
+    If a protocol that times whole runs asks for 5 and there are 7, they make three sets of 5 consecutive runs, by their
+    start. The set whose figure is the median is scored.
 
     Raises InputError as `run_figure` does, if a run does not fit the protocol.
     """

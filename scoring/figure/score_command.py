@@ -34,15 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json), and return the exit status.
 
-    - There is a score: it is printed, and the status is 0.
-    - There are too few runs, or too few that converged: the error is printed, and the status is 1. With --json, the
-      score of the runs that there are is printed too. If they cannot be averaged, it has no figure.
-    - The warm-up leaves nothing to measure, but `_may_be_shorter_than_warm_up` finds no mistake in it: a score without
-      a figure is printed, and the status is 0. This is so if all runs were resumed from a checkpoint and finished, and
-      there is no --skip.
-    - The warm-up leaves nothing to measure otherwise: NothingMeasuredError is raised.
+    It is 1 if there are too few runs, or too few that converged. If the warm-up leaves nothing to measure, as of a run
+    that was resumed near its end, a score without a figure is printed; if that is a mistake, NothingMeasuredError is
+    raised.
 
-    InputError is raised if the logs or the protocol cannot be read, or do not fit each other.
+    Raises InputError if the logs or the protocol cannot be read, or do not fit each other.
     """
     protocol = protocol_of(args)
     records = read_records(args)

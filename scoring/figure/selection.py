@@ -112,14 +112,8 @@ def positions(record: Record) -> list[int | None]:
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
     """Return how far the run is at the end of a window; `before` is how far it was before the window.
 
-    - The row prints no step, such as that of a whole epoch: the window's own number of steps is added to those done
-      before. If one of the two is not known, the sum is not known either. The restart and the epoch stay those of
-      `before`.
-    - The row prints a step: the steps since the restart follow from the printed step, counted from `first_step`. The
-      steps done are these, plus the steps that were done at the restart.
-
-    A restart is where the printed steps begin again from `first_step`, as some logs do in each epoch.
-    `_done_at_restart` finds it. `first_step` is the number that the log prints for the first step, 0 or 1.
+    The printed step tells it, counted from `first_step`. Some logs begin again from it in each epoch, which is called a
+    restart: the steps done then are added. A row without a step adds the window's own number of steps.
     """
     if window.step is None:
         return before._replace(done=_sum_if_known(before.done, window.steps))
@@ -132,15 +126,8 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 def _done_at_restart(window: Window, before: _Progress, steps_since_restart: int) -> int:
     """Return how many steps of the run were done when the printed steps last began again from the first one.
 
-    Some logs count the steps from the start of the run, and others begin again in each epoch. `steps_since_restart` is
-    the step that the window's row prints, counted from 1.
-
-    - The row is not of a new epoch, or the steps done before are not known: the restart is still that of `before`.
-    - The row is of a new epoch, and its step goes on, such as 50, 100, then 150: the restart is still that of `before`.
-      The step goes on if the steps done at this restart plus `steps_since_restart` are more than the steps done before:
-      0 + 150 > 100.
-    - Otherwise the step has begun again, such as 50, 100, then 50, because 0 + 50 <= 100: the restart is just before
-      this window. All steps done before are returned, here 100.
+    Some logs begin again in each epoch. `steps_since_restart` is the step that the row prints, counted from 1. In a new
+    epoch 50, 100, then 150 goes on, but 50, 100, then 50 has begun again, after 100 steps.
     """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     if not is_new_epoch or before.done is None:

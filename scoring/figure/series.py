@@ -24,23 +24,11 @@ HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
 
 
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of one run's windows, as (low, high).
+    """Return the 95 % interval of the mean of one run's windows, as (low, high); None for too few or too uneven ones.
 
-    `values` are the windows' rates or times, in their order. Neighbours may be correlated.
-
-    - Fewer values than LEAST_WINDOWS: None.
-    - All values are equal but for rounding: both bounds are the mean.
-    - Half the width would be as large as the mean, or larger: None.
-    - Otherwise: an interval around the mean. If neighbours are alike, it is wider than the interval of independent
-      values.
-
-    How strongly neighbours are correlated is not known. Each correlation that they may have would give the mean another
-    standard error. `_possible_errors` lists these errors with their probabilities, and `_half_width` finds one width
-    that allows for all of them.
-
-    Many values are first averaged in batches of neighbours, because the means of batches are less correlated. If these
-    means are all equal, they do not show how far the values vary, so the values are taken as they are. For example, all
-    pairs of 1, 2, 1, 2 have the mean 1.5.
+    `values` are the windows' rates or times, in their order. Neighbours may be correlated, which makes the interval
+    wider; how strongly is not known, so each correlation counts by its probability. Many values are first averaged in
+    batches of neighbours, which are less correlated.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -95,12 +83,8 @@ class PossibleError(NamedTuple):
 def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
     """Return half the width of the 95 % interval of a mean whose standard error is uncertain.
 
-    `possible_errors` are the values that the standard error may have, each with its probability. `freedom` is the
-    degrees of freedom of Student's t.
-
-    Half the width is the distance from the computed mean beyond which the true mean lies with a probability of 5 %.
-    `_chance_beyond` gives this probability for any distance; it falls as the distance grows. So the distance is found
-    by bisection, up to HALF_WIDTH_WITHIN of it.
+    `possible_errors` are the values that it may have, each with its probability. The true mean lies farther away than
+    the result with a probability of 5 %. `freedom` is the degrees of freedom of Student's t.
     """
     # With a known error, half the width is quantile * error. So with uncertain errors it lies between that of the least
     # error and that of the greatest.
@@ -139,13 +123,9 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    `deviations` are the values less their mean, in their order. The standard error of the mean depends on how strongly
-    neighbours are correlated, which is not known. Each of CORRELATIONS is assumed in turn. `_fit_autoregression` then
-    gives one standard error, and how likely this correlation is by the values. The errors are not averaged into one, so
-    that the interval can allow for each of them.
-
-    Correlations with a probability of LEAST_PROBABILITY or less are left out, so the probabilities may add up to a
-    little less than 1.
+    `deviations` are the values less their mean, in their order. The error depends on how strongly neighbours are
+    correlated, which is not known. Each of CORRELATIONS gives one error, and how likely it is by the values. Improbable
+    ones are left out.
     """
     sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
@@ -206,22 +186,16 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
     """Return the least sum of the squared noise that explains the values, if neighbours have the correlation `r`.
 
-    d[0] to d[n - 1] are the deviations of the values from their plain mean; `sums` has the sums over them. The noise
-    depends on the true mean, which is not known. Let it be the plain mean + m. The squared noise is then
+    d[i] are the deviations from the plain mean (`sums` has sums over them); the true mean is unknown, the plain mean +
+    m:
 
-        of the first value:     (1 - r**2) * (d[0] - m)**2
-        of each later value:    ((d[i] - m) - r * (d[i - 1] - m))**2
+        noise of the first value:     sqrt(1 - r**2) * (d[0] - m)
+        noise of each later value:    (d[i] - m) - r * (d[i - 1] - m)
 
-    Multiplied out, the sum of these is a * m**2 - 2 * b * m + c, because all d[i] add up to 0. With ends = d[0] + d[n -
-    1], squares_of_ends = d[0]**2 + d[n - 1]**2, and products = d[0] * d[1] + d[1] * d[2] + ...,
-
-        a = (1 - r) * (n - (n - 2) * r)
-        b = (1 - r) * r * ends
-        c = squares + r**2 * (squares - squares_of_ends) - 2 * r * products
-
-    The sum is least at m = b / a, where it is c - b**2 / a. This is the result.
+    The sum of the squares is a * m**2 - 2 * b * m + c, which is least at m = b / a.
     """
-    a = _weight_of_mean(r, sums.n)  # the a of the docstring
+    # The coefficients of the sum multiplied out, in which all d[i] add up to 0.
+    a = _weight_of_mean(r, sums.n)
     b = (1 - r) * r * sums.ends
     c = sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
     least = c - b**2 / a
@@ -240,18 +214,10 @@ def _weight_of_mean(r: float, n: int) -> float:
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
     """Return the logarithm of the likelihood of the correlation `r`, less a constant that does not depend on `r`.
 
-    `noise_squares` is Q, the least sum of the squared noise. With a from `_weight_of_mean`, the likelihood is that of
-    Zellner and Tiao, JASA 59, 1964:
+    `noise_squares` is Q, the least sum of the squared noise (`_least_noise_squares`), of `n` values. Noise and true
+    mean are integrated out (Zellner and Tiao, JASA 59, 1964). With a from `_weight_of_mean` that leaves
 
         sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
-
-    It does not depend on the two further unknowns: s, the standard deviation of the noise, and e, the distance of the
-    true mean from its best estimate. Both are integrated out, and constant factors are left out. It goes in three
-    steps:
-
-        s and e known:                      sqrt(1 - r**2) * s**(-n) * exp(-(Q + a * e**2) / (2 * s**2))
-        integrated over e:                  sqrt((1 - r**2) / a) * s**(-(n - 1)) * exp(-Q / (2 * s**2))
-        times the prior 1 / s, over s:      sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
     """
     a = _weight_of_mean(r, n)
     return 0.5 * math.log((1 - r**2) / a) - (n - 1) / 2 * math.log(noise_squares)

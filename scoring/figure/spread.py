@@ -96,11 +96,8 @@ def mean_of(values: Sequence[float]) -> Estimate | None:
 def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None:
     """Return the mean without the `dropped` least and the `dropped` greatest values, with its standard error.
 
-    The values left out may be infinite. Returns None if fewer than two values are kept.
-
-    The standard error is Yuen's (Biometrika 61, 1974), for h values kept of n: sd_w / sqrt(h * (h - 1) / (n - 1)). Here
-    sd_w is the standard deviation of all n values, after each value left out is replaced by the nearest one kept. The
-    error has h - 1 degrees of freedom.
+    The values left out may be infinite. Returns None if fewer than two are kept. The standard error is Yuen's
+    (Biometrika 61, 1974): for it, each value left out is replaced by the nearest one kept.
     """
     n = len(values)
     kept = sorted(values)[dropped : n - dropped]
@@ -111,7 +108,7 @@ def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None
     with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped
     sd_w = sd(with_replaced)
     assert sd_w is not None, "two values or more are left"
-    error = sd_w / math.sqrt(h * (h - 1) / (n - 1))
+    error = sd_w / math.sqrt(h * (h - 1) / (n - 1))  # Yuen's, of h values kept of n
     return Estimate(math.fsum(kept) / h, error, freedom=h - 1)
 
 

@@ -42,12 +42,8 @@ class OftenSlowestRank(NamedTuple):
 def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTime, *, action: str) -> Iterator[Verdict]:
     """Yield a warning if one rank is the slowest too often to be chance, and lags far behind the median rank.
 
-    - Too often: if all ranks were alike, one of them would be the slowest so often with a probability of less than
-      MOST_STRAGGLER_CHANCE.
-    - Far behind: by more than LEAST_STRAGGLER_LAG in the median of the windows in which it is the slowest.
-
-    `action` names the kind of time in the message, such as `computes`. There is no warning if the rows do not give the
-    ranks' times, or if the log does not say that two devices or more ran.
+    The lag is the median over the windows in which it is the slowest. `action` names the kind of time in the message,
+    such as `computes`. There is no warning if the log does not give the ranks' times, or has a single rank.
     """
     straggler = most_often_slowest(windows, kind)
     ranks = record.devices  # each device has one rank
@@ -106,12 +102,9 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
 def _most_chance_of_slowest(times_slowest: int, windows: int, ranks: int) -> float:
     """Return an upper bound of the chance that one of several equal ranks is the slowest in so many windows or more.
 
-    For one given rank it is Chernoff's bound exp(-n D):
-
-    - n is the number of independent windows. It is less than `windows`, because neighbouring windows are correlated.
-    - D is the divergence of the share `times_slowest` / `windows` from 1 / `ranks`, the share that chance gives.
-
-    For any of the ranks it is `ranks` times that. The result is 1 if the share is not above 1 / `ranks`.
+    For one given rank it is Chernoff's bound exp(-n D), by the divergence D of the share of windows from 1 / `ranks`.
+    Neighbouring windows are correlated, so n, the number of independent ones, is less than `windows`. For any of the
+    ranks it is `ranks` times that.
     """
     share = times_slowest / windows
     expected_share = 1 / ranks

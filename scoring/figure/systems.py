@@ -97,10 +97,8 @@ class SystemDescription(NamedTuple):
 def read_described(log: str | Path, **options: Any) -> Record:
     """Return the record of a log. If the log does not say its devices, they come from the description of its system.
 
-    An MLPerf submission describes each of its systems in a JSON file, with its nodes, devices and accelerator. If the
-    log says the batch of all devices, and it can be divided evenly among them, the batch of one device follows too.
-
-    A log that says its devices, or has no such file, is returned as it was read. `options` are those of `read_record`.
+    An MLPerf submission describes each of its systems in a JSON file. The batch of all devices in the log then gives
+    that of one device, if it can be divided evenly. `options` are those of `read_record`.
     """
     record = read_record(log, **options)
     if record.devices is not None:

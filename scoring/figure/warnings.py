@@ -115,11 +115,8 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
-    The row of `first_line` itself is left out, because a figure between two time stamps begins when that row ends.
-
-    The batch is that of all devices. If it is not known, but the log prints rates of one device, the figure is of one
-    device too, and so is the batch. Returns None if a row lacks its steps or its time, if there are no rows, or if the
-    batch is not known.
+    A figure between two time stamps begins when the first row ends, so it is left out. If only the batch of one device
+    is known, the rate may be that of one device. None if a row lacks its steps or its time, or the batch is not known.
     """
     batch = record.global_batch
     if not batch and record.rate_scope == "device":
@@ -160,10 +157,8 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
     """Yield a warning if the scaling efficiency of the system `name` is clearly above 1.
 
-    - At most 1 + CLOCKS_AGREE_WITHIN: no warning, because two clocks may differ so much.
-    - Above that: the message says how many times as much each device does as a device of the base. Something is wrong:
-      a clock, the number of devices, or the machine that a log names.
-    - Above MAX_PLAUSIBLE_RATIO: the message adds that no efficiency is given. `compare` leaves it out.
+    Something is then wrong: a clock, the number of devices, or the machine that a log names. Above MAX_PLAUSIBLE_RATIO
+    the message adds that no efficiency is given.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
@@ -276,11 +271,8 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    Values that differ only in case or punctuation count as one: of `ResNet-50` and `resnet50`, the last is returned.
-    Numbers are sorted as numbers. A record without a value adds nothing.
-
-    The field `precision` is an exception, because a log without a precision may be of a run in FP32. If some records
-    lack it, and the others name precisions but not FP32, the text `not said` is added.
+    Values that differ only in case or punctuation, as `ResNet-50` and `resnet50`, count as one. A record without a
+    value adds nothing, but one without a precision may be of FP32: it adds `not said` to others.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case

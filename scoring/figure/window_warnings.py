@@ -82,12 +82,8 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 def comparable_times(windows: Iterable[Window]) -> list[float]:
     """Return a time for each window that can be compared with the times of the other windows.
 
-    - A row with its seconds and images, but without a number of steps: the seconds of one image.
-    - A row that gives the time of a step: the seconds of one step.
-    - A row with only a printed rate: 1 / rate.
-    - Any other window is left out of the result.
-
-    Use only ratios of these times, because their unit depends on what the log prints.
+    It is the time of a step or of an image, or 1 / rate, whichever a row gives. Use only ratios of these times: all
+    rows of a log print the same things, so they have one unit, but it depends on the log.
     """
     times = []
     # All rows of a log print the same things, so they take the same branch and have the same unit.
@@ -104,14 +100,10 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 def _warn_of_uneven_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
-    """Yield the warnings about uneven times of a run's windows, in this order:
+    """Yield the warnings about uneven times of a run's windows.
 
-    - The times look like running averages, and the log's format is not known to print such averages.
-    - The times change to another level, or else a few of them are outliers. This needs LEAST_FOR_LEVELS windows.
-    - The slow windows take much longer than the fast ones.
-    - The figure is a mean of rates (`averages_rates`), and this mean is too high.
-
-    `times` has one value for each window, as `comparable_times` returns them.
+    They are about running averages, a change of level or outliers, slow windows, and for a figure that averages rates
+    (`averages_rates`) about a mean that is too high. `times` has one value for each window (`comparable_times`).
     """
     # `cumulative`: the format is known to print running averages
     if not record.cumulative and _look_like_running_averages(times):
@@ -143,12 +135,8 @@ def _warn_if_mean_of_rates_is_high(
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.
 
-    The two are equal if all windows have the same speed. In the mean of rates all windows weigh the same, so a fast
-    window counts for more than its share of the time.
-
-    `times` has a value for each window that is in proportion to its time per image. The mean of 1 / time is the mean
-    rate. The mean time, with each window weighted by its steps, is 1 / the rate of all images over all time. So the
-    product of the two is the ratio of the two rates, in which the unit of `times` cancels.
+    In a mean of rates a fast window counts for more than its share of the time. `times` are in proportion to each
+    window's time per image; their unit cancels.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
     weighted_mean_time = weighted_mean(times, steps_as_weights(windows))
@@ -233,13 +221,11 @@ class LevelChange(NamedTuple):
 
 
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
-    """Return where a series changes its level, at an index from `first_index` to `last_index`.
+    """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
 
-    An index splits the series into the values before it and the values from it on. The strength of a split is the
-    difference of the two means, in standard errors of that difference. The split with the greatest strength is
-    returned. Returns None if that strength is not above LEAST_CHANGE_STRENGTH.
-
-    Values far from the median are first clipped to a limit, so that a single spike does not count as a level.
+    The strength of a split is the difference of the means before and after it, in standard errors. The strongest split
+    is returned, if it is above LEAST_CHANGE_STRENGTH. Values far from the median are clipped first: a spike is no
+    level.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -302,11 +288,9 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
 def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if the computation suddenly slows down and stays slow to the end; otherwise None.
 
-    The slowdown is a level change of the compute times, of more than THROTTLING_SLOWDOWN. It is sought after the first
-    tenth of the windows, which may be warm-up, and before the last fifth, which is too short to call it lasting. It is
-    sudden if the times before it, and those after it, drift by less than half as much. Drift has a warning of its own.
-
-    `times` has one value for each window.
+    The change is sought after the first tenth of the windows, which may be warm-up, and before the last fifth, too
+    short to call it lasting. It is sudden if the times do not drift before or after it. `times` has one value for each
+    window.
     """
     count = len(times)
     compute_times = _times_without_waiting(windows, times)
