@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,8 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     The child's environment is `environ`; None stands for that of this process. A child that prints nothing for
     `silent_s` seconds, or still runs so long after it closed its output, is killed.
     """
-    command = [sys.executable, "-I", str(script), *arguments]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-I", str(script), *arguments],
         env=None if environ is None else dict(environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -66,13 +65,18 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     lines = tuple(output.decode(errors="replace").splitlines())
     if was_killed:
         return Talk(lines=lines, hang_or_death=f"no answer in {six_digits(silent_s)} s")
+    return Talk(lines=lines, hang_or_death=_death_in_words(status, lines))
+
+
+def _death_in_words(status: int, lines: Sequence[str]) -> str:
+    """Return how a child died, by its status; empty if it ended with status 0. `lines` are those that it printed."""
     if status < 0:
         number = -status
-        return Talk(lines=lines, hang_or_death=f"ended by signal {number} ({signal.Signals(number).name})")
+        return f"ended by signal {number} ({signal.Signals(number).name})"
     if status > 0:
         last_line = lines[-1] if lines else "no message"
-        return Talk(lines=lines, hang_or_death=f"ended with status {status}: {last_line}")
-    return Talk(lines=lines, hang_or_death="")
+        return f"ended with status {status}: {last_line}"
+    return ""
 
 
 def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:

@@ -401,15 +401,20 @@ def main() -> int:
     if is_first_call:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
+    if args.json and not has_packages:
+        print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
+    _print_described(described, args)
+    return 0
+
+
+def _print_described(described: _Described, args: argparse.Namespace) -> None:
+    """Print a described job in the form that the command line asks for."""
     if args.json:
-        if not has_packages:
-            print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
         print_to_reader(json.dumps(described.origins, indent=1))
     elif args.launch:
         _print_for_shell(exports.for_launcher(os.environ, _added_variables(described), described.job))
     elif args.shell:
         _print_for_shell(exports.for_node(described.environ, _added_variables(described), described.origins))
-    return 0
 
 
 if __name__ == "__main__":

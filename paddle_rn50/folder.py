@@ -6,6 +6,7 @@ sorted names are the classes, as torchvision's ImageFolder and PaddleClas' lists
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -138,28 +139,37 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
             f"{root / part}: has {count} class folders, the recipe {classes} classes: choose another RECIPE or write "
             f"{LIST.format(part)}"
         )
-    notes: list[str] = []
-    if count < classes:
-        notes.append(
-            f"{root / part} has {count} class folders, the recipe {classes} classes: they are numbered from 0 to "
-            f"{count - 1} by name"
-        )
     if part != "train":  # the labels of evaluation must mean the classes of training
         _require_same_classes(root, part, listed.names)
-    passed_over = ""
-    if listed.others:
-        passed_over = (
-            f"{root / part} has {len(listed.others)} files that are no images of a class folder and are passed over, "
-            f"the first is {root / listed.others[0]}"
-        )
-        notes.append(passed_over)
+    on_fewer_folders = _note_on_fewer_folders(root / part, count, classes)
+    passed_over = _note_on_other_files(root, part, listed.others)
     return ImageList(
         root=root,
         part=part,
         paths=tuple(listed.paths),
         labels=np.array(listed.labels, dtype=np.int64),
-        notes=tuple(notes),
+        notes=tuple(note for note in (on_fewer_folders, passed_over) if note),
         passed_over=passed_over,
+    )
+
+
+def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
+    """Return a note if a part has fewer class folders than the recipe has classes; else an empty text."""
+    if count >= classes:
+        return ""
+    return (
+        f"{folder} has {count} class folders, the recipe {classes} classes: they are numbered from 0 to {count - 1} "
+        "by name"
+    )
+
+
+def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
+    """Return a note on the files of a part that are no images of a class folder; an empty text if there are none."""
+    if not others:
+        return ""
+    return (
+        f"{root / part} has {len(others)} files that are no images of a class folder and are passed over, the first is "
+        f"{root / others[0]}"
     )
 
 

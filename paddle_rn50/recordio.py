@@ -8,6 +8,7 @@ samples count by offset.
 
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -150,35 +151,51 @@ def parse(record: bytes) -> Parsed:
 def _payload(record: bytes) -> bytes:
     """Return the payload of a record: its parts, joined by the word MAGIC.
 
-    A payload that holds MAGIC is split there, so that MAGIC only begins parts. A part is MAGIC, a word of a flag (3
-    bits: WHOLE, or FIRST, MIDDLE and LAST) and a length (29 bits), so many bytes, and a filling up to a multiple of 4.
+    A payload that holds MAGIC is split there, so that MAGIC only begins parts.
 
     Raises ValueError where a part is damaged or out of order, or more bytes follow the last one.
     """
-    parts: list[bytes] = []
+    contents_of_parts: list[bytes] = []
     position = 0
     is_complete = False
     while not is_complete:
-        if position + HEAD.size > len(record):
-            raise ValueError("it is damaged: it ends within its head")
-        magic, flag_and_length = HEAD.unpack_from(record, position)
-        flag = flag_and_length >> FLAG_SHIFT
-        length = flag_and_length & MOST_BYTES
-        start = position + HEAD.size
-        end = start + length
-
-        expected_flags = (MIDDLE, LAST) if parts else (WHOLE, FIRST)
-        if magic != MAGIC or flag not in expected_flags or end > len(record):
-            raise ValueError(f"it is damaged: no whole part at its byte {position}")
-        parts.append(record[start:end])
-        position = end + _filling_bytes(length)  # where the next part begins
-        is_complete = flag in (WHOLE, LAST)
+        expected_flags = (MIDDLE, LAST) if contents_of_parts else (WHOLE, FIRST)
+        part = _part_at(position, record, expected_flags)
+        contents_of_parts.append(part.content)
+        position = part.end
+        is_complete = part.flag in (WHOLE, LAST)
     if position != len(record):
         raise ValueError(
             f"it ends at its byte {position} of {len(record)}: the index does not name the record behind it, or these "
             "bytes belong to none"
         )
-    return MAGIC.join(parts)
+    return MAGIC.join(contents_of_parts)
+
+
+class _Part(NamedTuple):
+    """A part of a record."""
+
+    flag: int  # WHOLE, or FIRST, MIDDLE or LAST of several
+    content: bytes
+    end: int  # where the next part begins
+
+
+def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _Part:
+    """Return the part of a record that begins at a byte. Raises ValueError where it is damaged or out of order.
+
+    A part is MAGIC, a word of a flag (3 bits) and a length (29 bits), so many bytes, and a filling up to a multiple of
+    4 bytes.
+    """
+    if position + HEAD.size > len(record):
+        raise ValueError("it is damaged: it ends within its head")
+    magic, flag_and_length = HEAD.unpack_from(record, position)
+    flag = flag_and_length >> FLAG_SHIFT
+    length = flag_and_length & MOST_BYTES
+    start = position + HEAD.size
+    end = start + length
+    if magic != MAGIC or flag not in expected_flags or end > len(record):
+        raise ValueError(f"it is damaged: no whole part at its byte {position}")
+    return _Part(flag, record[start:end], end=end + _filling_bytes(length))
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:

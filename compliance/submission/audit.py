@@ -130,22 +130,27 @@ def _ask_about_unusually_early_runs(
     screened = []
     for index, submission in enumerate(submissions):
         if index in chance_by_index:
-            chance = f"unusual (p = {significant(chance_by_index[index], digits=2)})"
-            pool = "these and other organisations' runs in its round and at its batch"
-            drawn = f"p is the chance that as many runs, drawn at random from {pool}, are as early"
-            question = Question(
-                rule="selected-runs",
-                kind="plausibility",
-                official=False,
-                severity="warning",
-                logs=submission.logs,
-                file="",
-                line=None,
-                actual=f"{chance}: its runs converged early; {drawn}, times the number of submissions compared",
-            )
+            question = _question_about_early_runs(submission, chance_by_index[index])
             submission = replace(submission, questions=(*submission.questions, question))
         screened.append(submission)
     return screened
+
+
+def _question_about_early_runs(submission: Submission, chance: float) -> Question:
+    """Return the question about a submission whose runs converge so early by chance with this probability."""
+    unusual = f"unusual (p = {significant(chance, digits=2)})"
+    pool = "these and other organisations' runs in its round and at its batch"
+    drawn = f"p is the chance that as many runs, drawn at random from {pool}, are as early"
+    return Question(
+        rule="selected-runs",
+        kind="plausibility",
+        official=False,
+        severity="warning",
+        logs=submission.logs,
+        file="",
+        line=None,
+        actual=f"{unusual}: its runs converged early; {drawn}, times the number of submissions compared",
+    )
 
 
 # --- a row ---

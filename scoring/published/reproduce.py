@@ -127,20 +127,13 @@ def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Publ
     """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
 
     `result` is the score of the logs by the publisher's rule. The figure is borne out if it agrees in its printed
-    digits or within TOLERANCE, and the logs ran under the conditions that the report states. If the rule is an
-    assumption, a difference decides nothing.
+    digits or within TOLERANCE, and the logs ran under the conditions that the report states.
     """
     logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
     agrees_in_all_digits = _rounds_to_published(logs_figure.value, published)
-    is_within_tolerance = _is_within_tolerance(logs_figure.value, published)
-    if differing_conditions:
-        verdict = NOT_BORNE_OUT
-    elif agrees_in_all_digits or is_within_tolerance:
-        verdict = BORNE_OUT
-    else:
-        # No other rule is tried: among many rules, one would match almost any wrong figure.
-        verdict = NOT_DECIDED if rule.is_assumed else NOT_BORNE_OUT
+    agrees = agrees_in_all_digits or _is_within_tolerance(logs_figure.value, published)
+    verdict = NOT_BORNE_OUT if differing_conditions else _verdict_on_figure(rule, agrees=agrees)
 
     notes = []
     if logs_figure.is_closing_figure:
@@ -152,6 +145,17 @@ def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Publ
     if published.log_note:
         notes.append(f"known: {published.log_note}")
     return Judgement(verdict, logs_figure.value, notes)
+
+
+def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
+    """Return the verdict on a figure that agrees with its logs by a rule, or does not.
+
+    If the publisher did not state the rule, a difference decides nothing. No other rule is tried: among many rules, one
+    would match almost any wrong figure.
+    """
+    if agrees:
+        return BORNE_OUT
+    return NOT_DECIDED if rule.is_assumed else NOT_BORNE_OUT
 
 
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:

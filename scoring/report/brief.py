@@ -258,24 +258,21 @@ def _time_tile(group: Group) -> Tile | None:
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
         return None
-    times_s = []
-    failed_runs = 0
-    for run in group.runs:
-        time_s = run.record.run_time_s  # None if the log lacks run_start or run_stop
-        if time_s is None:
-            continue
-        is_known_to_have_failed = run.record.status not in (None, "success")  # None: the log does not say it
-        if is_known_to_have_failed:
-            failed_runs += 1
-        else:
-            times_s.append(time_s)
+    timed_runs = [run for run in group.runs if run.record.run_time_s is not None]
+    good_runs = [run for run in timed_runs if not _is_known_to_have_failed(run)]
+    times_s: list[float] = [run.record.run_time_s for run in good_runs if run.record.run_time_s is not None]
     if not times_s:
         return None
 
     unit = time_unit(max(times_s))
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
-    which_runs = _counted_runs_in_words(len(times_s), failed_runs)
+    which_runs = _counted_runs_in_words(len(times_s), len(timed_runs) - len(good_runs))
     return Tile(median, unit.name, f"time to train: run_start to run_stop{which_runs}.")
+
+
+def _is_known_to_have_failed(run: ReportedRun) -> bool:
+    """Return whether a log says that its run ended without success."""
+    return run.record.status not in (None, "success")  # None: the log does not say it
 
 
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:

@@ -358,11 +358,15 @@ def variance(report: Report) -> Section:
         "their mean",
         level_rows,
     )
-    headline = report.headline.score
-    gist = ""
-    if headline is not None and headline.spread is not None and headline.value:
-        gist = f"standard deviation {short_percent(headline.spread / headline.value)} over {headline.spread_over}"
+    gist = _deviation_in_words(report.headline.score)
     return Section(key="variance", title="Variance", gist=gist, blocks=[table, by_level])
+
+
+def _deviation_in_words(figure: Score | None) -> str:
+    """Return the standard deviation of a figure as a share of it; empty if it is unknown or the figure is 0."""
+    if figure is None or figure.spread is None or not figure.value:
+        return ""
+    return f"standard deviation {short_percent(figure.spread / figure.value)} over {figure.spread_over}"
 
 
 def _cells_of_variance(group: Group, score: Score) -> list[Cell]:

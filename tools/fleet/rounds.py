@@ -39,22 +39,25 @@ def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, 
     seats: list[int | None] = [*nodes]
     if len(nodes) % 2 == 1:
         seats.append(None)  # an empty seat: the node that faces it is left out of the round
-    last = len(seats) - 1
-    if round_index >= last:
+    if round_index >= len(seats) - 1:
         return []
+    *moving, staying = seats
+    moved = moving[round_index:] + moving[:round_index]
+    return _facing_pairs([staying, *moved])
 
-    order = [seats[last]]  # the node that stays
-    for index in range(last):
-        order.append(seats[(round_index + index) % last])
-    # The first half of the order faces the second half, which is read from its end.
-    half = len(order) // 2
-    pairs_of_round = []
-    for index in range(half):
-        first = order[index]
-        second = order[-1 - index]
-        if first is not None and second is not None:
-            pairs_of_round.append((first, second))
-    return pairs_of_round
+
+def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Return the pairs of the nodes that face each other: the first and the last, the second and the last but one, ...
+
+    A node that faces an empty seat (None) has no pair.
+    """
+    pairs = []
+    for index in range(len(seats) // 2):
+        node = seats[index]
+        facing = seats[-1 - index]
+        if node is not None and facing is not None:
+            pairs.append((node, facing))
+    return pairs
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
