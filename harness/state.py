@@ -83,9 +83,8 @@ def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
 def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Array]]:
     """Yield name and value of the chosen tensors of a run's state, as a checkpoint holds them.
 
-    `chosen` has pairs of a name and a tensor; a value is copied from the device only when it is its turn. A pass over
-    the program may store a tensor in another memory layout: its value is brought back into that of the network as it
-    was built, so that a checkpoint does not depend on the passes.
+    `chosen` has pairs of a name and a tensor. A pass over the program may store a tensor in another memory layout. Its
+    value is brought back into that of the network, so that a checkpoint does not depend on the passes.
     """
     forms = stored.forms(main)  # of the tensors that a pass stores in another layout, by name
     for name, tensor in chosen:

@@ -54,10 +54,11 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all files that it leads to, and return the results in the order of application.
+        """Apply common.yaml and all files that it leads to, each once, and return the results in the order of application.
 
         A rule may enqueue a further file by the value of an event: the division `closed` enqueues closed_common.yaml,
-        and there the benchmark enqueues the file with its own rules.
+        and there the benchmark enqueues the file with its own rules. A file that does not exist, or was applied, is
+        refused.
 
         The `findings` of each result are reported here. The failures of single events are left to `finish`.
         """

@@ -329,7 +329,6 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
     """Return the lists of names that an END block checks."""
-
     read = functools.partial(read_wanted_names, key_by_state_name=key_by_state_name)
     return [block.parsed(read, text) for text in _as_list(block.fields["CHECK"])]
 

@@ -122,8 +122,9 @@ class Policy:
         for field, wanted in _SUMMARY_OF_A_WHOLE_RUN.items():
             value = getattr(summary, field)
             if value != wanted:
-                field_is = f"run_summary's {field} is"
-                self._add_breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
+                actual = f"run_summary's {field} is {printable(value)}"
+                expected = f"run_summary's {field} is {printable(wanted)}"
+                self._add_breach("run-mode", line, actual, expected)
 
     def _check_caches(self) -> None:
         """Report each cache_clear event whose cache was not cleared, and a run whose caches were cleared too late.

@@ -315,9 +315,7 @@ def _problem_of_score(
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
     """Return why the runs have no mean; empty if they have one.
 
-    - More runs failed than a submission may drop: how many, and the rules that they broke. If one of these rules is on
-      names of tensors, the text adds that MLPerf may have published a score all the same.
-    - No run is left: the text says so.
+    More runs failed than a submission may drop, or none is left. The former names the rules that they broke.
     """
     if judged.failed_runs > runs_of_result.dropped:
         broken_rules: set[str] = set()

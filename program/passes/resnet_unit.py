@@ -188,9 +188,8 @@ class _Matcher:
     def _match(self, relu: Operator) -> _Pattern | None:
         """Return the pattern that ends with this relu; None if there is none.
 
-        - relu(a + b), where the relu is the only reader of the sum: see `_match_addition`.
-        - relu(a), where a is a bn(conv) that `resnet_unit` can compute: the pattern has no addition.
-        - any other relu: None.
+        It is that of relu(a + b), where the relu is the only reader of the sum, or of relu(a). Then a must come from a
+        convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them).
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         if add is not None:

@@ -166,13 +166,10 @@ class IndependentValues(NamedTuple):
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
-    """Return the values that count as independent repeats of a system.
+    """Return the values that count as independent repeats of a system: the runs' own `values`, or the means of their hosts.
 
-    - The means of the hosts, if `hosts` names two or more, and some host has several runs. Runs on one host lie closer
-      together than hosts do, so they are not independent.
-    - Otherwise the runs' own `values`.
-
-    `hosts` names the host of each run; None if not known.
+    Runs on one host lie closer together than hosts do. So the hosts count if some host has several runs, and there are
+    two or more. `hosts` names the host of each run; None if not known.
     """
     if hosts is None or not _some_host_ran_twice(hosts):
         return IndependentValues(values, are_hosts=False)

@@ -288,15 +288,16 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
 
     Raises InputError if the log ends before so many steps are done.
     """
-    for row in stamped:
-        if row.position == steps_to_skip:
-            return row
-    for row in stamped:
-        if record.first_step == 0 and row.window.step == steps_to_skip:
-            return row
-    for row in stamped:
-        if row.position > steps_to_skip:
-            return row
+    exact_rows = [row for row in stamped if row.position == steps_to_skip]
+    if exact_rows:
+        return exact_rows[0]
+    counts_from_0 = record.first_step == 0  # such a log prints 20 after 21 steps
+    printing_rows = [row for row in stamped if row.window.step == steps_to_skip]
+    if counts_from_0 and printing_rows:
+        return printing_rows[0]
+    later_rows = [row for row in stamped if row.position > steps_to_skip]
+    if later_rows:
+        return later_rows[0]
     raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
 
 
