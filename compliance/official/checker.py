@@ -54,7 +54,7 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all files that it leads to, each once, and return the results in the order of application.
+        """Apply common.yaml and all files that it leads to, each once; return the results in the order of application.
 
         A rule may enqueue a further file by the value of an event: the division `closed` enqueues closed_common.yaml,
         and there the benchmark enqueues the file with its own rules. A file that does not exist, or was applied, is

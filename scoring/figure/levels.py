@@ -166,7 +166,7 @@ class IndependentValues(NamedTuple):
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
-    """Return the values that count as independent repeats of a system: the runs' own `values`, or the means of their hosts.
+    """Return the values that count as independent repeats of a system: those of its runs, or the means of its hosts.
 
     Runs on one host lie closer together than hosts do. So the hosts count if some host has several runs, and there are
     two or more. `hosts` names the host of each run; None if not known.
