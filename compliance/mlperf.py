@@ -231,16 +231,10 @@ def standing(facts: ResultFacts) -> Standing:
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs.
+    """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs, at least one.
 
-    `is_mlperf` of the answer is
-
-    - False if a fact of any run contradicts it.
-    - None if nothing contradicts it, but `is_mlperf` of a run is None.
-    - True otherwise.
-
-    The answer has the contradictions and the unknown facts of all runs, each once. Its other facts are those of the
-    first run. There must be at least one run.
+    It is not if a fact of any run contradicts it, and not known if that of a run is not. The answer has the
+    contradictions and the unknown facts of all runs; its other facts are those of the first.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))

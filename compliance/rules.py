@@ -109,11 +109,8 @@ def read_rules(name: str) -> Any:
 def load(version: str) -> Ruleset:
     """Return this project's rules for a ruleset version of MLPerf Training, such as 4.0.0.
 
-    The rules are read from compliance/rules:
-
-    - benchmarks.yaml gives the benchmarks that this project has in this version; its own workloads give some more.
-    - strict.yaml gives the strict rules. All are returned: `in_force` says whether one is in force in this version.
-    - written.yaml gives the checks from the written rules of MLPerf.
+    They are its benchmarks, the strict rules, of which each says whether it is in force in this version, and the checks
+    from the written rules of MLPerf.
 
     Raises ValueError if the version is not known.
     """
@@ -197,9 +194,8 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     """Return the strict rule of a row of strict.yaml, for the logs that are checked by a ruleset `version`.
 
-    - A rule of class `form` is a warning by default, and in force in each ruleset.
-    - A rule of class `rule` or `plausibility` is an error by default. It is in force from the ruleset `since` on. It
-      was read in the rule document `text`, whose title is appended to its source; `texts` has the titles.
+    A rule of class `form` warns, in each ruleset. Any other is an error, in force from the ruleset `since` on; `texts`
+    has the title of the document in which it was read.
     """
     kind = row["class"]
     since = row.get("since", "")

@@ -22,12 +22,9 @@ def minimize(
 ) -> None:
     """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    `startup` gets the operators that initialize what is added. `knobs` says which of Paddle's fusions fleet applies, or
-    that it works in its automatic mode (`knobs.auto`). With `waits_for_ranks`, fleet waits until the other ranks listen
-    on their ports.
-
-    Fleet is initialized, and flags of Paddle are set (`_set_flags`), for the rest of the process. Functions of Paddle
-    are replaced for this call only.
+    `startup` gets the operators that initialize these. `knobs` says which of Paddle's fusions fleet applies. With
+    `waits_for_ranks` it waits until the other ranks listen on their ports. Flags of Paddle are set for the rest of the
+    process.
     """
     _set_flags(knobs)
     strategy = _fleet_strategy(auto=knobs.auto)

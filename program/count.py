@@ -125,9 +125,8 @@ class Work:
     def _operand_bytes(self) -> int:
         """Return the bytes of all inputs and all outputs of the operator.
 
-        - A variable counts once as an input and once as an output, even if it is in several slots.
-        - A variable that is both an input and an output therefore counts twice: it is read and written.
-        - A variable in the slot XShape counts as 0, because it holds no data. So does a variable of unknown size.
+        A variable that is both counts twice, because it is read and written, but several slots with it count once.
+        XShape holds no data, and a variable of unknown size counts as 0.
         """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
@@ -209,11 +208,8 @@ class Work:
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        - any operator except convolutions and batch norms: 0.
-        - layout NCHW: 0, because Paddle's kernels compute in NCHW.
-        - layout NHWC in FP16: 0, because Paddle has kernels for it.
-        - layout NHWC in another type: each image is read and written once more. The kernel transposes it on its way in
-          or out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
+        Paddle's kernels of convolutions and batch norms compute in NCHW, except in FP16. So any other image in NHWC is
+        transposed on its way in or out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":

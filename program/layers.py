@@ -27,11 +27,9 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution of the image `x` to the default program and return its output variable.
 
-        `channels` is the number of output channels, and `kernel` the side of the kernel in pixels. The image is padded
-        so that a stride of 1 keeps its size. With the setting `padding_same`, a stride of 2 pads on the right and below
-        only.
-
-        The weights are called `name`.w and start at random. With `bias` there is a bias `name`.b, which starts at 0.
+        It has so many output `channels`, and a `kernel` of so many pixels a side. The image is padded so that a stride
+        of 1 keeps its size; with `padding_same`, a stride of 2 pads on the right and below only. The weights are
+        `name`.w, and the bias is `name`.b.
         """
         initial_weights: Initializer = KaimingNormal()
         if self.weight_std is not None:

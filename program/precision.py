@@ -164,11 +164,8 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    - Operators that read a cast of `image` to float16, which AMP inserted, read `image` itself. The casts are removed.
-    - Operators that read `image` without a cast need float32: they resize the image, for an evaluation at several
-      sizes. They read `image.fp32` now, which a new first operator casts from `image`.
-
-    Nothing changes if `precision` is FP32, or without a variable `image`.
+    Casts of `image` to float16, which AMP inserted, are removed. Operators that need it in float32, as to resize it,
+    get a copy, `image.fp32`. A program in FP32 stays as it is.
     """
     image = "image"
     block = main.global_block()
@@ -225,10 +222,8 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each floating-point input value by about one rounding error.
 
-    A tuning search compares the losses of this program with those of the plain one. The difference is the noise of
-    rounding. A knob whose losses differ by no more than this noise has no effect on them.
-
-    The moved values of an input NAME are in the variable NAME.moved, which all readers of NAME read instead.
+    A tuning search compares its losses with those of the plain program: they differ by the noise of rounding. All
+    readers of an input NAME read NAME.moved instead.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]

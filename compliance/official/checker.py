@@ -151,9 +151,8 @@ class _FileJudge:
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
         """Return for each evaluation one event with all its metrics; nothing if the file does not ask for such events.
 
-        The benchmark stable_diffusion logs each metric of an evaluation in an event of its own, and its rules look at
-        them together. The official checker crashes at an event whose metric cannot be joined. If there is such an
-        event, the finding on the first one is also kept in `_first_crash`, to be reported after the last event.
+        Logs of stable_diffusion have an event for each metric, and the rules look at them together. The official
+        checker crashes at a metric that cannot be joined: the finding on the first one is kept.
         """
         if self._file.joining_field is None:
             return []
@@ -207,10 +206,7 @@ class _FileJudge:
         """Return a finding if the events of a key do not list each wanted name exactly once; else None.
 
         For instance, each event weights_initialization names a tensor. Together they must name each tensor of the
-        reference model once. The finding shows the first three names that are missing, and the first three that are
-        unknown or listed twice.
-
-        If the key has no event, the result is None: the finding on the number of its events reports that.
+        reference model once. The finding shows the first names that are missing, and the first that are too many.
         """
         key_result = self._result_by_key[wanted.key]
         if key_result.event_count == 0:

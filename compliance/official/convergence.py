@@ -152,10 +152,8 @@ def _without_fastest_and_slowest(values: Sequence[float], dropped: int) -> list[
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
     """Return the outcome for `mean`, the mean epochs (or samples) with which the runs of a submission converged.
 
-    - Below the least mean of the chosen reference point: it fails.
-    - From the least mean up to the point's mean: it passes. Its minutes are scaled up by the epochs that it saved, so
-      that a lucky draw of runs gains nothing: `scaling` is above 1.
-    - From the point's mean on: it passes, and `scaling` is 1.
+    Below the least mean of the chosen reference point they fail. From there up to the point's mean they pass, but their
+    minutes are scaled up by the epochs that they saved: a lucky draw of runs gains nothing.
     """
     point = chosen.point
     passed = mean >= _least_mean_as_stored(point)

@@ -131,11 +131,8 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    The event of a line is None if the line is fatal: the parser ends with an error at it. The later lines are yielded
-    all the same.
-
-    A line of _MOST_CHARACTERS or more counts as fatal, with or without the token. It is the last line that is yielded,
-    because the rest of the log is not read.
+    The event of a line is None if the line is fatal: the parser ends with an error at it. A line of _MOST_CHARACTERS or
+    more counts as fatal, and is the last one that is read.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):

@@ -27,11 +27,9 @@ IMPORTED = {
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
     """Run one of mlperf-logging's tools. Return its exit status and everything that it printed.
 
-    A tool that does not end within TIMEOUT_S is killed: the status is None, and the text says so. The tool runs in an
-    empty folder, because the tools write into the working directory.
+    A tool that does not end within TIMEOUT_S is killed: the status is None, and the text says so.
 
-    Raises ValueError if the installed mlperf-logging is not the release whose rules this project has, or if a package
-    that the tool imports is not installed.
+    Raises ValueError if the installed mlperf-logging is of another release than our rules, or lacks a package.
     """
     _check_installed(tool)
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]

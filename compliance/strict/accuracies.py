@@ -98,12 +98,8 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
     """Return whether a run is on schedule by the epochs that were counted before each evaluation.
 
-    An evaluation before which no epoch was counted is left out. At least two others must be left, and all of these must
-    hold:
-
-    - At most `period` epochs were counted before the first evaluation.
-    - Exactly `period` epochs were counted from each evaluation to the next.
-    - Fewer than `period` epochs were counted after the last one.
+    From each evaluation to the next there must be `period` epochs, before the first one no more, and after the last one
+    fewer. An evaluation before all epochs is left out.
     """
     counts = [evaluation.epochs_counted for evaluation in run.evaluations if evaluation.epochs_counted > 0]
     if len(counts) < 2 or counts[0] > period:

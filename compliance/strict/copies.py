@@ -58,10 +58,8 @@ def marks(run: LoggedRun) -> list[Mark]:
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence that says that two runs are one, if their marks show this in any benchmark; else "".
 
-    A mark is a set of values by which a run is recognised: see `marks`. The first of these cases gives the sentence:
-
-    - Their start, end and accuracies are equal: "its start, end and accuracies are those of result_1.txt".
-    - Their times and their accuracies are equal: "its times and accuracies are those of result_1.txt".
+    A mark is a set of values by which a run is recognised (`marks`). Its start, end and accuracies together show it,
+    and so do its times and its accuracies: "its times and accuracies are those of result_1.txt".
     """
     equal_marks = _names_of_equal_marks(run, other)
     if _WHOLE_RUN in equal_marks:
@@ -319,10 +317,8 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
     """Return a key of a seed: no two runs of a submission may have equal keys. None: the seed need not differ.
 
-    - The event has no value: None.
-    - The benchmark is one of this project's: the key is the seed alone.
-    - It is another benchmark, and the ruleset is before _FIRST_RULESET_OF_DIFFERENT_SEEDS: None.
-    - Otherwise: the key is the seed, with the file and the line of code that logged it.
+    For this project's benchmarks it is the seed alone. Others log seeds in several places, so the place in their code
+    belongs to it; before _FIRST_RULESET_OF_DIFFERENT_SEEDS they may be equal.
     """
     if seed.value is None:
         return None

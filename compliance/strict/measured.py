@@ -140,10 +140,8 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Check the losses and the last step of a run that succeeded. `line` is that of its run_stop.
 
-        - A loss is None, among those of the first windows, up to LOSSES_KEPT: a fault. The loss was not a number, or
-          its step_window was malformed.
-        - The run only measures throughput, and did not end with step `measured_end` of its plan: a fault. In any other
-          run `measured_end` is 0, and the last step is not checked.
+        A loss of None, among the first LOSSES_KEPT, was not a number or is of a malformed step_window. Only a run that
+        measures throughput has a planned last step.
         """
         losses = self._run.losses
         lost = losses.count(None)
@@ -234,11 +232,8 @@ class Measured:
     ) -> None:
         """Keep a fault if the window of `line` is not as planned. The window before it ended at `previous_step`.
 
-        `position` has the last step, the phase and the epoch of `window`. Only the first of these faults is kept:
-
-        1. The window does not begin after `previous_step`, or has another number of steps or images than planned.
-        2. Its phase is not the planned one, or its epoch is not `_epoch_of_windows`.
-        3. It states an impossible time: see `has_impossible_time`.
+        `position` has the last step, the phase and the epoch of `window`. The steps and images are compared first, then
+        phase and epoch, then the time; only the first fault is kept.
         """
         steps = window.steps
         # Planned for the epoch that the window states: a wrong epoch may first show as a wrong number of steps.

@@ -29,14 +29,7 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe each hyperparameter's event must equal, by the key of the event.
-
-    The result joins two tables by the hyperparameter's name:
-
-    - own_log.yaml has the setting: momentum -> RECIPE.optimizer.momentum.
-    - The schema has the event, for the log's optimizer: momentum -> lars_opt_momentum, for lars.
-
-    The epochs of warmup are added. For lars:
+    """Return which setting of the recipe each hyperparameter's event must equal, by the key of the event. For lars:
 
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}

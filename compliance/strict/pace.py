@@ -81,10 +81,8 @@ class _EpochTime(NamedTuple):
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Report a breach if a training step of ResNet takes less time than to launch its 500 kernels.
 
-    A log does not state the time of a step. It is the time of an epoch over the steps of an epoch. The time of an epoch
-    is estimated in up to three ways, each with a bound of its own, so there may be three breaches.
-
-    Nothing is checked if the log lacks train_samples, global_batch_size or run_stop.
+    A log does not state the time of a step: it is that of an epoch over its steps. The time of an epoch is estimated in
+    up to three ways, each with a bound of its own.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)

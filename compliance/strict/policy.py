@@ -170,12 +170,10 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Report what is wrong with a run of one of this project's benchmarks. These are checked, in this order:
+        """Report what is wrong with a run of one of this project's benchmarks.
 
-        - any run: its throughputs, its accuracies, its pace and its target
-        - a run with a log of this project that states the benchmark's numbers of samples: the bytes of its data set
-        - a closed run: the values of single keys, such as hyperparameters, and its numbers of samples
-        - a ResNet run: its evaluations
+        Throughputs, accuracies, pace and target are checked in any run, and the bytes of the data set in a log of this
+        project that is on the benchmark's. A closed run and a ResNet run are checked for more.
         """
         run = self.run
         is_closed = division == "closed"
@@ -288,14 +286,10 @@ class Policy:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Report a run whose status contradicts its accuracies.
+        """Report a run whose status contradicts its accuracies: success without the target, or the target without success.
 
-        - There is no target: a note says that the rule was not applied.
-        - The log has no accuracy or no run_stop: nothing.
-        - An accuracy reached the target: see `_check_run_that_reached_target`. The status must be success.
-        - No accuracy reached the target, but the status is success: a breach.
-
-        The target is that of the benchmark for the division, else that of the recipe in the log's header.
+        The target is that of the benchmark for the division, else that of the recipe in the log's header. Without any,
+        a note says that the rule was not applied.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -316,11 +310,8 @@ class Policy:
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
         """Check a run that first reached the target at the evaluation `reaching`. `stop` is its run_stop.
 
-        Only the first of these that applies is reported:
-
-        - The run's status is not success: a breach.
-        - The evaluation came after run_stop by more than `after_stop_ms`, a bound of the rule target-status: a breach.
-        - It is not the last evaluation of a closed run: a note. Such a run may go on after it reached the target.
+        Its status must be success, and the evaluation must not come after run_stop. A closed run may go on after it
+        reached the target: this is only noted.
         """
         run = self.run
         reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"

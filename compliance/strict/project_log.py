@@ -318,12 +318,9 @@ class ProjectLog:
     # --- what is stated wrongly, or twice and differently ---
 
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault for each wrong statement in the header, the settings and the events, in this order:
+        """Yield a fault for each wrong statement in the header, the settings and the events.
 
-        1. malformed hashes in the header's section `source`, such as a commit that is not a hexadecimal number
-        2. missing settings; nothing more is then yielded, because the next checks need them
-        3. impossible numbers of nodes and devices, and in a run on GPUs, too few GPUs
-        4. values that contradict each other
+        If settings are missing, nothing more is yielded, because the next checks need them.
         """
         for name, pattern in own_log_rules().source_patterns.items():
             text = self.run.header_section(schema.SOURCE)[name]

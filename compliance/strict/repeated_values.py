@@ -109,13 +109,10 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what follows from the settings of the job, in any run.
+    """Return what follows from the settings of the job, in any run: devices, profile, data and platform.
 
-    - devices: DGXNGPU on each node. None is expected if DGXNGPU is not a whole number.
-    - profiled: if PROFILE is given.
-    - resumed: never, unless RESUME is "auto". Such a run may have been resumed or not, so nothing is expected.
-    - synthetic data: if DATA says so.
-    - platform: SUBMISSION_PLATFORM, or DGXSYSTEM if that is not given.
+    A run is resumed only if RESUME is "auto", and then it may have been or not. If DGXNGPU is not a whole number, None
+    is expected as the number of devices.
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]

@@ -240,12 +240,10 @@ class RunOrder:
         self._open_parts["epoch"] = OpenPart(event, number, due=next_epochs)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open the evaluation that starts at `event`; it then waits for its accuracy. These are reported:
+        """Open the evaluation that starts at `event`; it then waits for its accuracy.
 
-        - a time before run_start, and an epoch that is missing or no whole number
-        - a previous evaluation that is still open, or that has stopped and has no accuracy
-        - any stated epoch, if the log has started and announced none so far
-        - another epoch than `_epoch_to_evaluate` returns, if it is known
+        Reported are a time before run_start, an evaluation before it that is open or has no accuracy, and an epoch that
+        is not the one to evaluate now, or of which none was trained yet.
         """
         self._check_time_of_start(event)
         is_previous_over = "eval" not in self._open_parts
@@ -275,9 +273,8 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        - The log has events of single epochs: no epoch may be open, and the block's last epoch must be the last one
-          trained. The block's time is not kept, because the time of each epoch is kept at its epoch_stop.
-        - The log has blocks alone: the duration of the block, and the mean time of its epochs, are kept.
+        In a log of blocks alone, its duration and the mean time of its epochs are kept. Where epochs have events of
+        their own, these give the times, and the block must end with the last epoch.
         """
         block = self._close_part("block", event)
         if block is None:

@@ -26,13 +26,12 @@ class CodeFile(NamedTuple):
 
 
 def code_of(commit: str) -> dict[str, CodeFile]:
-    """Return the files of a commit of this repository by their names, with their contents.
+    """Return the files of a commit of this repository by their names, with their contents, from git's history.
 
-    The files come from git's history; changes in the checkout do not count. Hidden files (`.github/ci.yaml`) and files
-    with a blank in their name are left out, because mlperf-logging's repo_checker refuses them.
+    Hidden files and those with a blank in their name are left out, because mlperf-logging's repo_checker refuses them.
 
-    Raises UnknownCommitError if this checkout lacks the commit. Raises ValueError if there is no git or no checkout, or
-    if a file is a link or over 50 MiB, which repo_checker refuses.
+    Raises UnknownCommitError if this checkout lacks the commit, and ValueError without git, or for a file that
+    repo_checker refuses.
     """
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:

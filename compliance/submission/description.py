@@ -107,13 +107,10 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
 
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return the number of nodes, and of accelerators per node, that the log's run_summary gives.
+    """Return the number of nodes, and of accelerators per node, that the log's run_summary gives, if it is possible.
 
-    `nodes` are those that the log's header describes.
-
-    - The log has no run_summary, or one with impossible numbers: the result is empty.
-    - The header describes nodes, and none of them has a GPU: the job ran on CPUs, so there are 0 accelerators per node.
-    - Otherwise, also if the header describes no nodes: each device of the summary counts as an accelerator.
+    `nodes` are those that the log's header describes. If none of them has a GPU, the job ran on CPUs, without
+    accelerators. Otherwise each device of the summary counts as one.
     """
     summary = run.summary
     if summary is None:
@@ -220,10 +217,8 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
 
-    - At least half of the described cores: a job may be allowed to use only a part of a node.
-    - At most all threads: a log may count threads instead of cores, and a core runs up to two.
-
-    False if the cores are missing in the log or the description.
+    A job may be allowed to use a part of the cores, at least half. A log may count threads, of which a core runs up to
+    two.
     """
     usable_cores: Any = node.get("cores")
     # These numbers are 0 if the description does not state them.

@@ -13,11 +13,8 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts of mlperf-logging's tools on the package in `folder`, whose submission.json is `manifest`.
 
-    The tools check a copy of the package, because they write into the folder.
-
-    - For an MLPerf benchmark all five tools are asked.
-    - For another benchmark only system_desc_checker and repo_checker are asked, which take any package. Each log is
-      checked by itself instead. The verdicts of the other three tools say that they were not asked.
+    They check a copy of it, because they write into the folder. Only two of them take a package of a benchmark that is
+    not one of MLPerf; each log of such a package is checked by itself instead.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]

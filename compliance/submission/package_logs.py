@@ -92,9 +92,8 @@ def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> P
 def _copy_framework_log(log: Path, copy: Path) -> None:
     """Copy the framework's log of a run into the package, beside `copy`, the run's log in the package.
 
-    For `result_3.txt`, this is the file `result_3.stderr` beside `log`, the user's original. The launcher writes into
-    it what the framework prints. If the file is missing, or is a link, nothing is copied. If it is over 50 MiB, the
-    copy is cut to this size, because repo_checker refuses a larger file. A line at its end says so.
+    For `result_3.txt`, it is the file `result_3.stderr` beside `log`, the user's original, if there is one. It is cut
+    to the size that repo_checker takes; a line at its end says so.
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():

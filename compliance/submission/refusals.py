@@ -43,15 +43,10 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 
 
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
-    """Yield a refusal for each finding on a run that forbids a package.
+    """Yield a refusal for each finding on a run that forbids a package: errors, and breaches of same-configuration.
 
-    An error forbids a package. So does a breach of same-configuration, which elsewhere only warns. The findings on a
-    run are those of
-
-    - the check of its log alone. They are left out if the run only missed the target, because some runs of a
-      submission may miss it: see `refusals_by_missed_target`.
-    - the comparison with the other runs
-    - the comparison with the system `description`
+    The findings are those of the log's own check, of the comparison with the other runs, and of that with the system
+    `description`. Some runs may miss the target (`refusals_by_missed_target`).
     """
     for run in runs:
         report = run.report

@@ -199,10 +199,7 @@ class _Seed(NamedTuple):
 def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]:
     """Yield the seeds of a run that the rules ask to differ from those of the submission's other runs.
 
-    - The benchmark is not one of this project's, and the division is not closed: none, because the rules expect no
-      seed.
-    - Otherwise: each seed for which `seed_key` gives a key. It gives none for a seed without a value, and none for a
-      benchmark of other projects in rulesets before 4.1.0.
+    `seed_key` decides which do. Open runs of other projects' benchmarks need no seed.
     """
     benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
     is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"

@@ -30,9 +30,8 @@ class Candidate:
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return the candidates that converged so early that chance hardly explains it: their indices and their chances.
 
-    A candidate is compared with the runs of other organisations in its group. It is passed over if it has no runs, or
-    if the others have fewer than it. Each chance is multiplied by the number of candidates that are compared
-    (Bonferroni's correction), because each of them could be early by accident. Chances above 5 % are left out.
+    Each is compared with the runs of other organisations in its group, if these are enough. As any of those compared
+    could be early by accident, each chance is multiplied by their number (Bonferroni's correction).
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:

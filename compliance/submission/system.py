@@ -159,12 +159,10 @@ def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
 
 
 def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict[str, str]:
-    """Return the fields for the accelerators of a node, by the log's list of the node's GPUs:
+    """Return the fields for the accelerators of a node, by the log's list of the node's GPUs; none without such a list.
 
-    - There is no such list: no fields, because nothing is known of the accelerators.
-    - It is empty: there are 0 accelerators, and the fields that describe them are empty texts.
-    - It has GPUs: model and memory are those of the first GPU, as far as they are known. The run_summary, if there is
-      one, gives the number of accelerators.
+    Model and memory are those of the first GPU. The run_summary, if there is one, gives their number. A node without
+    GPUs has 0 accelerators.
     """
     if "gpus" not in node:
         return {}

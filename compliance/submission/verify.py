@@ -100,10 +100,9 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
 def _read_manifest(folder: Path) -> _Stated:
     """Read the manifest of the package at `folder`. Return it with the system, benchmark and ruleset that it names.
 
-    Only these three are checked: the system's name must be allowed for a folder, and the round of the ruleset must have
-    the benchmark. The figures are left to other checks.
+    Only these three are checked; the figures are left to other checks.
 
-    Raises ValueError, KeyError or OSError if the manifest cannot be read, or if one of the three is missing or wrong.
+    Raises ValueError, KeyError or OSError if it cannot be read, or one of the three is missing or wrong.
     """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
@@ -190,10 +189,8 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
     """Return verdicts on whether the package's code, in `folder`, is that of the commit which its manifest names.
 
-    - The files of the commit cannot be read from git: the only verdict says why the code was not compared.
-    - Some files differ: a failed verdict for each file of the commit that is missing or has other content, and for each
-      file that the commit does not have.
-    - Otherwise: the only verdict is good.
+    There is a failed verdict for each file that differs, is missing or is none of the commit. If the commit cannot be
+    read from git, the only verdict says why the code was not compared.
     """
     try:
         code_of_commit = committed_code.code_of(commit)

@@ -188,11 +188,8 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
 
-    A `depend` on a gradient makes all operators that read the gradient later wait for the all-reduce of its bucket. It
-    is redundant if no operator reads the gradient later, or if every such reader also waits for this bucket by another
-    `depend` further down.
-
-    For example, one update operator reads all gradients of a bucket. Then only the last `depend` of the bucket stays.
+    A `depend` on a gradient makes its later readers wait for the all-reduce of its bucket. It is redundant if they all
+    wait for it by another one further down: of an update that reads a whole bucket, only the last `depend` stays.
     """
     block = main.global_block()
     readers = ops.readers(block)

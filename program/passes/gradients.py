@@ -249,11 +249,8 @@ def convolve_gradients(main: static.Program) -> None:
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
-    - It must compute the input gradient of a 3x3 convolution in NCHW. The convolution must have stride 1, one group, no
-      dilation, and padding that keeps the image's size.
-    - The convolution must have fewer output channels than MOST_CHANNELS_PER_SIDE_PIXEL times the image's side in
-      pixels. The weights are turned anew at each step. If they are many and the image is small, this costs more than it
-      saves.
+    It must be that of a plain 3x3 convolution in NCHW, at stride 1. Its weights are turned anew at each step: if they
+    are many and the image is small, that costs more than it saves.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False

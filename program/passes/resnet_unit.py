@@ -108,13 +108,8 @@ class UnitVariables(NamedTuple):
 def takes_convolution(op: Operator, block: Block) -> bool:
     """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
 
-    The conditions are those of NormConvolutionArgs in Paddle's sources:
-
-    - NHWC, one group, a 1x1 or 3x3 kernel;
-    - padding with which a stride of 1 keeps the image's size, no dilation, equal strides in both directions;
-    - output and input channels that are multiples of OUT_CHANNELS_MULTIPLE and IN_CHANNELS_MULTIPLE.
-
-    Returns False for any other operator than a `conv2d`.
+    It takes 1x1 and 3x3 kernels in NHWC that keep the image's size at stride 1, with certain numbers of channels
+    (NormConvolutionArgs in Paddle's sources). Any other operator than a `conv2d` is not taken.
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
@@ -339,9 +334,8 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
 def _transpose_weights(startup: Block, weights: str) -> None:
     """Have a start-up program draw weights into a new variable, and write them to `weights` by a transpose.
 
-    They are still drawn as [O, I, H, W], so the same random numbers give the same weights as without `resnet_unit`. The
-    transpose makes them [O, H, W, I]. `weights` must be declared as [O, I, H, W] when this is called, because the new
-    variable gets this shape. The caller declares it as [O, H, W, I] afterwards (`_declare_shapes`).
+    They are still drawn as [O, I, H, W], so that the same random numbers give the same weights, and then become [O, H,
+    W, I]. `weights` must still be declared as [O, I, H, W] here; `_declare_shapes` changes that later.
     """
     (drawing_index,) = writers(startup)[weights]  # one operator draws them
     oihw_shape = startup.var(weights).shape

@@ -66,9 +66,8 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    `ranks` is the number of ranks over which the statistics are computed. One of the new operators, `lerp`, moves the
-    running statistics: running += weight * (batch - running), with weight = 1 - momentum. It reads the weight from a
-    variable. There is one such variable for each momentum, which an operator at the program's start fills.
+    `ranks` is the number of ranks over which the statistics are computed. The operator `lerp` moves the running
+    statistics. It reads its weight from a variable, which is filled at the program's start.
     """
     block = main.global_block()
     momentums = {op.attr("momentum") for op in block.ops if op.type == SYNC_NORM}
@@ -134,11 +133,8 @@ class _CpuEquivalent:
     def forward(self) -> list[Step]:
         """Return the operators of a forward batch normalization over all ranks.
 
-        1. Each rank computes the mean and the variance of its own images.
-        2. From these, the mean and the variance of all ranks' images are computed, in the variables `self.batch`.
-        3. The image is normalized by the mean and the variance of all ranks' images.
-        4. The running statistics move towards these two: running += weight * (batch - running). This is Paddle's
-           `lerp`.
+        Each rank computes the mean and the variance of its own images. From these follow those of all ranks
+        (`self.batch`), by which the image is normalized. The running statistics move towards them by Paddle's `lerp`.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -148,18 +144,15 @@ class _CpuEquivalent:
             *self._compute_of_rank(of_rank),
             *self._compute_of_all_ranks(of_rank),
             self._normalize(scale, bias, to=out),
-            _lerp(running.mean, self.batch.mean, weight),
+            _lerp(running.mean, self.batch.mean, weight),  # running += weight * (batch - running)
             _lerp(running.variance, self.batch.variance, weight),
         ]
 
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
         """Return the operators that write the mean and the variance of this rank's images to `of_rank`.
 
-        Paddle's `batch_norm` is the fastest way to compute them. It saves the mean and 1 / sqrt(variance + epsilon).
-        With an epsilon of 0, the variance is this second value to the power of -2.
-
-        `batch_norm` also normalizes the image by these statistics, which is not needed. The result goes to the output
-        Y, which a later operator of `forward` overwrites.
+        Paddle's `batch_norm` computes them fastest. With an epsilon of 0 it saves the mean and 1 / sqrt(variance). The
+        image that it normalizes is not needed: a later operator of `forward` overwrites it.
         """
         scale, bias, unused_out, unused_workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change

@@ -268,12 +268,8 @@ class _Follower:
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
         """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
 
-        `history` is the history before the operator, and `gradient` the name for the message.
-
-        - `scale`: `factor` is multiplied by the operator's constant. Raises Refused if the operator adds a bias or
-          scales by a variable.
-        - gradient of AMP's multiplication of the loss by the loss scale: `scale_power` rises by 1.
-        - any other operator: the history stays the same.
+        `history` is the one before the operator, and `gradient` the name for the message. Raises Refused for a `scale`
+        that does more than multiply by a constant.
         """
         if op.type == "scale":
             bias = op.attr("bias")
