@@ -286,7 +286,7 @@ class Policy:
                 self.collector.add_note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Report a run whose status contradicts its accuracies: success without the target, or the target without success.
+        """Report a run whose status contradicts its accuracies: success without the target, or the reverse.
 
         The target is that of the benchmark for the division, else that of the recipe in the log's header. Without any,
         a note says that the rule was not applied.

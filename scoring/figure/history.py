@@ -53,11 +53,10 @@ def interval_of_new_to_past(past: Sequence[float], new: Sequence[float]) -> tupl
 
 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
-    """Return the `last` rows of the trend that a new result belongs to, oldest first.
+    """Return the `last` rows of the trend that a new result belongs to, oldest first, without the new runs themselves.
 
     A trend is the rows of one `Series`: same system, workload, precision and protocol. `rows` are all rows of the
-    history, oldest first. If the new runs are among them, they are left out. `system` names the machine of the new
-    runs; None takes it from their logs.
+    history. `system` names the machine of the new runs; None takes it from their logs.
 
     Raises InputError if the new runs are of two trends, or if nothing names their machine.
     """
@@ -221,11 +220,10 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
 def _score_of_runs(args: argparse.Namespace) -> Score:
     """Return the score of the logs that the command line names, as the mean of their throughputs.
 
-    One run is enough, and several are averaged by their mean, whatever the protocol and --runs say. The history keeps
-    the throughput of each single run, so it needs no set of runs.
+    The history keeps single runs, so one is enough, whatever the protocol and --runs say.
 
-    Raises InputError if no logs are given, if the protocol does not measure throughput, or if the logs cannot be read
-    or scored together.
+    Raises InputError if no logs are given, if the protocol does not measure throughput, or if the logs cannot be
+    scored.
     """
     if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")

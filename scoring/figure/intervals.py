@@ -134,14 +134,10 @@ class _IntervalOfRuns(NamedTuple):
 def _interval_by_protocol(
     values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None, protocol: Protocol
 ) -> _IntervalOfRuns:
-    """Return the interval of several runs, by the method for the protocol's figure.
+    """Return the interval of several runs, by the method for the protocol's figure: median, olympic mean or mean.
 
-    - A median: order statistics.
-    - An olympic mean: Yuen's t.
-    - A mean, if the runs are of several hosts and some host has several runs: Student's t over the means of the hosts.
-    - Any other mean: Student's t over the runs.
-
-    `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
+    That of a mean is made of the means of the hosts if these are the independent repeats. `hosts` names the host of
+    each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)

@@ -23,12 +23,8 @@ def add_score_options(
 ) -> None:
     """Add the options that choose a protocol (--protocol, --skip and --runs), and those for what logs do not say.
 
-    - `protocol` is given: the default of --protocol.
-    - Only `default_in_words` is given: without --protocol the caller chooses by the logs, as these words say in the
-      help. The option's value is then None.
-    - Neither is given: the user must give --protocol.
-
-    `convert` is called with the text of --devices, and of --batch, and returns the option's value.
+    `protocol` is the default of --protocol. If the caller chooses by the logs instead, `default_in_words` says how in
+    the help. Without either, the user must give it. `convert` reads the texts of --devices and --batch.
     """
     shown_default = protocol or default_in_words
     text = "a name, or a YAML file of your own"

@@ -362,9 +362,8 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about minutes to the target: for each run that did not converge, then for an outlying run.
 
-    A run that did not converge has an infinite figure. Its length from start to stop is finite all the same, if its log
-    has a stop. An outlier is sought among the lengths of all runs, whether they converged or not. A run without a stop
-    has an infinite length, which `warn_of_outlying_run` leaves out.
+    An outlier is sought among the lengths of all runs from start to stop, whether they converged or not. A run without
+    a stop has an infinite length, which `warn_of_outlying_run` leaves out.
     """
     minutes = []
     for record, run in zip(result.records, result.runs, strict=True):

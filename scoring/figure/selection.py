@@ -12,11 +12,10 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
     """Return the part of a run's log that the protocol measures, without the warm-up.
 
-    - A protocol that skips epochs measures epoch summaries: those that have a printed rate.
-    - Any other protocol measures windows, which are the rows that a log prints every few steps.
+    It has windows, which are the rows that a log prints every few steps, or for a protocol that skips epochs the
+    summaries of epochs. `skip` is how many of these to drop; None takes the protocol's own number.
 
-    `skip` is how many windows or epochs to drop at the start; None takes the protocol's own number. Raises InputError
-    if nothing is left, or fewer steps than the protocol takes.
+    Raises InputError if nothing is left, or fewer steps than the protocol takes.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -31,12 +30,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    Windows that the log marks as "warmup" are always dropped. Further ones are dropped by the first rule that applies:
-
-    - `skip` is given: so many further windows.
-    - The protocol skips windows: its number of windows, in which those marked as warm-up count.
-    - The log marks windows as "measured": none.
-    - Otherwise: the windows that begin within the steps that the protocol skips.
+    Windows that the log marks as "warmup" are always dropped. `skip`, or a protocol that skips windows, drops further
+    ones. A protocol that skips steps leaves it to the log's marks, if it has any.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:

@@ -18,9 +18,8 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 def _facts(record: Record) -> ResultFacts:
     """Return the facts that decide whether a log's result is an MLPerf result. A fact that it does not say is None.
 
-    A log of this project has a header, which describes the data set. It follows OWN_RULESET, the rules of one MLPerf
-    round, and its numbers of samples are exact. Any other log has no header, does not say its round, and may have
-    rounded the numbers of samples in its MLPerf events.
+    A log of this project has a header, which describes the data set exactly, and follows OWN_RULESET. Any other log
+    does not say its round, and may have rounded the numbers of samples.
     """
     is_project_log = bool(record.header)
     dataset = section(record, "dataset")  # of the header; empty without one

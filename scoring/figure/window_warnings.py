@@ -318,9 +318,8 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
 def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
     """Return the `times` of the windows without the part in which rank 0 waited for data.
 
-    `times` has one value for each window, as `comparable_times` returns them. Their unit may be seconds of a step or of
-    an image, or 1 / rate. So the waiting is taken off as a share: the window's waiting time / its whole time, at most
-    1. A window that does not give both of these keeps its `times` value.
+    The unit of the times depends on the log (`comparable_times`). So the waiting is taken off as a share of the
+    window's whole time. A window that does not give both keeps its value.
     """
     compute_times = []
     for window, time in zip(windows, times, strict=True):

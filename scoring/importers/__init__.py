@@ -99,11 +99,10 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
 
 @contextlib.contextmanager
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open the log at `path` and yield a stream of its bytes. A gzip file is unpacked while the stream is read.
+    """Open the log at `path` and yield a stream of its bytes. A gzip file, by its first bytes, is unpacked while it is read.
 
-    gzip is recognised by the first two bytes, not by the name. Raises OSError if the log cannot be opened, InputError
-    if it is not a regular file. A broken gzip file is noticed only while it is read, so InputError may also come out of
-    the body of the `with`.
+    Raises OSError if the log cannot be opened, InputError if it is not a regular file. A broken gzip file is noticed
+    only while it is read, so InputError may also come out of the body of the `with`.
     """
     try:
         raw = open_log(path)
@@ -277,12 +276,8 @@ def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
     """Replace facts of the log by the values of command-line options, and return the names of the changed fields.
 
-    `options` maps a field of the record to its value:
-
-    - None: the option is not given, and nothing changes.
-    - The value that the log states: nothing changes.
-    - Another value than the log states: it replaces that value, and a problem is added to the reader's list.
-    - A value of which the log says nothing: it is set.
+    `options` maps a field of the record to its value; None if the option is not given. A value that the log contradicts
+    is also a problem of the record.
     """
     changed = []
     for field, value in options.items():
