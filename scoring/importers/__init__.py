@@ -99,10 +99,11 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
 
 @contextlib.contextmanager
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open the log at `path` and yield a stream of its bytes. A gzip file, by its first bytes, is unpacked while it is read.
+    """Open the log at `path` and yield a stream of its bytes. A gzip file is unpacked while it is read.
 
-    Raises OSError if the log cannot be opened, InputError if it is not a regular file. A broken gzip file is noticed
-    only while it is read, so InputError may also come out of the body of the `with`.
+    It is recognised by its first bytes. Raises OSError if the log cannot be opened, InputError if it is not a regular
+    file. A broken gzip file is noticed only while it is read, so InputError may also come out of the body of the
+    `with`.
     """
     try:
         raw = open_log(path)
