@@ -347,7 +347,7 @@ def _why_not_given_by_single_runs(base: Score, other: Score) -> str | None:
     that of a median or an olympic mean. The figure of a run that did not converge is infinite.
     """
     if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
-        return "one run against others of which one did not converge: its figure is infinite"
+        return "one of the runs did not converge: its figure is infinite"
     most_runs = max(len(base.runs), len(other.runs))
     if most_runs > 1 and base.protocol.over_runs != "mean":
         figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means

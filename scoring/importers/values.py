@@ -31,8 +31,8 @@ def whole_or_zero(value: Any) -> int | None:
 
 
 def text_or_none(value: Any) -> str | None:
-    """Return `value` if it is a text, else None."""
-    return value if isinstance(value, str) else None
+    """Return `value` if it is a text that says something, else None: an empty one states nothing."""
+    return value if isinstance(value, str) and value.strip() else None
 
 
 def table_or_none(value: Any) -> JsonObject | None:
