@@ -31,7 +31,7 @@ def minimize(
     with (
         fp32_statistics(),  # mixed precision leaves the statistics of normalizations over ranks in FP32
         _without_prints_and_files(),
-        _with_fast_insertions(),
+        _with_fast_insertions(),  # fleet inserts thousands of operators
         _with_waiting(waits_for_ranks=waits_for_ranks),
         _with_fusions_of(knobs),
     ):

@@ -320,9 +320,9 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each all-reduce (`c_allreduce_sum`) of a training program, in the order of the program.
 
-    `issued_after_operators` is the share of the backward kernels that come before it, and `bytes_left_to_hide_it` the
-    share of their bytes that is moved after it: so much can overlap with it. `operator` is its index, and `ring` the
-    number of its communicator.
+    `operator` is its index, and `ring` the number of its communicator. Two shares say how much of the backward pass can
+    overlap with it: `issued_after_operators`, that of the backward kernels before it in the program; and
+    `bytes_left_to_hide_it`, that of the bytes that the backward kernels after it move.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)

@@ -175,8 +175,9 @@ class _FileJudge:
     def _findings_on_all_events(self) -> list[Finding]:
         """Return the findings that can only be made after the last event.
 
-        They are about a key whose alternative has no event either (AT_LEAST_ONE_OR), a check that no event met although
-        one must (ATLEAST_ONE_CHECK), the first event at which the official checker crashes, and lists of names (END).
+        The rule file asks for three things of all events together: an event of a key or of its alternative
+        (AT_LEAST_ONE_OR); one event that meets a check (ATLEAST_ONE_CHECK); and all names of a list (END). A crash of
+        the official checker is reported once, at its first event.
         """
         findings: list[Finding | None] = []
         for key_result in self._result_by_key.values():

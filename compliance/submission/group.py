@@ -74,7 +74,7 @@ class ConvergenceTest:
         """Return the outcome in words, with the means that were compared.
 
             passed: reference point; 41.0000 epochs, reference 40.5000 (least 38.1000)
-            not applied: for closed runs
+            not applied: only closed runs are tested
 
         The first mean is the submission's. `least` is the least mean that passes. These numbers are left out if the
         runs were not compared with a reference point.
@@ -158,7 +158,7 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
     if first_run.first_event(schema.SUBMISSION_DIVISION).value != "closed":
-        return ConvergenceTest(status=NOT_APPLIED, reason="for closed runs", scaling=1.0)
+        return ConvergenceTest(status=NOT_APPLIED, reason="only closed runs are tested", scaling=1.0)
     if not mlperf.is_mlperf_benchmark(benchmark):
         name = mlperf.model_name(benchmark)
         return ConvergenceTest(status=NOT_APPLIED, reason=f"{name} is no MLPerf benchmark", scaling=1.0)

@@ -236,14 +236,9 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 
 
 def _first_conflict(protocol: Protocol) -> str:
-    """Return a message about the first rule that the protocol's settings break; empty if they break none.
+    """Return a message about the first two settings of a protocol that do not go together; empty if all do.
 
-    - `runs: by_benchmark` needs an olympic mean of whole runs' times.
-    - An olympic mean needs three runs.
-    - `figure: run_time` and `over_steps: run_time` need each other.
-    - `over_steps: own_summary` neither skips nor takes steps.
-    - `over_steps: between_stamps` skips steps, not windows or epochs.
-    - `over_steps: epoch_rates` and skipping epochs need each other.
+    `protocols.yaml` says what the settings and their values mean.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     is_run_time = protocol.figure == "run_time"
