@@ -32,6 +32,7 @@ MOST_SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; 
 LEAST_DECAY_RATIO = 3  # of the first changes of running averages to the last ones
 LEAST_FOR_LEVELS = 6  # windows in which a level change or an outlier is sought
 LEAST_FOR_RUNNING_AVERAGES = 20
+MOST_CLOCK_DISTANCE = 0.01  # of a separate window's seconds, from the time between two stamps
 MOST_SWING_RATIO = 1.25  # of the 95 % quantile of the times to the 5 % one
 
 
@@ -106,7 +107,8 @@ def _warn_of_uneven_times(
     (`averages_rates`) about a mean that is too high. `times` has one value for each window (`comparable_times`).
     """
     # `cumulative`: the format is known to print running averages
-    if not record.cumulative and _look_like_running_averages(times):
+    look_like_averages = not record.cumulative and _look_like_running_averages(times)
+    if look_like_averages and not _stamps_bear_out_times(windows):
         message = "the windows look like running averages: ever smaller changes from row to row"
         yield warning("cumulative_windows", message, record)
     if len(times) >= LEAST_FOR_LEVELS:
@@ -404,6 +406,20 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
     is_smooth = von_neumann_ratio < MOST_SMOOTH_RATIO
     changes_die_out = late_change < early_change / LEAST_DECAY_RATIO
     return is_smooth and changes_die_out
+
+
+def _stamps_bear_out_times(windows: Sequence[Window]) -> bool:
+    """Tell whether the rows' time stamps show that the windows' seconds are of separate windows, not running averages.
+
+    That is so if most of the windows took as long as their stamps lie apart, within MOST_CLOCK_DISTANCE. Pauses between
+    windows, such as evaluations, spoil a few. Without stamps or seconds nothing is shown.
+    """
+    distances = []
+    for before, window in itertools.pairwise(windows):
+        if before.end_s is None or window.end_s is None or not window.seconds:
+            return False
+        distances.append(abs((window.end_s - before.end_s) / window.seconds - 1))
+    return statistics.median(distances) <= MOST_CLOCK_DISTANCE
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:

@@ -365,16 +365,6 @@ def test_events_without_their_values_are_said_and_copies_passed_over(tmp_path: P
     ]
 
 
-@pytest.mark.parametrize("name", ["precision", "framework"])
-@pytest.mark.parametrize("blank", ["", "  "])
-def test_a_blank_text_of_run_summary_states_nothing(tmp_path: Path, name: str, blank: str) -> None:
-    text, count = re.subn(rf'("{name}": )"[^"]+"', rf'\1"{blank}"', samples.mllog(run()))
-    assert count == 1
-    record = read(tmp_path, text)
-    assert getattr(record, name) is None
-    assert [problem for problem in record.problems if f"{name} is '{blank}', which cannot be read" in problem]
-
-
 def test_gpus_used_are_of_all_nodes(tmp_path: Path) -> None:
     """PaddleSeg prints its world size as `GPUs used`: on four nodes 32, not 8."""
     text = samples.paddleseg(run()).replace("nnodes: 1", "nnodes: 4").replace("GPUs used: 8", "GPUs used: 32")

@@ -269,3 +269,13 @@ def test_rows_made_to_take_long(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.log"
     path.write_text((piece * 3000 + "\n") * 3 + piece + tail * 3000 + "\n")
     survive(path, name)
+
+
+@pytest.mark.parametrize("name", ["precision", "framework"])
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_text_of_run_summary_states_nothing(tmp_path: Path, name: str, blank: str) -> None:
+    text, count = re.subn(rf'("{name}": )"[^"]+"', rf'\1"{blank}"', samples.mllog(run()))
+    assert count == 1
+    record = read(tmp_path, text)
+    assert getattr(record, name) is None
+    assert [problem for problem in record.problems if f"{name} is '{blank}', which cannot be read" in problem]
