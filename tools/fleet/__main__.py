@@ -79,8 +79,10 @@ def _first_column(check: str) -> str:
 def _metric_lines(judged: Judged) -> list[str]:
     """Return the report's lines on the metrics: the range of the nodes or links, and how many are unknown for a reason.
 
-    step              from -1.2% to +5.0% of the fleet's median
-    disk              unknown for 4: no DATADIR
+    For example:
+
+        step              from -1.2% to +5.0% of the fleet's median
+        disk              unknown for 4: no DATADIR
     """
     verdicts_by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.node_verdicts, *judged.link_verdicts):
@@ -110,8 +112,10 @@ def _unknown_by_reason(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
 def _arithmetic_lines(judged: Judged) -> list[str]:
     """Return the report's lines on whether the nodes compute the same bits: what was compared, and what is unknown.
 
-    arithmetic        16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step
-    arithmetic        unknown for 2 (node3, node4): not decided: 2 of its class, 3 are needed
+    For example:
+
+        arithmetic        16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step
+        arithmetic        unknown for 2 (node3, node4): not decided: 2 of its class, 3 are needed to tell who is wrong
     """
     column = _first_column(arithmetic.CHECK)
     lines = [f"{column}{arithmetic.summary(judged.record)}"]
