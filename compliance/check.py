@@ -136,7 +136,6 @@ class Checker:
         self._tool_reader = ToolReader(ruleset.version)
         self._has_no_events = True
         self._refused_line_count = 0  # of the lines that the official parser refuses
-        self.parsers_may_differ = False  # whether the official parser may read a line differently from our reader
 
     def feed(self, entries: Iterable[Entry]) -> None:
         """Take the events, header sections and damaged lines of the log in their order, until too many are damaged."""
@@ -157,8 +156,6 @@ class Checker:
 
     def _take_problem(self, problem: Problem) -> None:
         """Report a damaged line. A problem that leaves the event readable only breaks the form of a log."""
-        if problem.kind != "event-type":
-            self.parsers_may_differ = True
         if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
             self._refused_line_count += 1
         actual = printable(problem.message)
@@ -305,7 +302,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     checker.feed(read_log(path))
     findings, run = checker.finish(benchmark)
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
-    if has_damaged_lines and checker.parsers_may_differ:
+    if has_damaged_lines:
         findings = _findings_on_damaged_log(path, findings, run, ruleset)  # reads the log a second time
     if _is_link_to_another_folder(path):
         actual = f"a link to {printable(str(path.resolve()))}"
