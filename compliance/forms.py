@@ -216,7 +216,7 @@ def _explain_key(key: str, ruleset: Ruleset) -> str:
         if key in rule_file.rules:
             lines.append(f"  {rule_file.rules[key].describe()} (official)")
             lines.append(f"      source: {rule_file.source}")
-    # MLPerf's texts ask for these checks as well, but mlperf-logging's checker does not make them.
+    # The texts of MLPerf ask for these checks as well, but mlperf-logging's checker does not make them.
     for written in ruleset.written:
         if written.key != key:
             continue
