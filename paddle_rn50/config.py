@@ -148,7 +148,7 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of MLPerf's closed division for a global batch, with the hyperparameters of its reference runs.
+    """Return the recipe of the closed division of MLPerf for a global batch, made of its reference runs.
 
     Training ends with the first evaluation after the learning rate has fallen to its end. Raises ValueError if
     MLPERF_POINTS has no reference point for this batch.
