@@ -338,8 +338,7 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
-    """Return the gravest failure of a check; of several FATAL ones, or of several UNKNOWN ones, that of the lowest
-    rank.
+    """Return the gravest failure of a check: a FATAL one before an UNKNOWN one, then that of the lowest rank.
 
     `failure_by_rank` has None for a rank that has not failed. If there is such a rank, the text of a FATAL failure
     names the rank that failed.
