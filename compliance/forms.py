@@ -44,7 +44,7 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report: its verdicts, findings, notes, and the answer of mlperf-logging's checker, if it
+    """Return the lines of one report: its verdicts, findings and notes, and what mlperf-logging's checker says if it
     ran.
     """
     rules_by_note: dict[str, list[str]] = {}  # notes of the same text become one line, after the other findings

@@ -174,8 +174,7 @@ def model_name(benchmark: str) -> str:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return how many runs a result takes, and how many are dropped at each end; None if the round has no such
-    benchmark.
+    """Return how many runs a result takes, and how many are dropped at each end; None if the round has no result of it.
 
     `ruleset` is the version of the round, such as 4.0.0.
     """

@@ -65,8 +65,7 @@ class PlacedLogs(NamedTuple):
 
 
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
-    """Move the copies of the scored logs, in their order, to `results`/result_N.txt, with the framework's log of each
-    run.
+    """Move the copies of the scored logs, in their order, to `results`/result_N.txt, with the framework's log of each.
 
     The result has the user's original log by the name of its copy, so that messages can name it.
     """

@@ -35,7 +35,7 @@ class PackagedRun(NamedTuple):
 
 
 def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
-    """Yield a refusal for each field that the system description must have as a text, and that is missing or no text."""
+    """Yield a refusal for each field that is missing from the system description, or that is not a text."""
     for name in FIELDS:
         if not isinstance(description.get(name), str):
             problem = "no text" if name in description else "missing"

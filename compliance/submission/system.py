@@ -234,7 +234,7 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is not known."""
+    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown."""
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_text_of(disk / "size") or 0)

@@ -129,8 +129,8 @@ def _judge_open_files(limit: int, job: env.Job) -> Verdict:
 
 
 def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
-    """Return the verdict on how much memory a process may lock. InfiniBand locks its buffers, so it needs to be
-    unlimited.
+    """Return the verdict on how much memory a process may lock. There must be no limit, as InfiniBand locks its
+    buffers.
 
     A job of one node does not use InfiniBand, so a limit is only a warning there.
     """
