@@ -92,8 +92,11 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     after_config = _variables_after_config(system, environ)
     for_this_job = _values_for_this_job(after_config, environ)  # as STRATEGY, of RN50_AMP_O2_STRATEGY
 
-    from_user = [name for name in names() if name in environ]
-    from_config = [name for name in after_config | for_this_job if name not in environ]
+    added = after_config | for_this_job
+    # A variable that the user left empty counts as set by the user only if the system's file left it empty too.
+    filled_by_config = {name for name in added if added[name] and not environ.get(name)}
+    from_user = [name for name in names() if name in environ and name not in filled_by_config]
+    from_config = [name for name in added if name not in environ or name in filled_by_config]
     about_the_job = {
         "DGXSYSTEM": system,
         "JOB_FROM_USER": " ".join(from_user),

@@ -54,10 +54,9 @@ def read_description(path: Path) -> Description:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return the findings on a system description that a log contradicts, as breaches of `rule`.
+    """Return the findings on a system description that a log contradicts, as breaches of `rule`; empty if it fits.
 
-    The first finding is on a run that was faster than the described accelerators can be. After it comes one for each
-    field of the description that the log contradicts, always in the same order. Empty if nothing is contradicted.
+    A run that was faster than the described accelerators can be also contradicts it; that finding comes first.
     """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
@@ -77,14 +76,13 @@ class _LoggedField(NamedTuple):
 
 
 def _contradicted_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the fields of a system description that a log contradicts, each with the log's value and its key.
+    """Return the fields of a system description that a log contradicts, each with the log's value.
 
-    The facts of the submission and its size must be the same words in both, in upper or lower case. Framework and
-    hardware have rules of their own, because log and description may write their names differently. A fact that the
-    log does not state contradicts nothing.
+    A fact that the log does not state contradicts nothing.
     """
     nodes = hardware_nodes(run)
     contradicted = []
+    # The facts of the submission and its size must be the same words in both, in upper or lower case.
     for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
         is_stated = logged.value is not None
         described = str(description.get(logged.field))
@@ -107,10 +105,9 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
 
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return the number of nodes, and of accelerators per node, that the log's run_summary gives, if it is possible.
+    """Return the number of nodes and of accelerators per node by the log's run_summary; empty if it is not plausible.
 
-    `nodes` are those that the log's header describes. If none of them has a GPU, the job ran on CPUs, without
-    accelerators. Otherwise each device of the summary counts as one.
+    `nodes` are those of the log's header. A job on CPUs, by these nodes, has no accelerators.
     """
     summary = run.summary
     if summary is None:
@@ -119,10 +116,10 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     if not is_plausible:
         return []
     is_on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
-    accelerators = 0 if is_on_cpu else summary.devices // summary.nodes
+    accelerators_per_node = 0 if is_on_cpu else summary.devices // summary.nodes
     return [
         _LoggedField(schema.RUN_SUMMARY.key, "number_of_nodes", summary.nodes),
-        _LoggedField(schema.RUN_SUMMARY.key, "accelerators_per_node", accelerators),
+        _LoggedField(schema.RUN_SUMMARY.key, "accelerators_per_node", accelerators_per_node),
     ]
 
 
@@ -161,8 +158,7 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding if a ResNet run trained faster than the described accelerators can at their peak, else nothing.
 
-    The run's speed in images/s is the samples of its epochs, divided by its time. Nothing is returned if the speed, the
-    number of accelerators or their peak is not known.
+    The speed is in images/s over the whole run. If it or the peak is not known, there is no finding.
     """
     if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
@@ -198,8 +194,7 @@ def _number_of_accelerators(description: Description) -> int:
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
     """Return the node's value for each hardware field of the description that a node of the log contradicts.
 
-    Compared are the processor, the cores, the memory and the operating system. A fact that the log or the description
-    does not state contradicts nothing.
+    A fact that the log or the description does not state contradicts nothing.
     """
     contradicted = {}
     if _is_other_processor(node, description):
@@ -242,16 +237,17 @@ def _is_other_memory(node: Node, description: Description) -> bool:
 
 
 def _is_other_processor(node: Node, description: Description) -> bool:
-    """Return whether a node's processor differs from the described one.
+    """Return whether a node's processor differs from the described one; False if the log or the description names none.
 
-    Two processors agree if the described name contains the node's name, or if both names have a model number in common.
-    The result is also False if the log or the description names no processor.
+    Two processors agree if the described name contains the node's, or if both have a model number in common, such as
+    `8480C`.
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()
     if not node.get("cpu") or not stated.strip() or logged in stated:
         return False
-    return not _model_numbers(logged) & _model_numbers(stated)
+    have_number_in_common = bool(_model_numbers(logged) & _model_numbers(stated))
+    return not have_number_in_common
 
 
 def _model_numbers(processor: str) -> set[str]:

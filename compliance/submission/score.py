@@ -124,8 +124,8 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
 
-    If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs, in the order of their start. The
-    set with the median score is scored. `by` is the verdict that decides which runs count, as in `score_runs`.
+    Of 7 runs, if a result takes 5, there are 3 sets that follow one another in the order of their start. The set with
+    the median score is scored.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -147,20 +147,12 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 
 
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
-    """Return the score of a submission by one verdict: the mean minutes of its runs, scaled by the convergence test.
+    """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
-    Runs that fail by the verdict are dropped first. The score has no `minutes`, and its `problem` says why, if
+    `compared` has the reports of `check_between_runs`. `by` is the verdict that decides which runs count, "official" or
+    "strict"; None takes strict for logs of this project, official for others.
 
-    - more runs are dropped than a submission may drop, or no run is left,
-    - the verdict is strict, and a run breaks a rule other than those on the target, or
-    - the test fails: the runs converged faster than the reference could by chance.
-
-    `compared` has the reports of `check_between_runs` on the runs. `by` is the verdict. By "strict", a run fails by any
-    error, and by "official" only by an error that the official checker also reports. None: strict for logs of this
-    project, official for others.
-
-    Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
-    mix batches.
+    Raises ValueError if the logs are not of one submission that is scored, or a strict score would mix batches.
     """
     first = compared[0]
     benchmark = one_submission(compared, ruleset)
@@ -169,7 +161,7 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
     if deciding == "strict":
         _refuse_mixed_batches(compared)
 
-    judged = _judge_runs(compared, deciding)
+    judged = _judge_runs(compared, deciding)  # those that fail by the verdict are dropped
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
     test = convergence_test(compared, ruleset)
     problem = _problem_of_score(judged, mean, test, runs_of_result, deciding)
@@ -230,9 +222,8 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs as they are scored by the verdict `by`, and the broken rules that forbid a strict score.
 
-    - "official": a run is dropped only by errors that the official checker also reports. Its minutes are those that
-      mlperf-logging's tools read.
-    - "strict": a run is dropped by every error. Its minutes are those that this project reads.
+    By "official", the minutes and errors of a run are those that mlperf-logging's tools see; by "strict", those of this
+    project.
     """
     runs = []
     rules_forbidding_score: set[str] = set()
@@ -241,9 +232,10 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
         rules_forbidding_score |= _rules_forbidding_score(errors)
         if by == "official":
             official_errors = [error for error in errors if error.official]
-            runs.append(_scored_run(report, report.run.as_tools_read.minutes, official_errors))
+            run = _scored_run(report, report.run.as_tools_read.minutes, official_errors)
         else:
-            runs.append(_scored_run(report, report.run.minutes, errors))
+            run = _scored_run(report, report.run.minutes, errors)
+        runs.append(run)
     return _JudgedRuns(runs, rules_forbidding_score)
 
 
@@ -273,8 +265,8 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    `minutes` are those of the runs that count. An olympic mean leaves out some of the fastest and as many of the
-    slowest runs; the `failed_runs` count as the slowest. If more failed than are left out, there is no mean.
+    An olympic mean leaves out some of the fastest and as many of the slowest runs. The `failed_runs`, which are not in
+    `minutes`, count as the slowest.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
@@ -313,10 +305,7 @@ def _problem_of_score(
 
 
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
-    """Return why the runs have no mean; empty if they have one.
-
-    More runs failed than a submission may drop, or none is left. The former names the rules that they broke.
-    """
+    """Return why too few runs are left for a mean; empty if they suffice."""
     if judged.failed_runs > runs_of_result.dropped:
         broken_rules: set[str] = set()
         for run in judged.runs:
@@ -370,7 +359,7 @@ def _run_in_words(run: ScoredRun, unit: str) -> str:
 def as_text(score: Score) -> str:
     """Return the score as text: what was scored, a line for each run, how the score was made, and the score.
 
-    If there is no score, the last line says why. If there is one, the footnotes that it needs follow.
+    If there is no score, the last line says why. Otherwise the footnotes that it needs come last.
     """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]
