@@ -180,9 +180,7 @@ class Checker:
             sections[header.section] = header.value
 
     def _check_devices(self, header: Header) -> None:
-        """Report a section of the header that names a null GPU, a stand-in that computes nothing, as a device of the
-        run.
-        """
+        """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing."""
         if header.section in _SECTIONS_WITH_DEVICES and _NULL_GPU.search(str(header.value)):
             actual = f"{header.section} names a null GPU, which computes nothing"
             self._collector.add_breach("run-mode", header.line, actual)
@@ -235,8 +233,7 @@ class Checker:
         self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
-        """Judge the log after its last entry. Return the findings, errors first and then by line, and the facts of the
-        run.
+        """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
         `wanted_benchmark` is the benchmark that the log must be of; None allows any.
         """

@@ -44,8 +44,8 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report: its verdicts, findings and notes, and the answer of mlperf-logging's checker if
-    it ran.
+    """Return the lines of one report: its verdicts, findings and notes, and what mlperf-logging's checker says if it
+    ran.
     """
     rules_by_note: dict[str, list[str]] = {}  # notes of the same text become one line, after the other findings
     lines = _lines_of_verdicts(report)
@@ -72,11 +72,10 @@ def _lines_of_verdicts(report: Report) -> list[str]:
 
 
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the lines of a report's notes. `rules_by_note` has the names of the rules by the text of each note. For
-    example:
+    """Return the lines of a report's notes, of which `rules_by_note` has the text and the rules that they are about.
 
-          info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
-          info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
+    info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
+    info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
     """
     lines = []
     not_applied = []

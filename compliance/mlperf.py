@@ -137,11 +137,10 @@ class Standing:
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """Return the notes that must be shown with a figure of this result: a paragraph, and the legend of the
-        trademark.
+        """Return the notes that must be shown with a figure of this result: a paragraph, and the trademark's legend.
 
-        `derived_metric` names a metric that MLPerf does not have, such as images/s. `next_to_verified` is for tables
-        that show verified results too.
+        Empty if the result does not use the name of MLPerf. `derived_metric` names a metric that MLPerf does not have,
+        such as images/s. `next_to_verified` is for tables that show verified results too.
         """
         if not self.uses_the_name:
             return []
@@ -175,8 +174,7 @@ def model_name(benchmark: str) -> str:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return how many runs a result takes, and how many of them are dropped at each end; None if the round has no such
-    benchmark.
+    """Return how many runs a result takes, and how many are dropped at each end; None if the round has no result of it.
 
     `ruleset` is the version of the round, such as 4.0.0.
     """

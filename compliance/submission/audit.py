@@ -281,8 +281,7 @@ def _ask_about_other_factor(
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
-    """Return the minutes that result_summarizer, MLCommons' tool, computes from the submission; None if there is no
-    score.
+    """Return the minutes that result_summarizer, MLCommons' tool, computes; None if there is no score.
 
     The tool multiplies by the factor of a scaling.json. Without such a file, the factor is that of the convergence
     test.

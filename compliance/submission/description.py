@@ -54,8 +54,7 @@ def read_description(path: Path) -> Description:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return the findings on a system description that a log contradicts, as breaches of `rule`; empty if it is
-    consistent.
+    """Return the findings on a system description that a log contradicts, as breaches of `rule`; empty if it fits.
 
     A run that was faster than the described accelerators can be also contradicts it; that finding comes first.
     """
@@ -106,8 +105,7 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
 
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return the number of nodes and of accelerators per node, from the log's run_summary; empty if it is missing or
-    absurd.
+    """Return the number of nodes and of accelerators per node by the log's run_summary; empty if it is not plausible.
 
     `nodes` are those of the log's header. A job on CPUs, by these nodes, has no accelerators.
     """

@@ -64,8 +64,7 @@ def _finding_of_test(
 def _other_hyperparameters(
     run: LoggedRun, points: Sequence[convergence.ReferencePoint], ruleset: Ruleset
 ) -> list[Finding]:
-    """Return a breach for each hyperparameter that a run states and that differs from the reference's at the same
-    global batch.
+    """Return a breach for each hyperparameter that a run states otherwise than the reference at the same global batch.
 
     If there is no reference point to compare with, the only finding is a note. `points` has at most one for each batch.
     """
