@@ -74,21 +74,22 @@ def recognise(path: str | os.PathLike[str]) -> str:
     the log holds rows of no known format, or of more than one.
     """
     signs = {name: _sign_of_row(format) for name, format in FORMATS.items()}
-    first_rows: dict[str, int] = {}  # the line of the first row, by the format's name
+    line_of_first_row: dict[str, int] = {}  # by the format's name
     line = 0
     with _open_unpacked(path) as stream:
         for line, text in enumerate(Lines(stream).texts(), 1):  # all lines: rows of a second format may follow
             for name, sign in signs.items():
-                if name not in first_rows and sign.text in text and sign.pattern.search(text) is not None:
-                    first_rows[name] = line
+                has_row = name in line_of_first_row
+                if not has_row and sign.text in text and sign.pattern.search(text) is not None:
+                    line_of_first_row[name] = line
 
-    if not first_rows:
+    if not line_of_first_row:
         raise InputError(f"{path}: no line of a known format in {line} lines; known are {', '.join(FORMATS)}")
-    if len(first_rows) > 1:
-        where = ", ".join(f"{name} (line {first_row})" for name, first_row in first_rows.items())
+    if len(line_of_first_row) > 1:
+        where = ", ".join(f"{name} (line {first_line})" for name, first_line in line_of_first_row.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
-    [name] = first_rows
-    return name
+    [only_name] = line_of_first_row
+    return only_name
 
 
 def _sign_of_row(format: type[FormatReader]) -> RowSign:
@@ -305,7 +306,7 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
     devices = reader.value("devices")
     batch = reader.value("batch_per_device")
     line = reader.facts_by_name["batch_of_all"].line  # the source of what is derived
-    if devices and batch:
+    if devices and batch:  # nothing to derive
         fact_lines = {str(reader.facts_by_name[name].line) for name in ("devices", "batch_per_device")}
         of_all = f"line {line}: {batch_of_all} over all devices"
         of_each = f"line {' and '.join(sorted(fact_lines))}: {devices} devices x {batch}"

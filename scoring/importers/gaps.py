@@ -70,7 +70,7 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 
 
 def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
-    """Return the gaps between rows that are not pauses, such as evaluations, checkpoints or stalls. A pause has
+    """Return the gaps between rows without the pauses, which are evaluations, checkpoints and stalls. A pause has
 
         clock_s > PAUSE_RATIO * usual_ratio * row_s + 2 * last_digit_s
 

@@ -110,7 +110,7 @@ class Lines:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
         A run begins at each start that a row has confirmed, and at each of `restarts` without such a start. The last
-        line is None at the end of the log.
+        line of the last run may be None: the end of the log.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:  # between two rows the step counter goes back

@@ -195,7 +195,8 @@ class Dygraph(Launch):
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does, or None if its lines do not show that.
 
-        It does if epochs that the configuration asks for are missing, or if no line says that its last epoch ended.
+        It does if the last epochs that the configuration asks for are missing, or if no line says that the last epoch
+        of the log ended.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:

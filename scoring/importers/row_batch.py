@@ -47,6 +47,7 @@ class RowBatch:
             return
 
         product = rate.value * time_s.value
+        # How far the rounding of the two figures, and a little more, can move their product.
         slack = rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
         self._least = max(self._least, product - slack)
         self._greatest = min(self._greatest, product + slack)

@@ -45,13 +45,13 @@ def rows_of_epochs(record: Record) -> list[Window]:
 def run_rate(record: Record) -> RunRate | None:
     """Return the images/s over the time of the whole run, evaluations included.
 
-    Without both run_start and run_stop the time is that from the first epoch to the last one. Returns None if the rows
+    The time is that from run_start to run_stop, or else from the first epoch to the last one. Returns None if the rows
     are not whole epochs, or if the clock was set back.
     """
     rows = rows_of_epochs(record)
     if not rows:
         return None
-    run = record.run_span
+    run = record.run_span  # None if the log has no run_start or no run_stop
     if run is not None:
         return _rate_over(record, rows, RUN_SPAN, run.seconds)
     return _rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows).seconds)
@@ -172,7 +172,8 @@ def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
 
     A row may cover several epochs; its `epoch` is the last of them.
     """
-    first, last = rows[0], rows[-1]
+    first = rows[0]
+    last = rows[-1]
     # `rows_of_epochs` returns only rows that have these figures.
     assert first.images is not None and first.epoch is not None and last.epoch is not None
     assert record.train_samples is not None

@@ -5,7 +5,7 @@ from scoring.record import FACTS, Check, Record
 
 
 def record_lines(record: Record) -> list[str]:
-    """Return a record as lines of text, each with a name and a fact: ` devices 8 (line 12)`.
+    """Return a record as lines of text, each with a name and a fact: `  devices          8  (line 12)`.
 
     A fact of FACTS that the log does not state has the line `not said`; anything else that is missing has none. Control
     characters from the log are escaped.
@@ -36,7 +36,7 @@ def record_lines(record: Record) -> list[str]:
 
 
 def _fact_text(record: Record, name: str) -> str:
-    """Return the field `name` of a record as text, with its source: `8 (line 12)`. None becomes `not said`."""
+    """Return the field `name` of a record as text, with its source: `8  (line 12)`. None becomes `not said`."""
     value = getattr(record, name)
     if value is None:
         return "not said"

@@ -38,8 +38,8 @@ class RowPattern:
     def search(self, text: str) -> Values | None:
         """Return the values of the row in `text`, or None if `text` holds no row.
 
-        The values are the groups of the head, then one for each needed field and each other field, all searched behind
-        the head. A missing other field has the value None.
+        The values are the groups of the head, then one for each needed field and each other field behind it. A missing
+        other field has the value None.
         """
         head = self.head.search(text)
         if head is None:
@@ -73,7 +73,7 @@ def rows(
     Every row holds `row_marker`, and every line of the tool holds `tool_marker`. If another process's text breaks a row
     in two, the first half comes without values, and the second as the joined row.
     """
-    # The first half of a row, if its second half may follow. `_joined` applies HALF_ROW_LINES, so it is not cleared.
+    # The first half of a row, if its second half may follow. An old one does no harm: `_joined` refuses late lines.
     first_half: Row | None = None
     for number, line in numbered_lines:
         if row_marker in line:

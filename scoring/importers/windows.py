@@ -8,19 +8,25 @@ def complete_windows(record: Record) -> None:
 
     A window is the steps that one printed row covers. The images are the steps times the batch of all devices.
     """
-    if len(record.windows) > 1:
-        first, second = record.windows[:2]
-        if first.steps is None:
-            first.steps = _steps_of_first_row(first, second, record.first_step)
-            if first.steps is not None:
-                first.seconds = _seconds_of_first_row(first, second, first.steps)
-
+    _complete_first_window(record)
     batch = record.global_batch
     if batch is None:
         return
     for window in record.windows:
         if window.images is None and window.steps is not None:
             window.images = window.steps * batch
+
+
+def _complete_first_window(record: Record) -> None:
+    """Set the steps and seconds of the first window if it has no steps and the second window shows them."""
+    if len(record.windows) < 2:
+        return
+    first, second = record.windows[:2]
+    if first.steps is not None:
+        return
+    first.steps = _steps_of_first_row(first, second, record.first_step)
+    if first.steps is not None:
+        first.seconds = _seconds_of_first_row(first, second, first.steps)
 
 
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:

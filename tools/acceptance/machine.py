@@ -87,7 +87,10 @@ class Machine:
 
         With `short` the checks train SHORT_STEPS steps instead of STEPS. All ranks must call this together.
         """
-        self.job, self.origins, self.me, self.short = job, origins, me, short
+        self.job = job
+        self.origins = origins
+        self.me = me
+        self.short = short
         self.root = _folder_of_embedded_digits(job, me)  # the first rank of a node writes it, if it is not there yet
         self.executor = session.executor(job.cluster, me)
         node_of_each_rank = me.comm.allgather(provenance.node())
