@@ -82,7 +82,7 @@ def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tol
     errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses
     tolerances = tolerance.by_step(steps)
     ratios = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
-    worst = int(np.argmax(ratios))  # index of the step that the text names
+    worst = int(np.argmax(ratios))  # the index of the step that the text names
     good = bool((errors <= tolerances).all())  # False if any error is NaN
     found = f"{errors[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {tolerances[worst]:.0e} allowed"
     wanted = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"

@@ -87,7 +87,10 @@ class Machine:
 
         With `short` the checks train SHORT_STEPS steps instead of STEPS. All ranks must call this together.
         """
-        self.job, self.origins, self.me, self.short = job, origins, me, short
+        self.job = job
+        self.origins = origins
+        self.me = me
+        self.short = short
         self.root = _folder_of_embedded_digits(job, me)  # the first rank of a node writes it, if it is not there yet
         self.executor = session.executor(job.cluster, me)
         node_of_each_rank = me.comm.allgather(provenance.node())
@@ -338,8 +341,7 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
-    """Return the gravest failure of a check; of several FATAL ones, or of several UNKNOWN ones, that of the lowest
-    rank.
+    """Return the gravest failure of a check: a FATAL one before an UNKNOWN one, then that of the lowest rank.
 
     `failure_by_rank` has None for a rank that has not failed. If there is such a rank, the text of a FATAL failure
     names the rank that failed.

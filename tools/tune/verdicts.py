@@ -192,7 +192,7 @@ def _joined(compatible: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    The speed is the mean over the turns. The memory is the largest of any measured window; a CPU reports none.
+    The speed is the mean over the turns, each of which is one of the `runs`. A CPU reports no memory.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
@@ -200,13 +200,19 @@ def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     if interval is not None:
         interval_words = f"95 % interval over the turns {interval[0]:.2f} to {interval[1]:.2f}"
 
+    memory_mib = _largest_gpu_memory_mib(runs)
+    memory_words = "GPU memory not measured"
+    if memory_mib is not None:
+        memory_words = f"{memory_mib:.0f} MiB of GPU memory"
+    found = f"{statistics.fmean(rates):.2f} images/s, {interval_words}, {memory_words}"
+    return Verdict(check=name, status=OK, found=found)
+
+
+def _largest_gpu_memory_mib(runs: Sequence[Record]) -> float | None:
+    """Return the largest GPU memory in the measured windows of all runs, in MiB; None if no window has it."""
     memories_mib: list[float] = []
     for run in runs:
         for window in run.windows:
             if window.phase == "measured" and window.gpu_memory_mib is not None:
                 memories_mib.append(window.gpu_memory_mib)
-    memory_words = "GPU memory not measured"
-    if memories_mib:
-        memory_words = f"{max(memories_mib):.0f} MiB of GPU memory"
-    found = f"{statistics.fmean(rates):.2f} images/s, {interval_words}, {memory_words}"
-    return Verdict(check=name, status=OK, found=found)
+    return max(memories_mib, default=None)
