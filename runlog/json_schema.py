@@ -77,8 +77,7 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
-    The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
-    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
+    `kind` may be any type of a value that a log holds, with or without a unit and a meaning.
     """
     if kind is Any:
         return {}
@@ -103,6 +102,6 @@ def _type(kind: Any) -> Table:
     required = []
     for field in dataclasses.fields(kind):
         properties[field.name] = _type(hints[field.name])
-        if field.default is not None:
+        if field.default is not None:  # with the default None it may be absent
             required.append(field.name)
     return _object(properties, required)
