@@ -79,7 +79,7 @@ class ConvergenceTest:
         """
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
-        words = f"{self.status}ed: {self.reason}"
+        words = f"{self.status}ed: {self.reason}"  # "passed" or "failed"
         if self.comparison is not None:
             mean = self.comparison.result.mean
             point = self.comparison.result.point

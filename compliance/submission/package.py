@@ -262,7 +262,7 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # these would explain the missing score; the origin does not
+    if score.minutes is None and not refusals:  # any refusal so far explains why there is no score
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)

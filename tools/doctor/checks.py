@@ -129,8 +129,7 @@ def _judge_open_files(limit: int, job: env.Job) -> Verdict:
 
 
 def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
-    """Return the verdict on how much memory a process may lock. There must be no limit, as InfiniBand locks its
-    buffers.
+    """Return the verdict on how much memory a process may lock. It must be unlimited: InfiniBand locks its buffers.
 
     A job of one node does not use InfiniBand, so a limit is only a warning there.
     """
@@ -366,7 +365,7 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
 
 
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
-    """Return on rank 0 how many seconds the clock of rank `other` is ahead of rank 0's; on any other rank 0.
+    """Return on rank 0 how many seconds the clock of rank `other` is ahead of its own; any other rank gets 0.
 
     Rank 0 and rank `other` must both call this, because they exchange messages.
     """

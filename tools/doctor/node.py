@@ -174,8 +174,10 @@ def _peermem(modules: Path, kernel: str, driver: str) -> str:
         if (modules / name).is_dir():
             return name
     version = re.match(r"(\d+)\.(\d+)", kernel)
-    has_dma_buf = version is not None and (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
-    if version and has_dma_buf and "Open Kernel Module" in driver:
+    if version is None:
+        return ""
+    has_dma_buf = (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
+    if has_dma_buf and "Open Kernel Module" in driver:
         return f"DMA-BUF of kernel {version[0]} and NVIDIA's open kernel module"
     return ""
 
@@ -200,7 +202,7 @@ def _try_import(name: str) -> _ImportFailure:
     if done.returncode < 0:
         return _ImportFailure(f"ended by signal {-done.returncode}", show_where)
     if done.returncode > 0:
-        _, _, last_line = done.stderr.strip().rpartition("\n")
+        _, _, last_line = done.stderr.strip().rpartition("\n")  # the error, below the traceback
         return _ImportFailure(last_line, install_advice(last_line))
     return _ImportFailure("", "")
 
@@ -220,10 +222,9 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import could not find. `error` is the message of the import.
+    """Return a sentence on how to install what an import could not find. `error` is the message of the import, such as:
 
-    "libGL.so.1: cannot open shared object file" -> "apt-get install libgl1, or by dnf, yum or zypper
-    'libGL.so.1()(64bit)'"
+    libGL.so.1: cannot open shared object file -> apt-get install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'
     """
     library = _LIBRARY_IN_ERROR.search(error)
     if library is None:
@@ -328,7 +329,7 @@ def _interfaces() -> dict[str, str]:
 def _infiniband(root: Path) -> dict[str, str]:
     """Return the state and the rate of each InfiniBand port under `root`, which is /sys/class/infiniband.
 
-    {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}; a port of Ethernet (RoCE) has ", Ethernet" at the end.
+    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end.
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):

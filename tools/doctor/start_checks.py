@@ -144,7 +144,7 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 def _evidence(facts: Facts) -> dict[str, str]:
     """Return what NVML and the system show that may explain a fault of CUDA, as texts for faults.yaml.
 
-    The last four are signs of a fault, and empty without it.
+    Those from "lost" on are signs of a fault, and empty without it.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
