@@ -105,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> int:
     """Check logs and print the reports, or explain a rule. Return 0 if all logs pass, else 1.
 
-    Raises ValueError for options that do not go together, or if the file for --junit was not written by --junit, before
-    any log is read.
+    Before any log is read, ValueError is raised for options that do not go together, or if the file for --junit was not
+    written by --junit.
     """
     if options.explain:
         if options.logs:

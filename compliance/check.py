@@ -180,9 +180,7 @@ class Checker:
             sections[header.section] = header.value
 
     def _check_devices(self, header: Header) -> None:
-        """Report a section of the header that names a null GPU, a stand-in that computes nothing, as a device of the
-        run.
-        """
+        """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing."""
         if header.section in _SECTIONS_WITH_DEVICES and _NULL_GPU.search(str(header.value)):
             actual = f"{header.section} names a null GPU, which computes nothing"
             self._collector.add_breach("run-mode", header.line, actual)
@@ -190,7 +188,7 @@ class Checker:
     def _take_event(self, event: Event) -> None:
         """Keep the facts that an event states, and pass it on to each check of the log.
 
-        Only events whose key the rules or the schema name are facts; each check gets all events.
+        Only an event whose key is in the rules or the schema states facts; each check gets all events.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -235,12 +233,11 @@ class Checker:
         self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
-        """Judge the log after its last entry. Return the findings, errors first and then by line, and the facts of the
-        run.
+        """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
         `wanted_benchmark` is the benchmark that the log must be of; None allows any.
         """
-        # Without events or rules for the benchmark, any other finding would mean nothing.
+        # Any other finding on a log without events, or of an unknown benchmark, would mean nothing.
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         self._complete_facts()
@@ -313,9 +310,9 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 def _findings_on_damaged_log(
     path: Path, findings: tuple[Finding, ...], run: LoggedRun, ruleset: Ruleset
 ) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, joined with those by mlperf-logging's parser.
+    """Return the findings on a log with damaged lines, joined with those of a reading by mlperf-logging's parser.
 
-    That parser may read the damaged lines differently. Some errors are excused in a log of another project.
+    That parser may read a damaged line differently. Some errors are excused in a log of another project.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks

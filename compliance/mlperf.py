@@ -137,11 +137,10 @@ class Standing:
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """Return the notes that must be shown with a figure of this result: a paragraph, and the legend of the
-        trademark.
+        """Return the notes that must be shown with a figure of this result: a paragraph, and the trademark's legend.
 
-        `derived_metric` names a metric that MLPerf does not have, such as images/s. `next_to_verified` is for tables
-        that show verified results too.
+        Empty if the result does not use the name of MLPerf. `derived_metric` names a metric that MLPerf does not have,
+        such as images/s. `next_to_verified` is for tables that show verified results too.
         """
         if not self.uses_the_name:
             return []
@@ -175,10 +174,9 @@ def model_name(benchmark: str) -> str:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return how many runs a result takes, and how many of them are dropped at each end; None if the round has no such
-    benchmark.
+    """Return how many runs a result takes, and how many are dropped at each end; None if the benchmark is not scored.
 
-    `ruleset` is the version of the round, such as 4.0.0.
+    `ruleset` is that of the round, such as 4.0.0.
     """
     if is_mlperf_benchmark(benchmark):
         return rounds.submission_runs(benchmark, ruleset)  # from mlperf-logging's tables
@@ -230,7 +228,7 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs, at least one.
 
-    A contradiction in any run is one of all. The other facts are those of the first run.
+    What contradicts it in any run, or is unknown, counts for all. The other facts are those of the first run.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))

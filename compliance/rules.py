@@ -203,7 +203,7 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
         assert row["text"] and since, f"{name}: it must name the text that it was read in, and the first ruleset"
         usual_severity = "error"
-        is_in_force = version >= since  # versions compare as texts, because each of their numbers has one digit
+        is_in_force = version >= since  # as texts, which suffices because each of their numbers has one digit
         source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
     return StrictRule(
         name=name,

@@ -62,8 +62,8 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs in a results repository (a folder or tar archive). Return a row for each submission.
 
-    `ruleset` is a version such as 4.0.0; None takes the rules of the round in whose folder a log lies. Raises
-    ValueError if an archive cannot be read, or the rules for a log are not known.
+    `ruleset` is a version such as 4.0.0; None takes the rules of the round in whose folder a log lies. `envelope` adds
+    a second test of convergence. Raises ValueError if an archive cannot be read, or the rules for a log are not known.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -94,9 +94,9 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 
 
 def _candidate_for_screen(folder: Folder) -> Candidate:
-    """Return what the screen for cherry-picked runs needs of a submission; it may have no runs.
+    """Return the runs of a submission that are screened for cherry-picking: closed ones that pass the official checker.
 
-    A `group` is compared within itself: its submissions have the same round, benchmark and global batch.
+    They are compared with those of other submissions in the same `group`.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -159,6 +159,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     strict = _score_if_possible(compared, folder.ruleset, "strict")
     test = _test_if_possible(logs, folder.ruleset, official)
     judged = _judged_reports(folder, compared, questions_by_log)
+    asked = _ask_about_other_factor(judged, folder.scaling, test)
     readable = [report for report in logs if report.run is not NOTHING]
     first_run = readable[0].run if readable else NOTHING
     return Submission(
@@ -182,7 +183,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         standing=standing_of(readable, folder.ruleset) if readable else None,
         envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged, len(logs), official, strict),
-        questions=tuple(_questions(_ask_about_other_factor(judged, folder.scaling, test))),
+        questions=tuple(_questions(asked)),
     )
 
 
@@ -281,8 +282,7 @@ def _ask_about_other_factor(
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
-    """Return the minutes that result_summarizer, MLCommons' tool, computes from the submission; None if there is no
-    score.
+    """Return the minutes that result_summarizer, MLCommons' tool, computes; None if there is no score.
 
     The tool multiplies by the factor of a scaling.json. Without such a file, the factor is that of the convergence
     test.

@@ -54,8 +54,7 @@ def read_description(path: Path) -> Description:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return the findings on a system description that a log contradicts, as breaches of `rule`; empty if it is
-    consistent.
+    """Return the findings on a system description that a log contradicts, as breaches of `rule`; empty if it fits.
 
     A run that was faster than the described accelerators can be also contradicts it; that finding comes first.
     """
@@ -106,8 +105,7 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
 
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return the number of nodes and of accelerators per node, from the log's run_summary; empty if it is missing or
-    absurd.
+    """Return the number of nodes and of accelerators per node by the log's run_summary; empty if it is not plausible.
 
     `nodes` are those of the log's header. A job on CPUs, by these nodes, has no accelerators.
     """
@@ -173,7 +171,7 @@ def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRul
 
     model = str(description.get("accelerator_model_name"))
     accelerators = _number_of_accelerators(description)
-    peak_of_one = most_images_per_s([model], cores=0)  # no CPU counts
+    peak_of_one = most_images_per_s([model], cores=0)  # without CPUs
     if not accelerators or peak_of_one is None:
         return []
     peak_of_all = peak_of_one * accelerators
@@ -214,8 +212,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
 
-    A job may be allowed to use a part of the cores, at least half. A log may count threads, of which a core runs up to
-    two.
+    False if the description or the log does not state them.
     """
     usable_cores: Any = node.get("cores")
     # These numbers are 0 if the description does not state them.
@@ -224,8 +221,8 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
     if cores == 0 or not is_count(usable_cores):
         return False
-    fewest_cores = cores / 2
-    most_threads = max(threads, 2 * cores)
+    fewest_cores = cores / 2  # a job may be allowed to use only a part of the cores
+    most_threads = max(threads, 2 * cores)  # a log may count threads, of which a core runs up to two
     return bool(usable_cores < fewest_cores or usable_cores > most_threads)
 
 

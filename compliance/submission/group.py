@@ -79,7 +79,7 @@ class ConvergenceTest:
         """
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
-        words = f"{self.status}ed: {self.reason}"
+        words = f"{self.status}ed: {self.reason}"  # "passed" or "failed"
         if self.comparison is not None:
             mean = self.comparison.result.mean
             point = self.comparison.result.point
@@ -168,8 +168,7 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same global
-    batch.
+    """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same batch.
 
     If the runs pass, `scaling` multiplies their minutes. The steps are those of rcp_checker, mlperf-logging's tool.
     """

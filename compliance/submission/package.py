@@ -81,9 +81,7 @@ def _as_json(built: "Built") -> str:
 
 
 def _summary(built: "Built") -> str:
-    """Return what `package` prints: the report, notes on the runs, the tools' verdicts, and the package's folder and
-    id.
-    """
+    """Return what `package` prints: the report, notes on the runs, the tools' verdicts, and the package's id."""
     content = built.content
     paragraphs = [content.report_text]
     files_without = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
@@ -184,8 +182,7 @@ class _SubmittedLogs(NamedTuple):
 
 
 def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: Ruleset) -> _SubmittedLogs:
-    """Copy and check all logs, choose the runs that are scored, and leave only their logs, at their places in the
-    package.
+    """Copy and check all logs, choose the runs that are scored, and leave their logs at their places in the package.
 
     Raises RefusedError if the logs are not of one submission that can be scored, and ValueError if there are too few or
     one is no regular file.
@@ -265,7 +262,7 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # these would explain the missing score; the origin does not
+    if score.minutes is None and not refusals:  # any refusal so far explains why there is no score
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)

@@ -65,8 +65,7 @@ class PlacedLogs(NamedTuple):
 
 
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
-    """Move the copies of the scored logs to `results`/result_N.txt in their order, each with the framework's log of its
-    run.
+    """Move the copies of the scored logs, in their order, to `results`/result_N.txt, with the framework's log of each.
 
     The result has the user's original log by the name of its copy, so that messages can name it.
     """

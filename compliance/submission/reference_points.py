@@ -12,9 +12,9 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield the findings on closed runs of one submission that are compared with the MLPerf reference.
+    """Yield the findings of a comparison of closed runs of one submission with the reference of MLPerf.
 
-    A reference point has the hyperparameters of the reference at one global batch, and the epochs that it took to the
+    A reference point has the reference's hyperparameters at one global batch, and the epochs that it took to the
     target. The runs must use the same, and must not converge faster than chance explains.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
@@ -64,8 +64,7 @@ def _finding_of_test(
 def _other_hyperparameters(
     run: LoggedRun, points: Sequence[convergence.ReferencePoint], ruleset: Ruleset
 ) -> list[Finding]:
-    """Return a breach for each hyperparameter that a run states and that differs from the reference's at the same
-    global batch.
+    """Return a breach for each hyperparameter that a run states otherwise than the reference at the same global batch.
 
     If there is no reference point to compare with, the only finding is a note. `points` has at most one for each batch.
     """

@@ -35,9 +35,7 @@ class PackagedRun(NamedTuple):
 
 
 def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
-    """Yield a refusal for each field that is missing from the system description, or is not a text, as the tools
-    require.
-    """
+    """Yield a refusal for each field that is missing from the system description, or that is not a text."""
     for name in FIELDS:
         if not isinstance(description.get(name), str):
             problem = "no text" if name in description else "missing"

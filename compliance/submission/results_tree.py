@@ -199,10 +199,9 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
 
 def _round_of(names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
-    """Return the MLPerf round of the logs in `folder`, a path in the tree `root`, such as `v1.1`; empty if it is not
-    known.
+    """Return the MLPerf round of the logs in `folder`, such as `v1.1`; empty if it is not known.
 
-    `names_above_submitter` are the tree's folders above the submitter's, which are named after the round.
+    `folder` is a path in the tree `root`. `names_above_submitter` are the tree's folders above the submitter's.
     """
     if names_above_submitter:  # the round is their names, such as `v1.1`, if the tree has several rounds
         return "/".join(names_above_submitter)

@@ -210,8 +210,8 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    It says what they share, such as `its times are those of result_0.txt`. ResNet runs that end at one accuracy, if
-    they are too many, are breaches as well.
+    The breach says what they share, such as `its times are those of result_0.txt`. If too many runs of ResNet end at
+    one accuracy, these are breaches as well.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
@@ -244,7 +244,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
         return same_run
     # The bound is minus the decimal logarithm of a chance: 20 is a chance of 1e-20.
     most_chance = 10 ** -ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    # Any one of these is evidence only between runs of this project, whose logs are known well enough.
+    # A single equal part shows it only for this project's benchmarks, of which these chances were measured.
     return (
         describe_equal_mark(run, other, name_of_other)
         or describe_resemblance(run, other, name_of_other, most_chance=most_chance)
@@ -294,7 +294,8 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
     hyperparameter_rule = ruleset.strict["same-hyperparameters"]
     for report in members[1:]:
         actual = _configuration(report.run)
-        differing = [name for name in wanted | actual if actual.get(name) != wanted.get(name)]
+        names_of_both = wanted | actual  # hyperparameters first
+        differing = [name for name in names_of_both if actual.get(name) != wanted.get(name)]
         if not differing:
             continue
         rule = ruleset.strict["same-configuration"]

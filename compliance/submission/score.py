@@ -129,8 +129,10 @@ def choose_median_runs(
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
-    if runs_of_result is None or len(checked) <= runs_of_result.runs:
-        return checked, ""  # None: `score_runs` refuses the benchmark
+    if runs_of_result is None:  # a benchmark that is not scored; `score_runs` refuses it
+        return checked, ""
+    if len(checked) <= runs_of_result.runs:
+        return checked, ""
 
     def score_of_set(runs: Sequence[Report]) -> float:
         """Return the minutes of some of the runs; infinite if they have no score."""

@@ -234,9 +234,7 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the type and the capacity of this machine's built-in disks, from sys/block below `root`; None if not
-    known.
-    """
+    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown."""
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_text_of(disk / "size") or 0)
@@ -255,10 +253,9 @@ def _storage(root: Path) -> dict[str, str | None]:
 
 
 def _network(root: Path) -> dict[str, str | None]:
-    """Return the active InfiniBand ports and network cards below `root`, such as `2x Ethernet 25 Gb/s`; None if there
-    are none.
+    """Return the field with the active InfiniBand ports and network cards below `root`; None if there are none.
 
-    Cards that state no speed, such as virtual ones, are left out.
+    An example is `2x Ethernet 25 Gb/s`. Cards that state no speed, such as virtual ones, are left out.
     """
     counts: Counter[str] = Counter()
     for port in (root / "sys/class/infiniband").glob("*/ports/*"):

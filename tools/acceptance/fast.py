@@ -35,10 +35,8 @@ def units(machine: Machine) -> Verdict:
 def lars(machine: Machine) -> Verdict:
     """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
 
-    LARS is an optimizer that scales the learning rate of each parameter by the norms of its weight and its gradient.
-    The merged update has one operator for up to 59 parameters, and the plain one has an operator for each.
-
-    Both trainings use cuDNN's repeatable algorithms, so that only the update differs.
+    LARS scales each parameter's learning rate by the norms of its weight and gradient. The merged update has one
+    operator for up to 59 parameters, the plain one has one for each.
     """
     recipe = lars_recipe()
     plan = machine.plan()
@@ -66,8 +64,7 @@ def lars_recipe() -> config.Recipe:
 def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance) -> Verdict:
     """Return the verdict of `check` on the losses of a fast step by those of the plain step, both [ranks, steps].
 
-    - The plain losses are not finite or never change: fatal, because they show no training to compare with.
-    - Otherwise: ok if the fast losses are within the tolerance of the first rank's plain losses, else fatal.
+    It is fatal, too, if the plain losses show no training: there is then nothing to compare with.
     """
     untrained = why_untrained(plain, "plain")
     if untrained:
