@@ -118,10 +118,10 @@ def job_folder(job: env.Job) -> Iterator[Path]:
         for leftover in folder.iterdir():  # of a job that was killed
             if leftover.name != "lock":
                 leftover.unlink()
-        usual_umask = os.umask(0o077)  # only this user may read the job's files
-        write_files(job, folder, user)
-        os.umask(usual_umask)
         try:
+            usual_umask = os.umask(0o077)  # only this user may read the job's files
+            write_files(job, folder, user)
+            os.umask(usual_umask)
             yield folder
         finally:
             shutil.rmtree(folder)
