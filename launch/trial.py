@@ -178,7 +178,7 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended.
 
-        When the time for the ranks is over it is asked to end them, and killed if it still does not end.
+        It is asked to end its ranks when their time is over, and killed if it still does not end.
         """
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
