@@ -70,8 +70,8 @@ class RowSign(NamedTuple):
 def recognise(path: str | os.PathLike[str]) -> str:
     """Return the name in FORMATS of the format of the log at `path`.
 
-    A log has a format if it holds a row of it: a line that a program prints of its training steps. Raises InputError if
-    the log holds rows of no known format, or of more than one.
+    A format is recognised by a row of it, a line that its program prints of training steps. Raises InputError if the
+    log holds rows of no known format, or of several.
     """
     signs = {name: _sign_of_row(format) for name, format in FORMATS.items()}
     line_of_first_row: dict[str, int] = {}  # by the format's name
@@ -245,8 +245,8 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, number: int | None) -> Span:
     """Return the first and the last line of the run `number` in a log, counted from 1; None stands for the only run.
 
-    `runs` are the spans of all runs, and `lines` is the number of the log's lines. Raises InputError if there is no
-    such run, or if `number` is None and there are several.
+    `runs` are the spans of all runs in a log of so many `lines`. Raises InputError if there is no such run, or if
+    `number` is None and there are several.
     """
     if number is None and len(runs) == 1:
         return runs[0]
@@ -293,7 +293,7 @@ def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -
 
 
 def _derive_devices_or_batch(reader: FormatReader) -> None:
-    """Derive the number of devices or the batch of one device, if the log states only the other and the batch of all.
+    """Derive the number of devices, or the batch of one device, from the other and the batch over all devices:
 
         batch over all devices = devices x batch of one device
 

@@ -1,7 +1,7 @@
 """Checks of a log against itself: each compares two ways in which the log states one figure.
 
-A function of CHECKS makes one comparison, such as of printed rates with time stamps. It returns None if the log lacks
-one of the two ways. A row is a line that a program prints of its training steps; it becomes a Window of the record.
+A function of CHECKS makes one comparison, such as of printed rates with time stamps. It returns None if the log does
+not have both ways. A row is a line that a program prints of its training steps; it becomes a Window of the record.
 """
 
 import itertools
@@ -50,8 +50,8 @@ def _check_of_ratio(
 ) -> Check:
     """Return the check `name` of two figures by their `ratio`: they agree, differ, or differ so far as to be refused.
 
-    `first_way` and `second_way` say in words what the figures are. `rounding` is the error of the ratio from rounded
-    digits. A check that is not `refusable` never refuses the figures.
+    `first_way` and `second_way` are the figures in words. `rounding` is the error of the ratio from rounded digits. A
+    check that is not `refusable` refuses no figures.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -305,16 +305,11 @@ def _check_batch(record: Record) -> Check | None:
     batch = record.batch_per_device
     if record.rate_scope != "device" or not batch:  # the product of a rate of all devices is their batch
         return None
-    rows: list[Window] = []
-    batches: list[float] = []  # of each row: rate x step time
-    for window in record.windows:
-        if window.printed_rate and window.printed_step_time_s:
-            rows.append(window)
-            batches.append(window.printed_rate * window.printed_step_time_s)
+    rows = [window for window in record.windows if _batch_of_row(window) > 0]
     if not rows:
         return None
 
-    batch_by_rows = statistics.median(batches)
+    batch_by_rows = statistics.median(_batch_of_row(row) for row in rows)
     ratio = batch_by_rows / batch
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(ratio - 1) <= AGREES_WITHIN
@@ -328,6 +323,11 @@ def _check_batch(record: Record) -> Check | None:
         f"{lines_in_words(rows)}: rate x step time, {four_digits(batch_by_rows)} a device at the median",
         ratio=ratio,
     )
+
+
+def _batch_of_row(row: Window) -> float:
+    """Return the batch of one device that a row implies, its rate x step time; 0 if it does not print both."""
+    return (row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0)
 
 
 def _check_summary_rate(record: Record) -> Check | None:

@@ -216,8 +216,8 @@ class Dygraph(Launch):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.
 
-        The program resets its averages at each row, at the start of an epoch, and at `reset_step`. With `reset_step` 5,
-        rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps.
+        Averages are reset at each row, as an epoch starts, and at `reset_step`. If that is 5, rows at steps 0, 10 and
+        20 cover 1 step, 6 steps (5 to 10) and 10 steps.
         """
         if last is None and position.step > self.meters.first_step:
             return None
@@ -266,8 +266,8 @@ class Static(Dygraph):
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The averages are over all steps since the last reset, so the totals of the `last` row are taken off. With 0.2 s
-        over 20 steps, then 0.3 s over 30, the later row covers 10 steps in 5 s.
+        A row's averages also cover the rows before it, back to the last reset. With 0.2 s over 20 steps, then 0.3 s
+        over 30, the later row has 10 steps and 9 s - 4 s = 5 s.
         """
         totals = self._totals_of_row(position, row)
         totals_before = NO_TOTALS

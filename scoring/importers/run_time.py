@@ -65,7 +65,7 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    The time is that of the epochs, or that of the whole run if the epochs' own durations are too short to be right.
+    The time is that of the epochs, or that of the run if the epochs state durations that are too short to be right.
     Returns None if no positive time is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
@@ -108,8 +108,8 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a time span, and words that say what was done.
 
-    None are left out if the log does not state the images of an evaluation (eval_samples). An evaluation counts for at
-    most MAX_EVALUATION_RATIO times as long as training its images takes.
+    None are left out if the log does not state the images of an evaluation (eval_samples), because these limit how long
+    it can take.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")

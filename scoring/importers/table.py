@@ -121,8 +121,8 @@ class FormatReader:
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
         """Set the fact `name` if all places of the log that state it agree; remove the fact if they differ.
 
-        `places` maps a place in words, such as `NCCL's nranks`, to what it states, where None is nothing. If two or
-        more places state a value, a check records whether they agree.
+        `places` maps a place in words, such as `NCCL's nranks`, to what it states, perhaps None. A check records
+        whether two or more places agree.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
@@ -144,12 +144,12 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append a window to `windows`, unless it is a copy of the last one, as if two programs write one log.
 
-        Where the epoch or the step goes back, another run may begin: the lines of both windows are added to `restarts`.
+        If the epoch or the step goes back, both lines are noted in `restarts`, because another run may begin there.
         Raises InputError if there are already MAX_ROWS windows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
-            last_position = (last.epoch or 0, last.step)
+            last_position = (last.epoch or 0, last.step)  # without epochs, the steps count through the whole run
             position = (window.epoch or 0, window.step)
             has_same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
             if position == last_position and has_same_figures:
@@ -342,7 +342,7 @@ class FormatReader:
         self._last_step_wanted = integer(row.get("of"))
 
     def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
-        """Return whether a row lacks a positive figure in the `required_column`, or repeats the last row's position."""
+        """Return whether a row has no positive figure in the `required_column`, or repeats the last row's position."""
         if self.required_column is not None and positive(row[self.required_column]) is None:
             return True
         return position == self.last_position

@@ -70,8 +70,8 @@ def rows(
 ) -> Iterator[Row]:
     """Yield each line of the log as a Row, with the values of a printed row or without any.
 
-    Every row holds `row_marker`, and every line of the tool holds `tool_marker`. If another process's text breaks a row
-    in two, the first half comes without values, and the second as the joined row.
+    If another process's text breaks a row in two, its first half comes without values, and its second half as the
+    joined row. Every row holds `row_marker`, every line of the tool `tool_marker`.
     """
     # The first half of a row, if its second half may follow. An old one does no harm: `_joined` refuses late lines.
     first_half: Row | None = None

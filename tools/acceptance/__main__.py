@@ -40,8 +40,8 @@ class Results(NamedTuple):
 def gather(folder: Path) -> Results:
     """Return a verdict on each check of each precision, and the nodes that the jobs ran on, from the files in `folder`.
 
-    A check that was not run gets a verdict, too. Raises ValueError if the folder cannot be read, has no file of a job,
-    or has a line that is not JSON.
+    A check that was not run gets a verdict, too. Raises ValueError if the folder or a line in it cannot be read, or if
+    it has no file of a job.
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
@@ -98,8 +98,8 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
-    `short` says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is FATAL, else 0. Raises
-    ValueError if the files of the jobs cannot be read.
+    With `short` the report says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is
+    FATAL, else 0. Raises ValueError if `folder` cannot be read.
     """
     results = gather(folder)
     counts = Counter(verdict.status for verdict in results.verdicts)
@@ -132,7 +132,7 @@ def main() -> int:
     """
     args = _arguments()
     if env.is_rank():  # mpirun started this process as a rank of a job
-        # `run_module` would refuse a precision that a GPU lacks. Here the checks report it, each as not possible.
+        # `run_module` would refuse a precision that this GPU cannot run. Here each check reports that it cannot run.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()

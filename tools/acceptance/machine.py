@@ -68,7 +68,7 @@ def repeatable_algorithms(**more_flags: Any) -> Iterator[None]:
 
 
 class NotPossible(Exception):
-    """The machine lacks what a check needs; the message says what."""
+    """A check needs what the machine does not have; the message says what."""
 
 
 class RecordedTraining(NamedTuple):
@@ -290,15 +290,15 @@ class VerdictWriter:
     """Runs the checks of one job; the first rank writes each verdict to the job's file as soon as the check is done."""
 
     def __init__(self, log_path: Path, precision: str) -> None:
-        """Write to the file beside the log of the job, with the suffix ".lines"."""
+        """Write to the file that has the name of the job's log, with the suffix ".lines"."""
         self._path = log_path.with_suffix(".lines")
         self._precision = precision
 
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
         """Run a check on all ranks; the first rank appends the verdict to the job's file and prints it.
 
-        A check that raises an error gets a verdict, too. All ranks must call this together. Raises RunError if the
-        check fails on this rank and another one does not leave it.
+        All ranks must call this together. A check that raises an error gets a verdict, too. Raises RunError only if
+        another rank does not leave the failed check.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)

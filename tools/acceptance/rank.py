@@ -33,8 +33,8 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision on this rank, together with the other ranks.
 
-    The first rank writes each verdict to the job's file, and prints it. With `short` the checks take fewer steps.
-    Raises RunError if a check fails on this rank while another one waits in it.
+    The first rank writes and prints each verdict. With `short` the checks take fewer steps. Raises RunError if a check
+    fails on this rank while another one waits in it.
     """
     me = ranks.start(job.cluster)  # joins the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)

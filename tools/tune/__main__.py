@@ -47,12 +47,8 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
 
     verdicts, lines = _measure_and_judge(runner, chosen, args.repeats)
-    faster = better(verdicts)
-    winner = faster[0] if faster else BASE
-    if winner == BASE:
-        lines.append("chosen: the base; nothing was really better, so this file changes nothing")
-    else:
-        lines.append(f"chosen: {winner.name}")
+    winner = next(iter(better(verdicts)), BASE)
+    lines.append(_choice_in_words(winner))
     print("\n".join(lines), flush=True)  # before the file is written, which may fail: these took hours
 
     mean = statistics.fmean(verdicts[winner].figures["images_per_s"])
@@ -64,6 +60,13 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
     print(f"config  {path}\nlogs    {runner.folder}")
     return 0
+
+
+def _choice_in_words(winner: Candidate) -> str:
+    """Return the line of a config file that names the candidate whose variables it sets."""
+    if winner == BASE:
+        return "chosen: the base; nothing was really better, so this file changes nothing"
+    return f"chosen: {winner.name}"
 
 
 def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:

@@ -33,14 +33,16 @@ def losses(runs: Sequence[Record]) -> Array:
 def allowed_loss(runs: Sequence[Record]) -> Array:
     """Return how far a candidate's loss may be from that of the first base run, for each window of steps.
 
-    `runs` are the base's runs, then the control's, whose input differs by a rounding error. The largest difference
-    between them, up to each window, shows how far rounding errors alone move a loss.
+    `runs` are the base's runs, then the control's, whose input differs by a rounding error. How far their losses differ
+    shows how far rounding alone moves a loss.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
     other_losses = losses_of_runs[1:]
     largest_of_window = np.abs(other_losses - first_losses).max(axis=0)
-    largest_so_far = np.maximum.accumulate(largest_of_window)
+    largest_so_far = np.maximum.accumulate(
+        largest_of_window
+    )  # rounding errors grow: no window allows less than an earlier one
     return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_losses))
 
 
