@@ -241,8 +241,8 @@ class EarlyEnd(NamedTuple):
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Run a command to its end. Return its exit status, or 128 + n if signal n ended it.
 
-    If a node is lost or this process gets a signal, the command is asked to end, and killed if it is not done JOB_END_S
-    later. The status is then that of `decide_early_end`.
+    If a node is lost or this process gets a signal, the command is asked to end, and killed JOB_END_S later. The status
+    is then that of `decide_early_end`.
     """
     parent = os.getppid()
     signals: list[int] = []

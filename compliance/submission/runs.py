@@ -149,6 +149,7 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
     group_by_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
+        # Upper or lower case, and blanks, make no other name.
         names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
         benchmark = names[0]
         folder = (benchmark, report.path.parent)

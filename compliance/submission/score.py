@@ -309,20 +309,24 @@ def _problem_of_score(
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
     """Return why too few runs are left for a mean; empty if they suffice."""
     if judged.failed_runs > runs_of_result.dropped:
-        broken_rules: set[str] = set()
-        for run in judged.runs:
-            broken_rules.update(run.broken_rules)
-        shown_rules = ", ".join(sorted(broken_rules))
-        allowed = _allowed_to_drop(runs_of_result)
-        problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
-        # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
-        # submitted may not have asked, so a published result may fail only here.
-        if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
-            problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
-        return problem
+        return _problem_of_failed_runs(judged, _allowed_to_drop(runs_of_result))
     if mean.minutes is None:
         return "no run is left"
     return ""
+
+
+def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
+    """Return a sentence on the rules that too many runs break. `allowed` is how many may be dropped, such as `one`."""
+    broken_rules: set[str] = set()
+    for run in judged.runs:
+        broken_rules.update(run.broken_rules)
+    shown_rules = ", ".join(sorted(broken_rules))
+    problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+    # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
+    # submitted may not have asked, so a published result may fail only here.
+    if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
+        problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
+    return problem
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:

@@ -286,16 +286,21 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
             if verdict not in verdicts:  # eight GPUs have one driver
                 verdicts.append(verdict)
 
-    for check, value_of_nodes in _facts_to_be_equal(nodes).items():
-        are_equal = len(set(value_of_nodes)) == 1
-        found = value_of_nodes[0] or "unknown"
-        if not are_equal:
-            found = ", ".join(
-                f"{node['host']} {value or 'unknown'}" for node, value in zip(nodes, value_of_nodes, strict=True)
-            )
-        verdicts.append(judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(nodes)))
+    hosts = [node["host"] for node in nodes]
+    for check, value_of_hosts in _facts_to_be_equal(nodes).items():
+        verdicts.append(_judge_equality(check, value_of_hosts, hosts, job))
     verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
+
+
+def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[str], job: env.Job) -> Verdict:
+    """Return the verdict of `check` on whether a fact is the same on all hosts; if not, it shows the value of each."""
+    are_equal = len(set(value_of_hosts)) == 1
+    shown_values = [value or "unknown" for value in value_of_hosts]
+    found = shown_values[0]
+    if not are_equal:
+        found = ", ".join(f"{host} {shown}" for host, shown in zip(hosts, shown_values, strict=True))
+    return judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(hosts))
 
 
 def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
