@@ -75,6 +75,7 @@ class FormatReader:
     precision_names: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; others are ignored
 
     def __init__(self, lines: Lines) -> None:
+        """Prepare to read the lines of one run; `read` then fills what is empty here."""
         self.lines = lines
         self.facts_by_name: dict[str, Fact] = {}  # by name: a field of the record, or a word of the format
         self.windows: list[Window] = []
