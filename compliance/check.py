@@ -292,8 +292,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return a report with its findings and the facts of its run.
 
-    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read, and
-    ValueError if it is not a regular file.
+    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read,
+    ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))

@@ -29,8 +29,8 @@ class _FirstSeen:
 def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
     """Return a question for each run that an earlier submission also has, by the run's log.
 
-    The submission of a folder is earlier than those of the folders after it. Two logs are of the same run if they share
-    a mark, such as the exact times of their parts.
+    Earlier means earlier in `folders`. Two logs are of the same run if they share a mark, such as the exact times of
+    its parts.
     """
     question_by_log: dict[LogInTree, Finding] = {}
     first_seen: dict[Mark, _FirstSeen] = {}

@@ -142,8 +142,8 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    Logs are of one submission if they state the same names, or have the same benchmark and folder: one log of five may
-    say `Dell Inc.` instead of `Dell`.
+    Logs of a submission state the same names, or have the same benchmark and folder: one log may say `Dell Inc.`
+    instead of `Dell`.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -211,8 +211,8 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what they share, such as `its times are those of result_0.txt`. If too many runs of ResNet end at
-    one accuracy, these are breaches as well.
+    The breach says what they share, such as `its times are those of result_0.txt`. Too many ResNet runs with one last
+    accuracy are breaches as well.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):

@@ -275,8 +275,7 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes: on each node, on what must be the same on all, and on the code's changes.
 
-    A verdict that is equal to an earlier one is left out. With several nodes, what was found begins with the host's
-    name.
+    Equal verdicts appear once. With several nodes, what was found begins with the host's name.
     """
     verdicts: list[Verdict] = []
     for node in nodes:

@@ -93,8 +93,8 @@ class System:
 def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
-    A call of CUDA may hang or kill its process, so child processes make the calls. What the result says of CUDA itself
-    is by the last child.
+    A call of CUDA may hang or kill its process, so child processes make the calls. The last one says what CUDA itself
+    did.
     """
     until_s = time.monotonic() + ALL_S
     step_of_gpus: dict[int, Step] = {}
