@@ -69,7 +69,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     fix = "ask which system ran it"
-    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` beside `Dell`
+    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` and `Dell`
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
     if _are_of_different_rounds(folder, other):

@@ -88,7 +88,7 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             "gpus": nvml.gpus,
             "gpu_absence": nvml.absence,
             **_topology(),
-            "libraries": _libraries() if job.cluster.device == "gpu" else {},
+            "libraries": _libraries() if job.cluster.device == "gpu" else {},  # loads them into this process
             "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores,
