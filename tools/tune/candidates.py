@@ -92,8 +92,7 @@ def _other_executor(*, on_gpu: bool) -> Candidate:
 def _knobs_to_try(job: Job) -> Iterator[str]:
     """Yield the knobs of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is tried alone.
 
-    A knob that is on or off is yielded with the value that is not its default. Knobs that can do nothing for this job
-    are left out.
+    A knob that is on or off is yielded with the value that is not its default.
     """
     on_gpu = job.cluster.device == "gpu"
     ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node

@@ -159,8 +159,7 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 def finalists(verdicts: Verdicts) -> list[Candidate]:
     """Return the candidates to measure again: the fastest, and one that joins it with other faster ones.
 
-    The list is empty if no candidate is faster than the base. It has only the fastest if no other one can be joined
-    with it.
+    The list is empty if none is faster than the base, and has one candidate if nothing can be joined with it.
     """
     compatible = _compatible(better(verdicts))
     if not compatible:
