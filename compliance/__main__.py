@@ -21,8 +21,8 @@ from runlog.text import called, printable
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status. `arguments` are those of the command line; None takes sys.argv.
 
-    The status is 2, with one line on stderr, for wrong use or bad input. It is 1 if the reader of the output goes away,
-    as in `check ... | head`.
+    Wrong use or bad input gives one line on stderr and the status 2. If the output's reader goes away, as in `check ...
+    | head`, it is 1.
     """
     parser = _parser()
     complete(parser)

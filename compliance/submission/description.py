@@ -226,7 +226,7 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     if cores == 0 or not is_count(usable_cores):
         return False
     fewest_cores = cores / 2  # a job may be allowed to use only a part of the cores
-    most_threads = max(threads, 2 * cores)  # a log may count threads, of which a core runs up to two
+    most_threads = max(threads, 2 * cores)  # a log may count threads, up to two for each core
     return bool(usable_cores < fewest_cores or usable_cores > most_threads)
 
 

@@ -124,8 +124,8 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
 
-    Of 7 runs, if a result takes 5, there are 3 sets that follow one another in the order of their start. The set with
-    the median score is scored.
+    Of 7 runs, if a result takes 5, there are 3 sets of runs that started one after the other. The set with the median
+    score is chosen.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -151,10 +151,8 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
-    `compared` has the reports of `check_between_runs`. `by` is the verdict that decides which runs count, "official" or
-    "strict"; None takes strict for logs of this project, official for others.
-
-    Raises ValueError if the logs are not of one submission that is scored, or a strict score would mix batches.
+    `compared` has the reports of `check_between_runs`. `by` is "official" or "strict", the verdict that drops runs;
+    None takes that of the first report. Raises ValueError if these logs cannot be scored together.
     """
     first = compared[0]
     benchmark = one_submission(compared, ruleset)

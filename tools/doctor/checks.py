@@ -236,7 +236,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
     """Return the verdict on whether the page cache can be flushed before a timed run, if the job asks for that.
 
-    It is ok, too, if the launcher has flushed the cache already.
+    It is also ok if the launcher has flushed the cache already.
     """
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
     found = flushed_by
@@ -275,8 +275,7 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes: on each node, on what must be the same on all, and on the code's changes.
 
-    A verdict that is equal to an earlier one is left out. With several nodes, what was found begins with the host's
-    name.
+    Equal verdicts appear once. With several nodes, what was found begins with the host's name.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -358,7 +357,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
     """Return the verdict on the start of two ranks by mpirun on this node, the only one that was looked at.
 
-    `error` says why the start failed; empty if it did not. A job of several nodes gets a warning, too.
+    `error` says why the start failed; empty if it did not. A job of several nodes also gets a warning.
     """
     verdicts = [
         judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")
