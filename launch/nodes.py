@@ -118,10 +118,10 @@ def job_folder(job: env.Job) -> Iterator[Path]:
         for leftover in folder.iterdir():  # of a job that was killed
             if leftover.name != "lock":
                 leftover.unlink()
-        usual_umask = os.umask(0o077)  # only this user may read the job's files
-        write_files(job, folder, user)
-        os.umask(usual_umask)
         try:
+            usual_umask = os.umask(0o077)  # only this user may read the job's files
+            write_files(job, folder, user)
+            os.umask(usual_umask)
             yield folder
         finally:
             shutil.rmtree(folder)
@@ -241,8 +241,8 @@ class EarlyEnd(NamedTuple):
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Run a command to its end. Return its exit status, or 128 + n if signal n ended it.
 
-    If a node is lost or this process gets a signal, the command is asked to end, and killed if it is not done JOB_END_S
-    later. The status is then that of `decide_early_end`.
+    If a node is lost or this process gets a signal, the command is asked to end, and killed JOB_END_S later. The status
+    is then that of `decide_early_end`.
     """
     parent = os.getppid()
     signals: list[int] = []

@@ -55,10 +55,11 @@ def _value(point: Point[Any]) -> Table:
 
 
 def _metadata(kind: type | None) -> Table:
-    """Return the JSON Schema of an event's metadata: the fields of the dataclass `kind`, if any, behind two others.
+    """Return the JSON Schema of an event's metadata.
 
-    The two are `file` and `lineno`, which the logger (mlperf-logging's mllog) adds to each event by itself.
+    It has what the logger adds, and the fields of the dataclass `kind`, if there is one.
     """
+    # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
     if kind is None:
         return _object(by_logger, required=list(by_logger))

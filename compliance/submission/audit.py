@@ -35,8 +35,8 @@ MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are 
 def command(options: argparse.Namespace) -> int:
     """Print the audit of a results repository; write it as an HTML page or a CSV table too, if the options name one.
 
-    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or if a file other than an earlier
-    audit would be overwritten.
+    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or a file that is no earlier audit
+    would be overwritten.
     """
     if options.html:
         # The template up to the first value that is filled in: every page of an earlier audit begins so.
@@ -62,8 +62,8 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs in a results repository (a folder or tar archive). Return a row for each submission.
 
-    `ruleset` is a version such as 4.0.0; None takes the rules of the round in whose folder a log lies. `envelope` adds
-    a second test of convergence. Raises ValueError if an archive cannot be read, or the rules for a log are not known.
+    `ruleset` is the version of the rules; None takes that of the round in each folder's path. `envelope` adds a second
+    test of convergence. Raises ValueError if an archive cannot be read or a round has no rules.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)

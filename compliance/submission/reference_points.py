@@ -14,8 +14,8 @@ from runlog.text import printable
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield the findings of a comparison of closed runs of one submission with the reference of MLPerf.
 
-    A reference point has the reference's hyperparameters at one global batch, and the epochs that it took to the
-    target. The runs must use the same, and must not converge faster than chance explains.
+    At the same global batch, a run must have the reference's hyperparameters, and must not converge faster than chance
+    explains.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"

@@ -50,8 +50,8 @@ def _check_of_ratio(
 ) -> Check:
     """Return the check `name` of two figures by their `ratio`: they agree, differ, or differ so far as to be refused.
 
-    `first_way` and `second_way` are the figures in words. `rounding` is the error of the ratio from rounded digits. A
-    check that is not `refusable` refuses no figures.
+    Both ways are the figures in words. `rounding` is the error of the ratio from rounded digits. With `refusable` False
+    nothing is refused.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -146,8 +146,7 @@ def _last_digit_s(gaps: Sequence[Gap]) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses: between rows of one epoch, the time stamps span clearly more time than the rows themselves state.
 
-    The check never refuses a figure, because figures of speed leave pauses out. Returns None if there are no such
-    pauses, or fewer than two gaps between rows.
+    Returns None if there are no such pauses, or fewer than two gaps between rows.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -164,7 +163,7 @@ def _check_pauses(record: Record) -> Check | None:
         f"{lines}: time stamps, {six_digits(stamps_s)} s, with pauses of which no line tells",
         f"{lines}: the rows' own times, {six_digits(rows_s)} s",
         ratio=stamps_s / rows_s,
-        refusable=False,
+        refusable=False,  # figures of speed leave pauses out
     )
 
 
@@ -333,15 +332,14 @@ def _batch_of_row(row: Window) -> float:
 def _check_summary_rate(record: Record) -> Check | None:
     """Compare the rate that the log closes with and the average of the rates that its rows print.
 
-    Logs do not say how they average, so the nearest of three averages counts. Returns None if the log has no closing
-    rate, or fewer than two rows with a rate.
+    Returns None if the log has no closing rate, or fewer than two rows with a rate.
     """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary_rate = record.summary_rate
     if summary_rate is None or len(rates) < 2:
         return None
 
-    averages = {
+    averages = {  # logs do not say how they average, so the nearest one counts
         "mean": statistics.fmean(rates),
         "harmonic mean": statistics.harmonic_mean(rates),
         "median": statistics.median(rates),

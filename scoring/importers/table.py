@@ -75,6 +75,7 @@ class FormatReader:
     precision_names: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; others are ignored
 
     def __init__(self, lines: Lines) -> None:
+        """Prepare to read the lines of one run; `read` then fills what is empty here."""
         self.lines = lines
         self.facts_by_name: dict[str, Fact] = {}  # by name: a field of the record, or a word of the format
         self.windows: list[Window] = []
@@ -121,8 +122,7 @@ class FormatReader:
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
         """Set the fact `name` if all places of the log that state it agree; remove the fact if they differ.
 
-        `places` maps a place in words, such as `NCCL's nranks`, to what it states, perhaps None. A check records
-        whether two or more places agree.
+        `places` maps a place in words, such as `NCCL's nranks`, to what it states. A value of None states nothing.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
@@ -132,7 +132,7 @@ class FormatReader:
         elif values:
             self.facts_by_name.pop(name, None)
 
-        if len(facts) > 1:
+        if len(facts) > 1:  # there is something to compare
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
             self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
 
@@ -144,8 +144,8 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append a window to `windows`, unless it is a copy of the last one, as if two programs write one log.
 
-        If the epoch or the step goes back, both lines are noted in `restarts`, because another run may begin there.
-        Raises InputError if there are already MAX_ROWS windows.
+        Where the epoch or the step goes back, a restart is noted. Raises InputError if there are already MAX_ROWS
+        windows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
@@ -154,7 +154,7 @@ class FormatReader:
             has_same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
             if position == last_position and has_same_figures:
                 return
-            if position < last_position and len(self.restarts) < MAX_RESTARTS:
+            if position < last_position and len(self.restarts) < MAX_RESTARTS:  # another run may begin here
                 self.restarts.append(Restart(last.line, window.line))
 
         if len(self.windows) == MAX_ROWS:

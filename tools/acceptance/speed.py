@@ -58,8 +58,7 @@ class MeasuredTraining(NamedTuple):
 def _train_with_log(machine: Machine) -> MeasuredTraining:
     """Measure the images/s, energy and GPU memory of the job's own program, and count what it computes for an image.
 
-    It trains on one synthetic batch. The first rank writes a log, as a run does, to the job's RESULT_FILE. All ranks
-    must call this together.
+    The first rank writes a log, as a run does, to the job's RESULT_FILE. All ranks must call this together.
     """
     job = machine.job
     me = machine.me
