@@ -340,8 +340,7 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
 def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
     """Return the record of the trial in `folder`, or a text that says why the trial does not count.
 
-    The text is empty if the trial was not run yet. `exports` are the variables that the job sets now, and the trial
-    must have had the same ones.
+    The text is empty if the trial was not run yet. `exports` are the variables that the run must have had.
     """
     if not folder.is_dir():
         return ""

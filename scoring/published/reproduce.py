@@ -303,7 +303,7 @@ def main(args: argparse.Namespace) -> int:
     """Print each published figure with that of its logs and the verdict; then the speedups and unknown files.
 
     The exit status is 1 if logs cannot be scored, or do not bear out a figure and published.csv has no note on that.
-    Raises InputError if the folder has no files, or the table of --map has a mistake.
+    Raises InputError for a folder without files.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)

@@ -94,8 +94,8 @@ class Published:
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
     """Read a CSV file, and return its rows as objects of the dataclass `kind`, which has a field for each column.
 
-    Its field `line` is the number of the row's line. Raises InputError, with the file and line, if the file has other
-    columns or a cell does not suit its field.
+    Its field `line` is the number of the row's line. Raises InputError for other columns, or for a cell that does not
+    suit its field.
     """
     types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]

@@ -138,10 +138,15 @@ def _row_of_cell(
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the one that was executed: tiny in a shrunk campaign
     records: Sequence[Record] = ours.records if isinstance(ours, Score) else ()
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
+    speedup_and_memory: JsonObject = {}  # the columns of what the report has
+    if "speedup" in unit_by_metric:
+        speedup_and_memory |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
+    if "gpu_memory" in unit_by_metric:
+        speedup_and_memory |= _memory_columns(campaign, cell, records)
 
-    title = (cell.accelerator, reported_run.precision, reported_run.strategy)
-    row: JsonObject = {
-        "table": " ".join(part for part in title if part),
+    title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
+    return {
+        "table": " ".join(part for part in title_parts if part),
         "nodes": reported_run.nodes,
         "devices": reported_run.devices,
         "batch_per_device": reported_run.batch_per_device,
@@ -151,19 +156,30 @@ def _row_of_cell(
         "published": published_figure_by_framework(campaign, cell, "throughput"),
         "log_value": _log_value_by_framework(campaign, cell),
         **_ratio_columns(ours, cell),
+        **speedup_and_memory,
+        "ran_as": scored_run.name,
+        "notes": [*_notes_on_ours(ours), *_notes_on_published(campaign, cell)],
+        "logs": [record.file for record in records],
     }
-    if "speedup" in unit_by_metric:
-        row["speedup"] = _our_speedup(ours, our_value_on_one_device)
-        row["speedup_published"] = published_figure_by_framework(campaign, cell, "speedup")
-    if "gpu_memory" in unit_by_metric:
-        first_framework = campaign.frameworks[0]
-        row["gpu_memory_mib"] = _most_memory_mib(records)
-        row["gpu_memory_mib_published"] = published_figure_by_framework(campaign, cell, "gpu_memory")[first_framework]
 
-    row["ran_as"] = scored_run.name
-    row["notes"] = [*_notes_on_ours(ours), *_notes_on_published(campaign, cell)]
-    row["logs"] = [record.file for record in records]
-    return row
+
+def _speedup_columns(
+    campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
+) -> JsonObject:
+    """Return the columns `speedup`, which is ours, and `speedup_published`, which has one for each framework."""
+    return {
+        "speedup": _our_speedup(ours, our_value_on_one_device),
+        "speedup_published": published_figure_by_framework(campaign, cell, "speedup"),
+    }
+
+
+def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
+    """Return the columns of GPU memory in MiB: the most of our runs, and the published one of the first framework."""
+    published = published_figure_by_framework(campaign, cell, "gpu_memory")
+    return {
+        "gpu_memory_mib": _most_memory_mib(records),
+        "gpu_memory_mib_published": published[campaign.frameworks[0]],
+    }
 
 
 def _our_speedup(ours: Score | str, our_value_on_one_device: float | None) -> float | None:

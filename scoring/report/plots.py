@@ -365,7 +365,7 @@ def scaling(
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
     `y` names the vertical axis. The published curves have the colours and markers from number `first_published_style`
-    on. Give both plots the same number, so that a curve looks the same in both.
+    on, so that they look the same in both plots.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):
