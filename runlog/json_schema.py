@@ -55,10 +55,11 @@ def _value(point: Point[Any]) -> Table:
 
 
 def _metadata(kind: type | None) -> Table:
-    """Return the JSON Schema of an event's metadata: the fields of the dataclass `kind`, if any, behind two others.
+    """Return the JSON Schema of an event's metadata.
 
-    The two are `file` and `lineno`, which the logger (mlperf-logging's mllog) adds to each event by itself.
+    It has what the logger adds, and the fields of the dataclass `kind`, if there is one.
     """
+    # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
     if kind is None:
         return _object(by_logger, required=list(by_logger))
@@ -77,8 +78,7 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
-    The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
-    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
+    `kind` may be any type of a value that a log holds, with or without a unit and a meaning.
     """
     if kind is Any:
         return {}
@@ -103,6 +103,6 @@ def _type(kind: Any) -> Table:
     required = []
     for field in dataclasses.fields(kind):
         properties[field.name] = _type(hints[field.name])
-        if field.default is not None:
+        if field.default is not None:  # with the default None it may be absent
             required.append(field.name)
     return _object(properties, required)

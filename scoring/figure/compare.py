@@ -353,12 +353,12 @@ def _why_spread_between_runs_does_not_apply(base: Score, other: Score) -> str | 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs, by Welch's t. Each side has two runs or more.
 
-    If hosts have several runs, the mean of each host counts as one value (`independent_values`).
+    If some host has several runs, each host counts as one value (`independent_values`).
     """
     base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))
-    base_mean = spread.mean_of(base_repeats.values)
-    other_mean = spread.mean_of(other_repeats.values)
+    base_mean = base_repeats.mean_of_runs
+    other_mean = other_repeats.mean_of_runs
     assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
     bounds = spread.ratio_interval(base_mean, other_mean)
     return RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")

@@ -16,7 +16,14 @@ from scoring.export import to_parquet
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
 from scoring.figure.history_file import COLUMNS, Row, Series, add, hosts_of_rows, opened, row_of, rows_of
-from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
+from scoring.figure.levels import (
+    IndependentValues,
+    hosts_of_runs,
+    in_words,
+    independent_values,
+    levels_of_repetition,
+    means_of_hosts,
+)
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.score import Score, score
 from scoring.importers import count, read_records
@@ -28,28 +35,24 @@ PAGE = Path(__file__).with_name("history.html")
 PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
 
 
-def interval_of_new_to_past(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high). There is a new value at least.
+def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> tuple[float, float] | None:
+    """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high); None for too few past values.
 
-    - Fewer than LEAST_RUNS past values: None.
-    - A single new value: by the spread of the past values, because a single value has no spread of its own.
-    - Two new values or more: by the spread of both sets.
+    A single new value has no spread of its own, so its interval is made of the spread of the past values alone.
     """
-    if len(past) < LEAST_RUNS:
+    past_mean = past.mean_of_runs
+    if past_mean is None or len(past.values) < LEAST_RUNS:
         return None
-    past_mean = spread.mean_of(past)
-    assert past_mean is not None, "LEAST_RUNS is 2 or more"
-    if len(new) == 1:
-        return spread.single_run_interval(
-            ratio=new[0] / past_mean.value,
-            relative_sd=spread.relative_sd(past),
-            freedom=past_mean.freedom,
-            runs=len(past),
-            other_runs=1,
-        )
-    new_mean = spread.mean_of(new)
-    assert new_mean is not None, "two values or more have a mean"
-    return spread.ratio_interval(past_mean, new_mean)
+    new_mean = new.mean_of_runs
+    if new_mean is not None:
+        return spread.ratio_interval(past_mean, new_mean)
+    return spread.single_run_interval(
+        ratio=new.values[0] / past_mean.value,
+        relative_sd=spread.relative_sd(past.values),
+        freedom=past_mean.freedom,
+        runs=past.effective_count,
+        other_runs=1,
+    )
 
 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
@@ -90,11 +93,15 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     new_mean = statistics.fmean(new_values)
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
 
-    past_repeats = independent_values(past_values, hosts).values
-    new_repeats = independent_values(new_values, hosts_of_runs(result.records)).values
+    past_repeats = independent_values(past_values, hosts)
+    new_hosts = hosts_of_runs(result.records)
+    new_repeats = independent_values(new_values, new_hosts)
+    past_shows_hosts = hosts is not None and len(set(hosts)) > 1
+    if past_shows_hosts and new_hosts is not None:
+        new_repeats = means_of_hosts(new_values, new_hosts)  # several runs of one host are one repeat here too
     interval = interval_of_new_to_past(past_repeats, new_repeats)
     if interval is None:
-        return _cannot_be_told(new_figure, _too_few_in_words(len(past), len(past_repeats)))
+        return _cannot_be_told(new_figure, _too_few_in_words(len(past), len(past_repeats.values)))
     if spread.has_no_width(interval):
         return _cannot_be_told(new_figure, "the figures have too few digits to tell how far runs lie apart")
 

@@ -1,7 +1,6 @@
 """The 95 % intervals of a score: of one run by calibrated widths, of several runs by the spread between them."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -140,9 +139,11 @@ def _interval_by_protocol(
     if protocol.over_runs == "olympic_mean":
         return _interval_of_olympic_mean(values, runs_in_words, protocol.dropped_runs)
     repeats = independent_values(values, hosts)
+    mean = repeats.mean_of_runs
+    assert mean is not None, "there are two runs, or two hosts, or more"
     if repeats.are_hosts:
-        return _interval_over_hosts(repeats.values, statistics.fmean(values), runs_in_words)
-    return _interval_of_mean(values, runs_in_words)
+        return _IntervalOfRuns(mean.interval_95, f"t over the means of {len(repeats.values)} hosts, {runs_in_words}")
+    return _IntervalOfRuns(mean.interval_95, f"t over {runs_in_words}")
 
 
 def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
@@ -165,23 +166,3 @@ def _interval_of_olympic_mean(values: Sequence[float], runs_in_words: str, dropp
     if mean is None:
         return _IntervalOfRuns(None, f"none: {runs_in_words}, an olympic mean's needs {2 * dropped + 2}")
     return _IntervalOfRuns(mean.interval_95, f"Yuen's t of the olympic mean over {runs_in_words}")
-
-
-def _interval_of_mean(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs by Student's t."""
-    mean = spread.mean_of(values)
-    assert mean is not None, "there are several runs"
-    return _IntervalOfRuns(mean.interval_95, f"t over {runs_in_words}")
-
-
-def _interval_over_hosts(means_of_hosts: Sequence[float], mean_of_runs: float, runs_in_words: str) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs by Student's t over the means of their hosts, two or more.
-
-    It is scaled from the mean of hosts to the mean of runs: the two differ if the hosts have unequal numbers of runs.
-    """
-    mean_of_hosts = spread.mean_of(means_of_hosts)
-    assert mean_of_hosts is not None, "there are two hosts or more"
-    low, high = mean_of_hosts.interval_95
-    scale = mean_of_runs / statistics.fmean(means_of_hosts)
-    method = f"t over the means of {len(means_of_hosts)} hosts, {runs_in_words}"
-    return _IntervalOfRuns((low * scale, high * scale), method)

@@ -161,8 +161,27 @@ def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, l
 class IndependentValues(NamedTuple):
     """The values that count as independent repeats of a system."""
 
-    values: Sequence[float]
+    values: Sequence[float]  # of a run, or the mean of a host's runs
+    runs_of_each: Sequence[int]  # how many runs each value is the mean of
     are_hosts: bool  # each value is the mean of a host's runs; otherwise it is a run
+
+    @property
+    def effective_count(self) -> float:
+        """Return how many values of equal weight would have a mean that varies as the mean of all runs does.
+
+        It is the number of values if each is of as many runs, and fewer otherwise (Kish, Survey Sampling, 1965).
+        """
+        return sum(self.runs_of_each) ** 2 / sum(runs**2 for runs in self.runs_of_each)
+
+    @property
+    def mean_of_runs(self) -> spread.Estimate | None:
+        """Return the mean of all runs, with the standard error that the values give; None for fewer than two values."""
+        if len(self.values) < 2:
+            return None
+        weighted = [runs * value for runs, value in zip(self.runs_of_each, self.values, strict=True)]
+        mean = math.fsum(weighted) / sum(self.runs_of_each)
+        relative_error = spread.relative_sd(self.values) / math.sqrt(self.effective_count)
+        return spread.Estimate(mean, mean * relative_error, freedom=len(self.values) - 1)
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
@@ -172,9 +191,15 @@ def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> 
     two or more. `hosts` names the host of each run; None if not known.
     """
     if hosts is None or not _some_host_ran_twice(hosts):
-        return IndependentValues(values, are_hosts=False)
-    means_of_hosts = [statistics.fmean(of_one_host) for of_one_host in values_by_host(values, hosts).values()]
-    return IndependentValues(means_of_hosts, are_hosts=True)
+        return IndependentValues(values, [1] * len(values), are_hosts=False)
+    return means_of_hosts(values, hosts)
+
+
+def means_of_hosts(values: Sequence[float], hosts: Sequence[str]) -> IndependentValues:
+    """Return the mean of each host's runs; `hosts` names the host of each run."""
+    runs_of_hosts = values_by_host(values, hosts).values()
+    means = [statistics.fmean(runs) for runs in runs_of_hosts]
+    return IndependentValues(means, [len(runs) for runs in runs_of_hosts], are_hosts=True)
 
 
 def _some_host_ran_twice(hosts: Sequence[str]) -> bool:

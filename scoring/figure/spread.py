@@ -144,12 +144,13 @@ SINGLE_RUN_PROBABILITY = 0.99
 
 
 def single_run_interval(
-    ratio: float, relative_sd: float, freedom: float, *, runs: int, other_runs: int
+    ratio: float, relative_sd: float, freedom: float, *, runs: float, other_runs: float
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
     A single run does not show how far repeats lie apart. So `relative_sd`, with its degrees of freedom `freedom`, is
-    the relative standard deviation of other runs. `runs` and `other_runs` are the numbers of runs of the two means.
+    the relative standard deviation of other runs. `runs` and `other_runs` are the numbers of runs of the two means;
+    for a mean with unequal weights, as many as would vary as it does.
     """
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
     return around(ratio, half_width)

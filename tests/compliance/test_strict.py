@@ -88,6 +88,9 @@ OWN: dict[str, Forgery] = {
     "a twentieth of the time, in all figures": (lambda log, _: by.rates(by.scaled(log, 0.05), 0.05), "own-log"),
     "the same, and no image_size": (lambda log, _: by.replaced(
         by.rates(by.scaled(log, 0.05), 0.05), ("RECIPE.image_size", "RECIPE.size")), "own-log"),
+    "360 images in 20 ms": (lambda log, _: by.intervals(log, lambda took: [20, *took[1:]], "eval"), "own-log"),
+    "images/s 0.5 % too high": (lambda log, _: log.change("epoch_throughput", lambda fields: fields["value"].update(
+        images_per_s=fields["value"]["images_per_s"] * 1.005)), "throughput-agrees"),
     "all losses null": (lambda log, _: by.each(
         log, "step_window", lambda fields: fields["value"].update(loss=None)), "own-log"),
     "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),

@@ -18,9 +18,8 @@ def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     if topology is None:
         yield _unknown_topology(facts["topology_error"], job)
         return
-    names = [
-        gpu_name(gpu) for gpu in facts["gpus"][: job.cluster.dgxngpu]
-    ]  # the job uses the first ones in CUDA's order
+    gpus_of_job = facts["gpus"][: job.cluster.dgxngpu]  # the job uses the first ones in CUDA's order
+    names = [gpu_name(gpu) for gpu in gpus_of_job]
     yield _judge_links(topology, names, job)
     yield _judge_binding(topology, facts, job)
 
@@ -39,13 +38,10 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 
 
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
-    """Return the verdict on the links between the job's GPUs.
+    """Return the verdict on the links between the job's GPUs: a warning if some have an NVLink and others have none.
 
-    - Some of them have an NVLink to another GPU of the job, and some have none: a warning, which names the latter.
-    - Each of them has one, or none has: ok.
-
-    The verdict also counts the pairs of GPUs by the kind of their link. `names` are the GPUs of the job, such as
-    ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link between two devices: "NV4" is four NVLinks.
+    `names` are these GPUs, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of a link: "NV4" is four
+    NVLinks.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
     kind_of_each_pair: list[str] = []
@@ -87,8 +83,7 @@ class _Binding:
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may run on a core near its own GPU.
 
-    It warns of ranks whose cores are all far from it, and its fix is the RANK_NUMA that binds them. It is ok if it is
-    unknown which cores are near.
+    It is ok if it is unknown which cores are near. The fix is the RANK_NUMA that binds all ranks.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
@@ -125,9 +120,9 @@ def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:
 
 
 def _numa_node(cores: str, cores_of_nodes: dict[str, str]) -> str:
-    """Return the number of the first NUMA node that has one of these cores; "?" if no node has one.
+    """Return the number of the first NUMA node that has one of these cores; "?" if it is unknown.
 
-    For the cores "16-31" and the nodes {"node0": "0-15", "node1": "16-31"} this is "1". Empty `cores` are unknown ones.
+    For the cores "16-31" and the nodes {"node0": "0-15", "node1": "16-31"} this is "1".
     """
     if cores:
         for node_name, node_cores in cores_of_nodes.items():
