@@ -87,7 +87,7 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
 
     `given_spread` is how far single runs of a system lie apart; None estimates it from the scores.
 
-    Raises InputError for fewer than two systems, for other kinds of figures, and for a run that is given twice.
+    Raises InputError for fewer than two systems, for figures of several kinds, and for a run given twice.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -220,8 +220,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system, so that single runs lie equally far apart in both.
 
-    Both logs must say the devices and the global batch. A fact such as the precision does not differ if a log does not
-    give it.
+    Both must say the devices and the global batch, and have one machine. They differ in a fact of FACTS_OF_ONE_SYSTEM
+    only if both give it.
     """
     record = one.records[0]  # the runs of one score are repeats already
     other_record = other.records[0]

@@ -197,8 +197,8 @@ def score(
 
     `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not.
 
-    Raises InputError for no runs, for runs that are no repeats or do not fit the protocol, and TooFewRunsError for too
-    few. The `partial` of that is their score, if they can be averaged.
+    Raises InputError if the runs are no repeats or do not fit the protocol. Raises TooFewRunsError for too few: its
+    `partial` is their score, or None if they cannot be averaged.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
