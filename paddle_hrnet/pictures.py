@@ -66,7 +66,7 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError if no size is stated in it, or if the picture is stored turned by EXIF.
+    Raises ValueError if no size is stated in it, or if EXIF says that the picture is stored turned.
     """
     size = encoded.jpeg_size(content)
     if size is None:
