@@ -89,8 +89,8 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    They are the images, the highest class of each label plus 1, the labels and, if not `augmented` for training, which
-    samples are valid. If `renumbered`, labels are replaced by the table RENUMBERED.
+    They are images, each label's highest class plus 1, labels and, in evaluation, which samples are valid. If
+    `renumbered`, labels are replaced by the table RENUMBERED.
     """
     kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
     if renumbered:

@@ -81,8 +81,8 @@ class PairList:
     def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
         """Check the sizes in pixels that the heads of the images and labels state.
 
-        Raises ValueError for a file that cannot be read or is not taken, for an image and a label of different sizes,
-        and for an evaluation image of another size than the first one.
+        Raises ValueError for a file that is not taken, for a label of another size than its image, and for an
+        evaluation image of another size than the first one.
         """
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
@@ -151,8 +151,8 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 def find(root: Path, part: str, classes: int) -> PairList:
     """Return the pairs of image and label of `part` (train or val) in the segmentation set below `root`.
 
-    They are listed in the part's list file or, without one, those in Cityscapes' folders. Raises ValueError if the list
-    is wrong, the folders hold no images, or a file is absent.
+    They are those of the part's list file or, without one, of Cityscapes' folders. Raises ValueError if there are none,
+    the list is wrong, or a file is absent.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)

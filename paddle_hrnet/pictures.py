@@ -159,8 +159,8 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 def inflated(content: bytes, rows: int) -> bytes:
     """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
 
-    ISA-L decompresses in a third of the time that DALI's zlib takes. Any other file, or a damaged one, is returned as
-    it is: DALI decodes it, or says what is wrong.
+    ISA-L decompresses in a third of DALI's time. Any other file, or a damaged one, is returned as it is: DALI decodes
+    it, or says what is wrong.
     """
     if not content.startswith(encoded.PNG_START):
         return content
