@@ -142,7 +142,7 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append a window to `windows`, unless it is a copy of the last one, as if two programs write one log.
+        """Append a window to `windows`, unless it is a copy of the last one: two programs may write one log.
 
         Where the epoch or the step goes back, a restart is noted. Raises InputError if there are already MAX_ROWS
         windows.
@@ -199,7 +199,7 @@ class FormatReader:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Add an evaluation result to `qualities` if the line prints one, with its epoch or its step.
 
-        A result without either is that of the last row's epoch or step. A result before the first row is ignored.
+        If the line does not print that, it is the last row's. A result before the first row is ignored.
         """
         last_row = self.last_position
         match = self.evaluation_pattern.search(text) if self.evaluation_pattern else None
