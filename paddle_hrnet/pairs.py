@@ -88,7 +88,7 @@ class PairList:
         first_size = image_head(first_image)
 
         def check_block(start: int) -> int:
-            """Check up to PAIRS_AT_ONCE pairs from `start` on; return the number of pairs up to their end."""
+            """Check up to PAIRS_AT_ONCE pairs from number `start` on; return the number after the last one."""
             end = min(start + PAIRS_AT_ONCE, len(self))
             for number in range(start, end):
                 image, label = self.paths(number)
@@ -99,7 +99,7 @@ class PairList:
             return end
 
         with ThreadPoolExecutor(READERS) as readers:
-            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):
+            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):  # raises what a thread raised
                 on_progress(end, len(self))
 
 

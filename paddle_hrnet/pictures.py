@@ -66,7 +66,7 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError if no size is stated in it, or if the picture is stored turned by EXIF.
+    Raises ValueError if no size is stated in it, or if EXIF says that the picture is stored turned.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -129,7 +129,11 @@ def as_grey(content: bytes) -> bytes:
         return content
     if depth != 8:
         return _grey_by_pillow(content, width, height)
-    # With 8 bits the compressed pixels are the same bytes: only the header says greyscale, and the palette is dropped.
+    return _grey_by_header(content)
+
+
+def _grey_by_header(content: bytes) -> bytes:
+    """Return a palette PNG of 8 bits as a greyscale PNG: another header, no palette, the same compressed pixels."""
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
         body = content[chunk.body_start : chunk.body_end]

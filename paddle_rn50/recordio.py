@@ -202,7 +202,7 @@ def contents(records: Records, heads: Array) -> Contents:
     """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
 
     `heads` [records, bytes] uint8 has these bytes, whose fields are HEAD_FIELDS. Raises ValueError for the first record
-    that is damaged or of another kind.
+    that is seen to be damaged or of another kind.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
     labels = _labels(fields)
@@ -261,8 +261,8 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
 def _read_whole(records: Records, number: int) -> Parsed:
     """Read all bytes of one record and return its image and label.
 
-    Raises ValueError if it is damaged, of another kind, or has a label that is no class. The message names the
-    record and says what to do.
+    Raises ValueError, which names the record and says what to do, if it is damaged, of another kind, or has a label
+    that is no class.
     """
     content = records.content(number)
     try:

@@ -98,7 +98,7 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Note what an event says of the run: its phase, and what the list for the event's key takes of it."""
+        """Update `phase` by an event, and keep what the event tells in the list or dictionary for its key."""
         key = event.key
         metadata = event.metadata
         self.phase = _PHASE_AFTER.get(key, self.phase)

@@ -115,7 +115,7 @@ class Keeper(Hook):
         steps_before_epoch = (epoch - 1) * self._steps_per_epoch
         position = self._position(step=step, epoch=epoch, epoch_step=step - steps_before_epoch)
         if stopped_by != NO_SIGNAL:
-            self._save_and_stop(main, position, signal.Signals(stopped_by))
+            self._save_and_stop(main, position, signal.Signals(stopped_by))  # raises RunError
         if is_due_on_first_rank:
             started_s = time.perf_counter()
             self._save(main, position)

@@ -36,16 +36,8 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
     The file has the form of safetensors: the header's length in 8 bytes, the header as JSON, and the bytes of the
     arrays, which must be contiguous. Raises OSError if it cannot be written.
     """
-    header = _header(arrays, metadata)
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-    digest = hashlib.sha256(_canonical(header))  # over header and arrays; the header gets it afterwards
-    for content in contents:
-        digest.update(content)
-    header["__metadata__"]["sha256"] = digest.hexdigest()
-    header_text = _canonical(header)
-    bytes_to_fill = -len(header_text) % LENGTH_BYTES  # so that the arrays begin at a multiple of 8 bytes
-    header_text += b" " * bytes_to_fill
-
+    header_text = _with_checksum(_header(arrays, metadata), contents)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -69,6 +61,20 @@ def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any
         header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
         begin = end
     return header
+
+
+def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
+    """Return a header as it is written: with the SHA-256 over itself and the arrays, and filled up with blanks.
+
+    The header is changed by this. `contents` are the bytes of each array.
+    """
+    digest = hashlib.sha256(_canonical(header))  # without the checksum, which is put in afterwards
+    for content in contents:
+        digest.update(content)
+    header["__metadata__"]["sha256"] = digest.hexdigest()
+    header_text = _canonical(header)
+    bytes_to_fill = -len(header_text) % LENGTH_BYTES  # so that the arrays begin at a multiple of 8 bytes
+    return header_text + b" " * bytes_to_fill
 
 
 def _flush_folder(folder: Path) -> None:

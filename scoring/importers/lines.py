@@ -147,7 +147,7 @@ class Lines:
             piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the span, without rows that repeat those of another rank.
+        """Yield the number and the text of each line of the run, without rows that repeat those of another rank.
 
         With mpirun, a tag before each line names the rank that wrote it. A row holds `marker`:
 
@@ -167,7 +167,7 @@ class Lines:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
-        """Yield the lines of the span, without mpirun's tags, in blocks of _BLOCK_LINES lines.
+        """Yield the lines of the run, without mpirun's tags, in blocks of _BLOCK_LINES lines.
 
         The first line with a tag of each rank is noted in `ranks`.
         """

@@ -148,7 +148,7 @@ def _readings_of_gpu(index: int) -> JsonObject:
 
 
 def losses(machine: Machine) -> Verdict:
-    """Train the first steps of the recorded training on every rank, and judge the losses by the recorded ones.
+    """Train the first steps of the training whose losses are recorded, and judge its losses by those.
 
     The losses are kept in `machine.kept_by_check` for later checks. All ranks must call this together.
     """
@@ -161,9 +161,9 @@ def losses(machine: Machine) -> Verdict:
 
 
 def layout(machine: Machine) -> Verdict:
-    """Train the recorded training in the layout NHWC, and judge the losses by those in NCHW on the same machine.
+    """Train the same steps in the layout NHWC as the check `losses` did in NCHW, and compare the losses.
 
-    Those in NCHW come from the check `losses`. Raises RunError if that has failed.
+    All ranks must call this together. Raises RunError if that check has failed.
     """
     nchw_losses = machine.kept_by("losses")[0]  # of the first rank
     return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw_losses, LAYOUT)

@@ -49,7 +49,7 @@ def lars(machine: Machine) -> Verdict:
 
 
 def lars_recipe() -> config.Recipe:
-    """Return the recipe of the recorded training with LARS, with rate and momentum of the smallest MLPerf reference."""
+    """Return the recipe of the recorded training, but with LARS as the smallest MLPerf reference sets it."""
     recorded = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
     mlperf = config.mlperf_lars(min(config.MLPERF_POINTS))
     return replace(

@@ -152,7 +152,7 @@ class Machine:
         return loader.ReaderConfig.of_rank(job.data, job.cluster, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
     def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Batches:
-        """Return the batches of the first steps of the recorded training; the CPU decodes the images.
+        """Return the batches of the first `steps` steps of a training on `images`; the CPU decodes them.
 
         They are the same on every rank.
         """
@@ -164,10 +164,10 @@ class Machine:
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
-        """Train the first steps of the recorded training by `plan`; return the losses, float32 [ranks, steps].
+        """Train ResNet-50 by `plan` for a few steps, on the same images and from the same weights each time.
 
-        `other_recipe` replaces the recipe. The images and the first weights are always the same. All ranks must call
-        this together.
+        Returns the losses, float32 [ranks, steps]. `other_recipe` replaces the recipe whose losses are recorded. All
+        ranks must call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
         # Both are computed on the CPU. A capture would bind the process to its GPU, so they come before it.
@@ -258,11 +258,11 @@ def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
 def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
     """Build ResNet-50's forward pass of training on the CPU in FP32; yield its program and an executor.
 
-    Within the `with` block Paddle's current scope is a new one, with the first weights of the recorded training.
+    Within the `with` block Paddle's current scope is a new one. It has random first weights, the same each time.
     """
     main = static.Program()
     startup = static.Program()
-    startup.random_seed = SEED + 1  # as rank 0 of a job: its rank r has the seed SEED + 1 + r
+    startup.random_seed = SEED + 1  # as for rank 0 of a job with this seed: its rank r has the seed SEED + 1 + r
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
     executor = static.Executor(paddle.CPUPlace())
@@ -277,7 +277,7 @@ def copy_state(main: static.Program) -> dict[str, Array]:
 
 
 def first_weights(recipe: config.Recipe) -> dict[str, Array]:
-    """Return ResNet-50's first weights by name, as the CPU draws them from the seed of the recorded training."""
+    """Return ResNet-50's first weights by name, as the CPU draws them; they are the same each time."""
     with cpu_network(recipe, BATCH) as (main, _):
         return copy_state(main)
 

@@ -36,7 +36,7 @@ class Candidate:
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
     def exports(self, base_strategy: str) -> dict[str, str]:
-        """Return the environment variables that turn a run of the base into a run of this candidate.
+        """Return the environment variables that make a run of the base, the user's own job, one of this candidate.
 
         `base_strategy` is the base's STRATEGY. If it and the candidate set the same knob, the candidate's value wins.
         """

@@ -81,8 +81,8 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        The runs of turn 1 have folders of the name "screen_1" if `title` is "screen". Raises RunError if the base or
-        the control fails.
+        The runs of turn 1 have folders of the name "screen_1" if `title` is "screen". Raises RunError if the user's own
+        strategy (BASE) or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):

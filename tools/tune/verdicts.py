@@ -47,10 +47,10 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return the verdicts on the base and on each candidate of `measured`, which must not hold the base.
+    """Return the verdicts on the base, the user's own strategy, and on each candidate of `measured`.
 
-    `base_runs` has the base's run of each turn. `allowed` says for each window of steps how far a loss may be from the
-    base's.
+    `base_runs` has the base's run of each turn, which `measured` must not hold. `allowed` says for each window of steps
+    how far a loss may be from the base's.
     """
     base_rates = [rate(run) for run in base_runs]
     base_verdict = Verdict(
@@ -73,9 +73,10 @@ class _SpeedRatio(NamedTuple):
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Return the verdict on a candidate by its losses and its speed, against the base's runs of the same turns.
+    """Return the verdict on a candidate's losses and speed, compared with the base, the user's own strategy.
 
-    `allowed` says for each window of steps how far a loss may be from the base's.
+    `base_runs` are of the same turns as `runs`. `allowed` says for each window of steps how far a loss may be from the
+    base's.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -137,7 +138,7 @@ def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
     if loss_excess > 1:
         words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
         return _Outcome(FATAL, words)
-    if ratio.low > 1:
+    if ratio.low > 1:  # the whole interval is above 1
         return _Outcome(OK, "faster")
     if ratio.high < 1:
         return _Outcome(WARNING, "slower")
