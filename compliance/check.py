@@ -69,7 +69,7 @@ class Report:
     findings: tuple[Finding, ...]
     run: LoggedRun = NOTHING
     asked: str | None = None  # the verdict that counts; None: strict for logs of this project, official for others
-    sha256: str | None = None  # of the file, if it was asked for
+    sha256: str | None = None  # of the file; None: it was not computed
     mlperf_logging: JsonObject | None = None  # verdict and messages of its own checker, if it was run
 
     @property
@@ -106,7 +106,7 @@ class Report:
     def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, which of them counts, and the findings.
 
-        `sha256` is None if it was not asked for.
+        `sha256` is None if it was not computed.
         """
         fields: JsonObject = {
             "file": self.file,
@@ -200,7 +200,7 @@ class Checker:
             self._check_types(event)
         self._judge.take(event)  # by the official rules
         self._tool_reader.take(event)  # the time and the convergence, as the official tools read them
-        self._order.take(event)  # after `self._run.take`, because checks of the order count this event, too
+        self._order.take(event)  # after `self._run.take`, because checks of the order also count this event
 
     def _check_rank(self, event: Event) -> None:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
@@ -292,8 +292,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return a report with its findings and the facts of its run.
 
-    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read, and
-    ValueError if it is not a regular file.
+    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read,
+    ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))

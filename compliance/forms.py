@@ -153,7 +153,7 @@ def _junit_suite(report: Report) -> list[str]:
     body_of_verdict = "" if report.passed else '<failure message="fail"/>'
     cases = [f'    <testcase classname="{name}" name="verdict">{body_of_verdict}</testcase>']
     failures = 0 if report.passed else 1
-    for finding in sorted(report.findings, key=report.fails, reverse=True):
+    for finding in sorted(report.findings, key=report.fails, reverse=True):  # failures first
         text = f"line {finding.line}: {finding.actual}"
         if report.fails(finding):
             failures += 1

@@ -39,7 +39,7 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class StrictRule:
-    """A rule that the official checkers lack: a row of strict.yaml, whose head explains the fields."""
+    """A rule that the official checkers do not have: a row of strict.yaml, whose head explains the fields."""
 
     name: str
     kind: str  # "class" in JSON

@@ -148,10 +148,10 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf for a global batch, made of its reference runs.
+    """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Training ends with the first evaluation after the learning rate has fallen to its end. Raises ValueError if
-    MLPERF_POINTS has no reference point for this batch.
+    Its hyperparameters are those of the reference runs. Training ends with the first evaluation after the learning rate
+    has fallen to its end. Raises ValueError if MLPERF_POINTS has no reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(

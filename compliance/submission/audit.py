@@ -35,8 +35,8 @@ MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are 
 def command(options: argparse.Namespace) -> int:
     """Print the audit of a results repository; write it as an HTML page or a CSV table too, if the options name one.
 
-    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or if a file other than an earlier
-    audit would be overwritten.
+    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or a file that is no earlier audit
+    would be overwritten.
     """
     if options.html:
         # The template up to the first value that is filled in: every page of an earlier audit begins so.
@@ -62,8 +62,8 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs in a results repository (a folder or tar archive). Return a row for each submission.
 
-    `ruleset` is a version such as 4.0.0; None takes the rules of the round in whose folder a log lies. `envelope` adds
-    a second test of convergence. Raises ValueError if an archive cannot be read, or the rules for a log are not known.
+    `ruleset` is the version of the rules; None takes that of the round in each folder's path. `envelope` adds a second
+    test of convergence. Raises ValueError if an archive cannot be read or a round has no rules.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -326,7 +326,7 @@ def _compare_with_envelope(comparison: Comparison) -> Convergence:
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:
-    """Return one question for each rule that the logs of a submission break, with the first breach as its example.
+    """Return one question for each rule that the logs of a submission break.
 
     Errors come before warnings, and then the rules by name. Findings of severity `info` are no questions.
     """
@@ -335,20 +335,7 @@ def _questions(reports: Sequence[Report]) -> list[Question]:
         for finding in report.findings:
             if finding.severity != "info":
                 breaches_by_rule[finding.rule].append(_Breach(printable(str(report.path)), finding))
-    questions = []
-    for rule, breaches in breaches_by_rule.items():
-        first = breaches[0]
-        question = Question(
-            rule=rule,
-            kind=first.finding.kind,
-            official=first.finding.official,
-            severity=first.finding.severity,
-            logs=len({breach.file for breach in breaches}),
-            file=first.file,
-            line=first.finding.line,
-            actual=printable(first.finding.actual, 1000),
-        )
-        questions.append(question)
+    questions = [_question_about_rule(breaches) for breaches in breaches_by_rule.values()]
     return sorted(questions, key=lambda question: (question.severity, question.rule))  # "error" < "warning"
 
 
@@ -357,3 +344,18 @@ class _Breach(NamedTuple):
 
     file: str
     finding: Finding
+
+
+def _question_about_rule(breaches: Sequence[_Breach]) -> Question:
+    """Return the question about all breaches of one rule. It shows the first, and says how many logs have one."""
+    first = breaches[0]
+    return Question(
+        rule=first.finding.rule,
+        kind=first.finding.kind,
+        official=first.finding.official,
+        severity=first.finding.severity,
+        logs=len({breach.file for breach in breaches}),
+        file=first.file,
+        line=first.finding.line,
+        actual=printable(first.finding.actual, 1000),
+    )

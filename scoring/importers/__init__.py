@@ -68,10 +68,10 @@ class RowSign(NamedTuple):
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
-    """Return the name in FORMATS of the format of the log at `path`.
+    """Return the name in FORMATS of the format of the log at `path`, by the rows that it holds.
 
-    A log has a format if it holds a row of it: a line that a program prints of its training steps. Raises InputError if
-    the log holds rows of no known format, or of more than one.
+    A row is a line that a program prints of its training steps. Raises InputError if the log has rows of no known
+    format, or of several.
     """
     signs = {name: _sign_of_row(format) for name, format in FORMATS.items()}
     line_of_first_row: dict[str, int] = {}  # by the format's name
@@ -101,8 +101,8 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open the log at `path` and yield a stream of its bytes, unpacked if it is a gzip file.
 
-    Raises OSError if the log cannot be opened, and InputError if it is no regular file. A broken gzip file raises
-    InputError out of the body of the `with`.
+    Raises OSError if the log cannot be opened, and InputError if it is no regular file or is found to be damaged while
+    it is read.
     """
     try:
         raw = open_log(path)
@@ -245,12 +245,12 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, number: int | None) -> Span:
     """Return the first and the last line of the run `number` in a log, counted from 1; None stands for the only run.
 
-    `runs` are the spans of all runs, and `lines` is the number of the log's lines. Raises InputError if there is no
-    such run, or if `number` is None and there are several.
+    `runs` has those of all runs. Raises InputError if there is no such run, or if `number` is None and there are
+    several.
     """
     if number is None and len(runs) == 1:
         return runs[0]
-    shown = _runs_in_words(runs, lines)
+    shown = _runs_in_words(runs, lines)  # for the error
     if number is None:
         more = ""
         if len(runs) > MOST_RUNS_SHOWN:
@@ -275,8 +275,8 @@ def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
     """Replace facts of the log by the values of command-line options, and return the names of the changed fields.
 
-    `options` has the value of each field, or None if the option is not given. A value that the log contradicts becomes
-    a problem of the record, too.
+    `options` has None for an option that is not given. A value that the log contradicts becomes a problem of the
+    record.
     """
     changed = []
     for field, value in options.items():
@@ -293,7 +293,7 @@ def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -
 
 
 def _derive_devices_or_batch(reader: FormatReader) -> None:
-    """Derive the number of devices or the batch of one device, if the log states only the other and the batch of all.
+    """Derive the number of devices, or the batch of one device, from the other and the batch over all devices:
 
         batch over all devices = devices x batch of one device
 

@@ -1,7 +1,7 @@
 """Checks of a log against itself: each compares two ways in which the log states one figure.
 
-A function of CHECKS makes one comparison, such as of printed rates with time stamps. It returns None if the log lacks
-one of the two ways. A row is a line that a program prints of its training steps; it becomes a Window of the record.
+A function of CHECKS makes one comparison, such as of printed rates with time stamps. It returns None if the log does
+not have both ways. A row is a line that a program prints of its training steps; it becomes a Window of the record.
 """
 
 import itertools
@@ -50,8 +50,8 @@ def _check_of_ratio(
 ) -> Check:
     """Return the check `name` of two figures by their `ratio`: they agree, differ, or differ so far as to be refused.
 
-    `first_way` and `second_way` say in words what the figures are. `rounding` is the error of the ratio from rounded
-    digits. A check that is not `refusable` never refuses the figures.
+    `first_way` and `second_way` are the figures in words. `rounding` is the error of the ratio from rounded digits.
+    With `refusable` False nothing is refused.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -146,8 +146,7 @@ def _last_digit_s(gaps: Sequence[Gap]) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses: between rows of one epoch, the time stamps span clearly more time than the rows themselves state.
 
-    The check never refuses a figure, because figures of speed leave pauses out. Returns None if there are no such
-    pauses, or fewer than two gaps between rows.
+    Returns None if there are no such pauses, or fewer than two gaps between rows.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -164,7 +163,7 @@ def _check_pauses(record: Record) -> Check | None:
         f"{lines}: time stamps, {six_digits(stamps_s)} s, with pauses of which no line tells",
         f"{lines}: the rows' own times, {six_digits(rows_s)} s",
         ratio=stamps_s / rows_s,
-        refusable=False,
+        refusable=False,  # figures of speed leave pauses out
     )
 
 
@@ -305,16 +304,11 @@ def _check_batch(record: Record) -> Check | None:
     batch = record.batch_per_device
     if record.rate_scope != "device" or not batch:  # the product of a rate of all devices is their batch
         return None
-    rows: list[Window] = []
-    batches: list[float] = []  # of each row: rate x step time
-    for window in record.windows:
-        if window.printed_rate and window.printed_step_time_s:
-            rows.append(window)
-            batches.append(window.printed_rate * window.printed_step_time_s)
+    rows = [window for window in record.windows if _batch_of_row(window) > 0]
     if not rows:
         return None
 
-    batch_by_rows = statistics.median(batches)
+    batch_by_rows = statistics.median(_batch_of_row(row) for row in rows)
     ratio = batch_by_rows / batch
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(ratio - 1) <= AGREES_WITHIN
@@ -330,18 +324,22 @@ def _check_batch(record: Record) -> Check | None:
     )
 
 
+def _batch_of_row(row: Window) -> float:
+    """Return the batch of one device that a row implies, its rate x step time; 0 if it does not print both."""
+    return (row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0)
+
+
 def _check_summary_rate(record: Record) -> Check | None:
     """Compare the rate that the log closes with and the average of the rates that its rows print.
 
-    Logs do not say how they average, so the nearest of three averages counts. Returns None if the log has no closing
-    rate, or fewer than two rows with a rate.
+    Returns None if the log has no closing rate, or fewer than two rows with a rate.
     """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary_rate = record.summary_rate
     if summary_rate is None or len(rates) < 2:
         return None
 
-    averages = {
+    averages = {  # logs do not say how they average, so the nearest one counts
         "mean": statistics.fmean(rates),
         "harmonic mean": statistics.harmonic_mean(rates),
         "median": statistics.median(rates),

@@ -44,8 +44,8 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 def gaps_of_training(record: Record) -> list[Gap]:
     """Return the gap between each two successive rows between which only training happened.
 
-    A gap is measured by the clock and by the later row's own figures. It is left out if one of these is missing, or if
-    an epoch ended or an evaluation is printed in it.
+    A gap is left out if the clock or the later row's own figures do not tell its time, or if an epoch ended or an
+    evaluation is printed in it.
     """
     evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []

@@ -80,8 +80,7 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
 
-        A tool prints several such texts, and a run begins at the first. So most lines with one only continue the last
-        start.
+        A tool prints several such texts. A run begins at the first of them.
         """
         word = _start_word(text)
         if word is None:
@@ -109,8 +108,8 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
-        A run begins at each start that a row has confirmed, and at each of `restarts` without such a start. The last
-        line of the last run may be None: the end of the log.
+        A run begins at each start that a row has confirmed, and at each of `restarts` without such a start. None stands
+        for the log's last line.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:  # between two rows the step counter goes back
@@ -131,8 +130,7 @@ class Lines:
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without its newline, colours and NUL bytes.
 
-        mpirun's prefixes stay in the text. A line whose end is missing gets _CUT in its place: a line longer than
-        MAX_LINE_BYTES, and a last line without a newline.
+        mpirun's prefixes stay. A line whose end is missing, or that is longer than MAX_LINE_BYTES, ends with _CUT.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
@@ -149,7 +147,7 @@ class Lines:
             piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the span, without rows that repeat those of another rank.
+        """Yield the number and the text of each line of the run, without rows that repeat those of another rank.
 
         With mpirun, a tag before each line names the rank that wrote it. A row holds `marker`:
 
@@ -169,7 +167,7 @@ class Lines:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
-        """Yield the lines of the span, without mpirun's tags, in blocks of _BLOCK_LINES lines.
+        """Yield the lines of the run, without mpirun's tags, in blocks of _BLOCK_LINES lines.
 
         The first line with a tag of each rank is noted in `ranks`.
         """

@@ -52,8 +52,7 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        A window is a stretch of training. Our own logs state their windows. In any other log they are the epochs, or
-        else the blocks of epochs.
+        A window is a stretch of training: one that our own logs state, or else an epoch or a block of epochs.
         """
         self._take_entries()  # adds a window for each `step_window` event
         self._report_unreadable_images()  # while all windows are those of `step_window` events
@@ -94,16 +93,14 @@ class MLLog(FormatReader):
             self.add_window(window)
 
     def _take_entry(self, entry: Entry) -> None:
-        """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
-
-        A `step_window` event becomes a window at once and is not kept, so that a long run is in memory only once.
-        """
+        """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem)."""
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
             return
 
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
+            # It becomes a window at once and is not kept, so that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
             self.events.take(entry)
@@ -130,16 +127,18 @@ class MLLog(FormatReader):
     def _read_header(self) -> None:
         """Set `header` and `software` from the header sections, which only our own logs have.
 
-        A run on null GPUs becomes a problem of the record: they stand in for real GPUs in tests and compute nothing.
+        A run on null GPUs becomes a problem of the record.
         """
-        headers = self.events.headers
-        self.header = {name: header.value for name, header in headers.items()}
+        self.header = {name: header.value for name, header in self.events.headers.items()}
         packages = table_or_none(self.header.get("packages")) or {}
         for name, version in packages.items():
             if isinstance(version, str):  # else it cannot be read
                 self.software[name] = version
+        self._note_null_gpus()
 
-        environment = headers.get(schema.ENVIRONMENT.name)
+    def _note_null_gpus(self) -> None:
+        """Note a problem if the run used null GPUs, which stand in for real ones in tests and compute nothing."""
+        environment = self.events.headers.get(schema.ENVIRONMENT.name)
         variables = table_or_none(environment.value) if environment else None
         if environment and variables and "NULL_GPU" in variables:
             self.note_problem(
@@ -223,10 +222,9 @@ class MLLog(FormatReader):
         return result
 
     def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
-        """Add the window that a `step_window` event of our own logs states.
+        """Add the window that a `step_window` event of our own logs states, or note a problem if it cannot be read.
 
-        An event without readable steps and time adds none and becomes a problem of the record. `rank_times` are the
-        ranks' own times in this window, or None if they are not logged.
+        `rank_times` are the ranks' own times in this window, or None if they are not logged.
         """
         values = table_or_none(event.value)
         if values is None:
@@ -307,8 +305,8 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield a window for each block of epochs, from the block's start to the end of its training.
 
-        A block is left out if its epochs or its time cannot be told. The windows have neither images nor steps if the
-        images of an epoch are not known.
+        A block is left out if its epochs or its time are not known. Without the images of an epoch, a window has
+        neither images nor steps.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")
@@ -336,10 +334,7 @@ class MLLog(FormatReader):
         out.
         """
         starts = [block.start for block in self.events.blocks if block.start]
-        ends = [block.stop for block in self.events.blocks if block.stop]
-        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
-        ends.sort(key=_line_of)
-
+        ends = self._ends_of_training()
         for start, next_start in itertools.zip_longest(starts, starts[1:]):  # after the last block: None
             end = _first_after(ends, start.line)
             if end is None:
@@ -347,6 +342,12 @@ class MLLog(FormatReader):
             is_of_this_block = next_start is None or end.line <= next_start.line
             if is_of_this_block:
                 yield start, end
+
+    def _ends_of_training(self) -> list[Mark]:
+        """Return the marks at which a block's training may end, by line: stops of blocks and starts of evaluations."""
+        ends = [block.stop for block in self.events.blocks if block.stop]
+        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
+        return sorted(ends, key=_line_of)
 
 
 def _with_speed(epochs: Sequence[Window]) -> list[Window]:

@@ -78,8 +78,7 @@ class Totals(NamedTuple):
     def since(self, before: "Totals") -> RowTime:
         """Return by how much these totals exceed the totals `before`: in steps, seconds, and seconds of wait for input.
 
-        The seconds are None if the time did not grow. The wait is None if it is not printed, or longer than the
-        seconds.
+        The seconds are None if the time did not grow. The wait is None if it is not printed or garbled.
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
@@ -195,8 +194,7 @@ class Dygraph(Launch):
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does, or None if its lines do not show that.
 
-        It does if the last epochs that the configuration asks for are missing, or if no line says that the last epoch
-        of the log ended.
+        It does if epochs that the configuration asks for are missing, or if the log's last epoch did not end.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
@@ -216,8 +214,8 @@ class Dygraph(Launch):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.
 
-        The program resets its averages at each row, at the start of an epoch, and at `reset_step`. With `reset_step` 5,
-        rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps.
+        Averages are reset at each row, as an epoch starts, and at `reset_step`. With 5 for that, rows at steps 0, 10
+        and 20 cover 1, 6 and 10 steps.
         """
         if last is None and position.step > self.meters.first_step:
             return None
@@ -266,8 +264,8 @@ class Static(Dygraph):
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The averages are over all steps since the last reset, so the totals of the `last` row are taken off. With 0.2 s
-        over 20 steps, then 0.3 s over 30, the later row covers 10 steps in 5 s.
+        A row's averages also cover the rows before it, back to the last reset. With 0.2 s over 20 steps, then 0.3 s
+        over 30, the later row has 10 steps and 9 s - 4 s = 5 s.
         """
         totals = self._totals_of_row(position, row)
         totals_before = NO_TOTALS
@@ -283,8 +281,7 @@ class Static(Dygraph):
     def _mean_step_s(self, row: Columns) -> float:
         """Return the mean step time of a row's averages, as exactly as the row's digits allow.
 
-        In old releases the rate has more digits than the time: `elapse: 0.096s ips: 2656.31 images/sec`. So the time is
-        then batch / rate, if the rows so far imply a batch.
+        In old releases the rate has more digits than the time: `elapse: 0.096s ips: 2656.31 images/sec`.
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column

@@ -26,14 +26,9 @@ class RunRate(NamedTuple):
 def rows_of_epochs(record: Record) -> list[Window]:
     """Return the rows of a log in which each row is a whole epoch, or an empty list for any other log.
 
-    Each row then has an epoch, images, seconds and a time stamp, and the log states how many images an epoch has.
+    Each row then has an epoch, images, seconds and a time stamp, and the log states the images of an epoch.
     """
-    rows = []
-    for window in record.windows:
-        is_epoch = window.step is None and window.epoch is not None
-        if is_epoch and window.images and window.end_s and window.seconds:
-            rows.append(window)
-
+    rows = [window for window in record.windows if _is_whole_epoch(window)]
     has_other_rows = len(rows) < len(record.windows)
     epochs = [row.epoch or 0 for row in rows]  # `or` is for the types: all of these rows have an epoch
     is_ascending = epochs == sorted(set(epochs))  # and each of them is there once
@@ -42,11 +37,17 @@ def rows_of_epochs(record: Record) -> list[Window]:
     return rows
 
 
+def _is_whole_epoch(window: Window) -> bool:
+    """Return whether a row has an epoch but no step, and has images, seconds and a time stamp."""
+    is_epoch = window.step is None and window.epoch is not None
+    return is_epoch and bool(window.images and window.end_s and window.seconds)
+
+
 def run_rate(record: Record) -> RunRate | None:
     """Return the images/s over the time of the whole run, evaluations included.
 
-    The time is that from run_start to run_stop, or else from the first epoch to the last one. Returns None if the rows
-    are not whole epochs, or if the clock was set back.
+    If the log does not state this time, it is that of the epochs. Returns None if the rows are not whole epochs, or if
+    the clock was set back.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -65,8 +66,8 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    The time is that of the epochs, or that of the whole run if the epochs' own durations are too short to be right.
-    Returns None if no positive time is left.
+    The time is that of the epochs, or of the run if the epochs' durations are too short. Returns None if no positive
+    time is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:
@@ -108,8 +109,7 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a time span, and words that say what was done.
 
-    None are left out if the log does not state the images of an evaluation (eval_samples). An evaluation counts for at
-    most MAX_EVALUATION_RATIO times as long as training its images takes.
+    None are left out if the log does not state how many images an evaluation has (eval_samples).
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
@@ -170,7 +170,7 @@ def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
 
         images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch
 
-    A row may cover several epochs; its `epoch` is the last of them.
+    A row may cover several epochs and has the number of the last one.
     """
     first = rows[0]
     last = rows[-1]

@@ -38,8 +38,8 @@ class RowPattern:
     def search(self, text: str) -> Values | None:
         """Return the values of the row in `text`, or None if `text` holds no row.
 
-        The values are the groups of the head, then one for each needed field and each other field behind it. A missing
-        other field has the value None.
+        They are the groups of the head, then one for each needed and each other field behind it. A missing other field
+        gives None.
         """
         head = self.head.search(text)
         if head is None:
@@ -70,8 +70,8 @@ def rows(
 ) -> Iterator[Row]:
     """Yield each line of the log as a Row, with the values of a printed row or without any.
 
-    Every row holds `row_marker`, and every line of the tool holds `tool_marker`. If another process's text breaks a row
-    in two, the first half comes without values, and the second as the joined row.
+    A row that another process's text breaks in two comes as its first half, without values, and later as the joined
+    row. Every row holds `row_marker`, every line of the tool `tool_marker`.
     """
     # The first half of a row, if its second half may follow. An old one does no harm: `_joined` refuses late lines.
     first_half: Row | None = None

@@ -6,7 +6,7 @@ from scoring.record import Record, Window
 def complete_windows(record: Record) -> None:
     """Set the steps and seconds of the first window and the images of all, where they are missing and can be derived.
 
-    A window is the steps that one printed row covers. The images are the steps times the batch of all devices.
+    A window is the steps of one printed row. The images are the steps times the batch of all devices.
     """
     _complete_first_window(record)
     batch = record.global_batch

@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the report in each requested form: CSV, JSON, HTML, Markdown. By default Markdown is printed.
 
-    Returns the exit status. It is 1 if a group of runs has no figure, or not the one that the protocol asks for, and
-    the reason is printed to stderr. Otherwise it is 0.
+    Returns the exit status: 1 if a group of runs has no figure, or not the one that the protocol asks for; else 0.
     """
     report = _build_report(args)
     if args.csv:
@@ -62,11 +61,8 @@ def main(args: argparse.Namespace) -> int:
 def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return their report.
 
-    Raises InputError in these cases:
-
-    - An output file (--html, --markdown, --csv) is the log of a run.
-    - --runs is given, and --protocol is not.
-    - `read_systems`, `read_findings` or `build` refuses the logs or the findings.
+    Raises InputError for logs or findings that cannot be used, for --runs without --protocol, and for an output file
+    that is the log of a run.
     """
     records: list[Record] = []
     folders: list[str | None] = []  # one for each record: the folder that its log was found in; None: given by itself
@@ -92,13 +88,13 @@ def _build_report(args: argparse.Namespace) -> Report:
 
 
 def command_words(args: argparse.Namespace) -> list[str]:
-    """Return the words of the command line that asked for this report, so that the page can repeat the command.
+    """Return the words of the command line that asked for this report, so that the page can show how to repeat it.
 
     --json is left out, because it does not change the page.
     """
     words = list(args.logs)
     for name, value in vars(args).items():
-        if name in ("logs", "json", "command", "main") or value is None:
+        if name in ("logs", "json", "command", "main") or value is None:  # `command` and `main` stand for `report`
             continue
         shown = str(value)
         if isinstance(value, list):
@@ -108,11 +104,7 @@ def command_words(args: argparse.Namespace) -> list[str]:
 
 
 def _write(file: str, text: str) -> None:
-    """Write the text of a report to a file.
-
-    - `-`: to standard output.
-    - A pipe or a device: directly, because it cannot be replaced.
-    - Any other file: under another name first, so that an interrupted write never leaves half a file.
+    """Write the text of a report to a file; `-` stands for standard output.
 
     Raises InputError if the file's folder does not exist.
     """
@@ -122,10 +114,10 @@ def _write(file: str, text: str) -> None:
     refuse_missing_folder(Path(file))
     path = Path(file).resolve()
     is_pipe_or_device = path.exists() and not path.is_file()
-    if is_pipe_or_device:  # it cannot be replaced
+    if is_pipe_or_device:  # it can be written to, but not be replaced
         path.write_text(text, encoding="utf-8", newline="")
     else:
-        unfinished = path.with_name(f".{path.name}.half")
+        unfinished = path.with_name(f".{path.name}.half")  # an interrupted write leaves `path` as it was
         try:
             unfinished.write_text(text, encoding="utf-8", newline="")
             unfinished.replace(path)
@@ -134,21 +126,16 @@ def _write(file: str, text: str) -> None:
 
 
 def values(report: Report) -> JsonObject:
-    """Return all of a report as plain values, as `report --json` prints them; None stands for what is not known.
-
-    - `headline` is the index of the group whose figure the page shows first.
-    - `published` has the published tables that the page shows as curves, and `published_note` says why these or none.
-    - `mixture` has a warning for each setting, other than the number of devices, that differs within a scaling table.
-    """
+    """Return all of a report as plain values, as `report --json` prints them; None stands for what is not known."""
     checks = [check.as_dict() for check in report.checks]
     return {
         "verdict": {"status": report.verdict.status, "text": report.verdict.text, "checks": checks},
-        "headline": report.groups.index(report.headline),
+        "headline": report.groups.index(report.headline),  # the group whose figure the page shows first
         "groups": [_group_values(group) for group in report.groups],
         "scaling": [_scaling_values(rows) for rows in report.scaling],
         "published": [_curve_values(curve) for curve in report.curves],
-        "published_note": report.curves_note,
-        "mixture": warnings.as_json(report.mixture),
+        "published_note": report.curves_note,  # which tables these are, or why there are none
+        "mixture": warnings.as_json(report.mixture),  # settings, other than the devices, that differ within a table
     }
 
 
@@ -171,8 +158,7 @@ def _curve_values(curve: Curve) -> JsonObject:
 def _group_values(group: Group) -> JsonObject:
     """Return a group of repeated runs as plain values for JSON: its figure, the parts of a step, and each run.
 
-    `problem` says why there is no figure (`score`), or why it is not the one that the protocol asks for. `step_time`
-    has the parts of a mean step in seconds; None if it is not known.
+    `problem` says why there is no figure (`score`), or why it is not the one that the protocol asks for.
     """
     step_time = None
     if group.step_time is not None:
@@ -187,10 +173,9 @@ def _group_values(group: Group) -> JsonObject:
 
 
 def _run_values(run: ReportedRun) -> JsonObject:
-    """Return a run as JSON values; null stands for what is not known.
+    """Return a run as plain values for JSON: what its log says, its figure, and the verdict of the compliance check.
 
-    They are the facts of its record, its figure, how it ended, its final quality, memory and power, its seed, and the
-    verdict of the compliance check. The figure and the quality come with the lines of the log that say them.
+    None stands for what is not known. The figure and the quality come with the lines of the log that say them.
     """
     record = run.record
     values: JsonObject = {"run": run.number}

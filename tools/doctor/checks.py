@@ -236,7 +236,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
     """Return the verdict on whether the page cache can be flushed before a timed run, if the job asks for that.
 
-    It is ok, too, if the launcher has flushed the cache already.
+    It is also ok if the launcher has flushed the cache already.
     """
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
     found = flushed_by
@@ -275,8 +275,7 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes: on each node, on what must be the same on all, and on the code's changes.
 
-    A verdict that is equal to an earlier one is left out. With several nodes, what was found begins with the host's
-    name.
+    Equal verdicts appear once. With several nodes, what was found begins with the host's name.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -286,16 +285,21 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
             if verdict not in verdicts:  # eight GPUs have one driver
                 verdicts.append(verdict)
 
-    for check, value_of_nodes in _facts_to_be_equal(nodes).items():
-        are_equal = len(set(value_of_nodes)) == 1
-        found = value_of_nodes[0] or "unknown"
-        if not are_equal:
-            found = ", ".join(
-                f"{node['host']} {value or 'unknown'}" for node, value in zip(nodes, value_of_nodes, strict=True)
-            )
-        verdicts.append(judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(nodes)))
+    hosts = [node["host"] for node in nodes]
+    for check, value_of_hosts in _facts_to_be_equal(nodes).items():
+        verdicts.append(_judge_equality(check, value_of_hosts, hosts, job))
     verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
+
+
+def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[str], job: env.Job) -> Verdict:
+    """Return the verdict of `check` on whether a fact is the same on all hosts; if not, it shows the value of each."""
+    are_equal = len(set(value_of_hosts)) == 1
+    shown_values = [value or "unknown" for value in value_of_hosts]
+    found = shown_values[0]
+    if not are_equal:
+        found = ", ".join(f"{host} {shown}" for host, shown in zip(hosts, shown_values, strict=True))
+    return judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(hosts))
 
 
 def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
@@ -353,7 +357,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
     """Return the verdict on the start of two ranks by mpirun on this node, the only one that was looked at.
 
-    `error` says why the start failed; empty if it did not. A job of several nodes gets a warning, too.
+    `error` says why the start failed; empty if it did not. A job of several nodes also gets a warning.
     """
     verdicts = [
         judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")

@@ -76,7 +76,7 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
     shown_by_cuda = _count_by_cuda(facts)
-    reason: str = facts["gpu_absence"]  # why NVML lacks GPUs; empty if it shows all
+    reason: str = facts["gpu_absence"]  # why NVML does not show some GPUs; empty if it shows all
     found = str(shown_by_nvml)
     if reason:
         found += f" ({reason})"

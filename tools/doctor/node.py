@@ -75,8 +75,7 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name, such as "gpus", "numa" and "cuda_start".
 
-    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS. For a
-    job on GPUs, CUDA's libraries are loaded into this process.
+    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS.
     """
     # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
     # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
@@ -89,7 +88,7 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             "gpus": nvml.gpus,
             "gpu_absence": nvml.absence,
             **_topology(),
-            "libraries": _libraries() if job.cluster.device == "gpu" else {},
+            "libraries": _libraries() if job.cluster.device == "gpu" else {},  # loads them into this process
             "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores,

@@ -33,22 +33,24 @@ def losses(runs: Sequence[Record]) -> Array:
 def allowed_loss(runs: Sequence[Record]) -> Array:
     """Return how far a candidate's loss may be from that of the first base run, for each window of steps.
 
-    `runs` are the base's runs, then the control's, whose input differs by a rounding error. The largest difference
-    between them, up to each window, shows how far rounding errors alone move a loss.
+    `runs` are the base's runs, then the control's, whose input differs by a rounding error. How far their losses differ
+    shows how far rounding alone moves a loss.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
     other_losses = losses_of_runs[1:]
     largest_of_window = np.abs(other_losses - first_losses).max(axis=0)
-    largest_so_far = np.maximum.accumulate(largest_of_window)
+    largest_so_far = np.maximum.accumulate(
+        largest_of_window
+    )  # rounding errors grow: no window allows less than an earlier one
     return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_losses))
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return the verdicts on the base and on each candidate of `measured`, which must not hold the base.
+    """Return the verdicts on the base, the user's own strategy, and on each candidate of `measured`.
 
-    `base_runs` has the base's run of each turn. `allowed` says for each window of steps how far a loss may be from the
-    base's.
+    `base_runs` has the base's run of each turn, which `measured` must not hold. `allowed` says for each window of steps
+    how far a loss may be from the base's.
     """
     base_rates = [rate(run) for run in base_runs]
     base_verdict = Verdict(
@@ -71,9 +73,10 @@ class _SpeedRatio(NamedTuple):
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Return the verdict on a candidate by its losses and its speed, against the base's runs of the same turns.
+    """Return the verdict on a candidate's losses and speed, compared with the base, the user's own strategy.
 
-    `allowed` says for each window of steps how far a loss may be from the base's.
+    `base_runs` are of the same turns as `runs`. `allowed` says for each window of steps how far a loss may be from the
+    base's.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -135,7 +138,7 @@ def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
     if loss_excess > 1:
         words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
         return _Outcome(FATAL, words)
-    if ratio.low > 1:
+    if ratio.low > 1:  # the whole interval is above 1
         return _Outcome(OK, "faster")
     if ratio.high < 1:
         return _Outcome(WARNING, "slower")
@@ -157,8 +160,7 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 def finalists(verdicts: Verdicts) -> list[Candidate]:
     """Return the candidates to measure again: the fastest, and one that joins it with other faster ones.
 
-    The list is empty if no candidate is faster than the base. It has only the fastest if no other one can be joined
-    with it.
+    The list is empty if none is faster than the base, and has one candidate if nothing can be joined with it.
     """
     compatible = _compatible(better(verdicts))
     if not compatible:
