@@ -21,8 +21,8 @@ from runlog.text import called, printable
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status. `arguments` are those of the command line; None takes sys.argv.
 
-    Wrong use or bad input gives one line on stderr and the status 2. If the output's reader goes away, as in `check ...
-    | head`, it is 1.
+    The status is 2, with one line on stderr, for wrong use or bad input. It is 1 if the output is closed early, as in
+    `check ... | head`.
     """
     parser = _parser()
     complete(parser)
@@ -115,8 +115,8 @@ def _check(options: argparse.Namespace) -> int:
     _refuse_wrong_options(options)
     form = "json" if options.json else options.format
     reports = _reports_on(options, hashed=form == "json")
-    print_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
-    print(print_form(reports), end="")
+    as_text_in_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
+    print(as_text_in_form(reports), end="")
     if options.junit:
         options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1

@@ -269,12 +269,7 @@ class Trial:
             return ""
         number = int(ended[1])
         if number == signal.SIGKILL and memory_kills() > self.kills_before:
-            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30  # of the machine
-            return (
-                f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
-                f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
-                "or compute the update in parts: STRATEGY=gradient_merge=N"
-            )
+            return _reason_of_memory()
         if number in SIGNALS_OF_LOST_PEER:  # not to blame: it may have ended because it lost another rank
             return ""
         if number == signal.SIGBUS:
@@ -323,6 +318,16 @@ class Trial:
         if any(path.is_file() and path.stat().st_size for path in results_that_are_no_logs):
             return True
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
+
+
+def _reason_of_memory() -> str:
+    """Return that the kernel killed a rank for lack of memory, and what to do."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30  # of the machine
+    return (
+        f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
+        f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
+        "or compute the update in parts: STRATEGY=gradient_merge=N"
+    )
 
 
 def _advice(messages: Messages) -> str:

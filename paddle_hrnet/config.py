@@ -75,7 +75,7 @@ class Recipe:
         """Return the learning rate by step of a training on `samples` images, with `global_batch` of them a step.
 
         `epochs` is the length of the schedule, or 0 for the recipe's own. Raises ValueError if the batch is larger than
-        the data set, or the warm-up is not shorter than the schedule.
+        the data set, or the warm-up as long as the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         schedule_epochs = epochs or self.epochs

@@ -89,8 +89,8 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    They are the images, the highest class of each label plus 1, the labels and, if not `augmented` for training, which
-    samples are valid. If `renumbered`, labels are replaced by the table RENUMBERED.
+    They are images, each label's highest class plus 1, labels and, in evaluation, which samples are valid. If
+    `renumbered`, labels are replaced by the table RENUMBERED.
     """
     kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
     if renumbered:
@@ -191,19 +191,19 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
     `sizes` [N, 2] are the images' heights and widths in pixels. `crop` has the size of a training crop.
     """
     # An image's 12 numbers: one for its scale, two for the window, one for the flip, two for each change of colour.
-    drawn = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
-    scales = _scales(augment, drawn[:, 0])
-    windows = _windows(crop, sizes, scales, drawn_corners=drawn[:, 1:3])
-    flips = drawn[:, 3] < augment.flip  # with that probability
-    brightness_changes = _changes(drawn[:, 4:6], most=augment.colour, probability=augment.colour_probability)
-    contrast_changes = _changes(drawn[:, 6:8], most=augment.colour, probability=augment.colour_probability)
-    saturation_changes = _changes(drawn[:, 8:10], most=augment.colour, probability=augment.colour_probability)
-    hue_changes = _changes(drawn[:, 10:12], most=augment.hue_degrees, probability=augment.colour_probability)
+    random = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
+    scales = _scales(augment, random[:, 0])
+    windows = _windows(crop, sizes, scales, drawn_corners=random[:, 1:3])
+    is_flipped = random[:, 3] < augment.flip  # with that probability
+    brightness_changes = _changes(random[:, 4:6], most=augment.colour, probability=augment.colour_probability)
+    contrast_changes = _changes(random[:, 6:8], most=augment.colour, probability=augment.colour_probability)
+    saturation_changes = _changes(random[:, 8:10], most=augment.colour, probability=augment.colour_probability)
+    hue_changes = _changes(random[:, 10:12], most=augment.hue_degrees, probability=augment.colour_probability)
     return _Drawn(
         window_starts=windows.starts.astype(np.float32),
         window_ends=windows.ends.astype(np.float32),
         window_sizes=windows.sizes.astype(np.float32),
-        flips=flips.astype(np.int32),
+        flips=is_flipped.astype(np.int32),
         # These three are factors; the hue is turned by degrees.
         brightness=(1 + brightness_changes).astype(np.float32),
         contrast=(1 + contrast_changes).astype(np.float32),

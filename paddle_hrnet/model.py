@@ -253,8 +253,8 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
 
-    There are none for the head in a file of the backbone alone. Raises ValueError if the file cannot be read, or layers
-    are absent from it or have another shape.
+    A file of the backbone alone has none for the head. Raises ValueError if the file cannot be read, or layers are
+    absent or of another shape.
     """
     loaded = read_pdparams(path)
     is_whole_model = any(name.startswith(BACKBONE) for name in loaded)  # else it is the backbone, without this prefix

@@ -81,14 +81,14 @@ class PairList:
     def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
         """Check the sizes in pixels that the heads of the images and labels state.
 
-        Raises ValueError for a file that cannot be read or is not taken, for an image and a label of different sizes,
-        and for an evaluation image of another size than the first one.
+        Raises ValueError for a file that is not taken, for a label of another size than its image, and for an
+        evaluation image of another size than the first one.
         """
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
 
         def check_block(start: int) -> int:
-            """Check up to PAIRS_AT_ONCE pairs from `start` on; return the number of pairs up to their end."""
+            """Check up to PAIRS_AT_ONCE pairs from number `start` on; return the number after the last one."""
             end = min(start + PAIRS_AT_ONCE, len(self))
             for number in range(start, end):
                 image, label = self.paths(number)
@@ -99,7 +99,7 @@ class PairList:
             return end
 
         with ThreadPoolExecutor(READERS) as readers:
-            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):
+            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):  # raises what a thread raised
                 on_progress(end, len(self))
 
 
@@ -151,8 +151,8 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 def find(root: Path, part: str, classes: int) -> PairList:
     """Return the pairs of image and label of `part` (train or val) in the segmentation set below `root`.
 
-    They are listed in the part's list file or, without one, those in Cityscapes' folders. Raises ValueError if the list
-    is wrong, the folders hold no images, or a file is absent.
+    They are those of the part's list file or, without one, of Cityscapes' folders. Raises ValueError if there are none,
+    the list is wrong, or a file is absent.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)

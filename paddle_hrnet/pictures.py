@@ -66,7 +66,7 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError if no size is stated in it, or if the picture is stored turned by EXIF.
+    Raises ValueError if no size is stated in it, or if EXIF says that the picture is stored turned.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -129,7 +129,11 @@ def as_grey(content: bytes) -> bytes:
         return content
     if depth != 8:
         return _grey_by_pillow(content, width, height)
-    # With 8 bits the compressed pixels are the same bytes: only the header says greyscale, and the palette is dropped.
+    return _grey_by_header(content)
+
+
+def _grey_by_header(content: bytes) -> bytes:
+    """Return a palette PNG of 8 bits as a greyscale PNG: another header, no palette, the same compressed pixels."""
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
         body = content[chunk.body_start : chunk.body_end]
@@ -155,8 +159,8 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 def inflated(content: bytes, rows: int) -> bytes:
     """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
 
-    ISA-L decompresses in a third of the time that DALI's zlib takes. Any other file, or a damaged one, is returned as
-    it is: DALI decodes it, or says what is wrong.
+    ISA-L decompresses in a third of DALI's time. Any other file, or a damaged one, is returned as it is: DALI decodes
+    it, or says what is wrong.
     """
     if not content.startswith(encoded.PNG_START):
         return content

@@ -112,12 +112,12 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
     cells = classes * classes
     label = paddle.cast(label, "int64")
     prediction = paddle.argmax(logits, axis=1)
-    additional_cell = paddle.full_like(label, cells)  # behind the last, for ignored pixels; it is cut off below
+    additional_cell = paddle.full_like(label, cells)  # after the last one, for ignored pixels
     is_ignored = paddle.equal(label, paddle.full_like(label, config.IGNORED))
-    # A pixel's cell by its number in the flattened matrix.
+    # The cells of the flattened matrix are numbered by label x K + prediction.
     cell = paddle.where(is_ignored, additional_cell, label * classes + prediction)
     counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=cells + 1)
-    counts = paddle.slice(counts, [0], [0], [cells])
+    counts = paddle.slice(counts, [0], [0], [cells])  # all but the additional cell
     return paddle.reshape(counts, [classes, classes])
 
 

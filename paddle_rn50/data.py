@@ -71,8 +71,8 @@ class _Noted(NamedTuple):
 def _read_sizes_file(sizes_file: Path) -> _Noted:
     """Return what PART.sizes.json, which tools.pack wrote, says of a part's images.
 
-    The file is as `{"width": 500, "height": 375, "source": {...}}`, where `source` may be missing. Raises ValueError if
-    the file is damaged.
+    The file is as `{"width": 500, "height": 375, "source": {...}}`, where `source` may be missing. Raises ValueError
+    for any damage.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
@@ -268,10 +268,10 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops of a square with side 1, with random areas and logarithms of aspects, and one
-    place.
+    Each image gets CROP_TRIES crops of a square with side 1, and one place. Areas and logarithms of aspects are
+    uniformly random between the bounds of `augment`.
     """
-    # Columns of an image's random numbers: an area for each crop, an aspect for each crop, x and y, and the flip.
+    # An image's random numbers: an area for each crop, an aspect for each crop, x and y of the place, and the flip.
     random = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
     random_areas = random[:, :CROP_TRIES]
     random_aspects = random[:, CROP_TRIES : 2 * CROP_TRIES]

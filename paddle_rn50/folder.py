@@ -78,7 +78,7 @@ class ClassFolders(NamedTuple):
 def find(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) with their labels: those of its list, else of its class folders.
 
-    Raises ValueError if both are absent or wrong. The message names the line, or what to do.
+    Raises ValueError if it has neither, or if they are wrong.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
@@ -94,8 +94,8 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 def read_list(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels of `part` (train or val) in the file PART_list.txt of `root`.
 
-    A line is `path label`, the path absolute or relative to `root`. Raises ValueError, with the line, if the list is
-    absent or wrong, or a listed file is absent.
+    A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent or wrong,
+    or a listed file is absent.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):

@@ -171,21 +171,18 @@ class _Part(NamedTuple):
 
 
 def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _Part:
-    """Return the part of a record that begins at a byte. Raises ValueError if it is damaged or out of order.
-
-    It has a head, MAGIC and a word with a flag (upper 3 bits) and a length (lower 29), then the content, filled up to a
-    multiple of 4 bytes.
-    """
+    """Return the part of a record that begins at a byte. Raises ValueError if it is damaged or out of order."""
     if position + HEAD.size > len(record):
         raise ValueError("it is damaged: it ends within its head")
     magic, flag_and_length = HEAD.unpack_from(record, position)
+    # The upper 3 bits are the flag, the lower 29 the length of what follows the head.
     flag = flag_and_length >> FLAG_SHIFT
     length = flag_and_length & MOST_BYTES
     start = position + HEAD.size
     end = start + length
     if magic != MAGIC or flag not in expected_flags or end > len(record):
         raise ValueError(f"it is damaged: no whole part at its byte {position}")
-    return _Part(flag, record[start:end], end=end + _filling_bytes(length))
+    return _Part(flag, record[start:end], end=end + _filling_bytes(length))  # each part fills a multiple of 4 bytes
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:
@@ -202,7 +199,7 @@ def contents(records: Records, heads: Array) -> Contents:
     """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
 
     `heads` [records, bytes] uint8 has these bytes, whose fields are HEAD_FIELDS. Raises ValueError for the first record
-    that is damaged or of another kind.
+    that is seen to be damaged or of another kind.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
     labels = _labels(fields)
@@ -261,8 +258,8 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
 def _read_whole(records: Records, number: int) -> Parsed:
     """Read all bytes of one record and return its image and label.
 
-    Raises ValueError if it is damaged, of another kind, or has a label that is no class. The message names the
-    record and says what to do.
+    Raises ValueError, which names the record and says what to do, if it is damaged, of another kind, or has a label
+    that is no class.
     """
     content = records.content(number)
     try:

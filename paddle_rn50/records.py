@@ -135,7 +135,7 @@ class Records:
         """Return the names and sizes of all images and, for RecordIO, their labels, by the first bytes of each record.
 
         `on_progress` is called with the records read so far and their number. Raises ValueError for the first record
-        that is damaged or of another kind.
+        that is seen to be damaged or of another kind.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)

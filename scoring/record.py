@@ -170,8 +170,7 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. Then the earlier part has no end, this one has no beginning, and its
-        first row follows the last one there, as far as the format shows it.
+        A log may be rotated while its run goes on. Then the earlier part has no end, and this one has no beginning.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
@@ -183,14 +182,13 @@ class Record:
     def _has_beginning(self, last_before: Window) -> bool:
         """Return whether this log has the beginning of its run. `last_before` is the last row of the log before.
 
-        An MLLOG file says it by an event. In any other the beginning is missing if the first row counts its steps from
-        a row that is not there, or is of a later epoch than `last_before`: all runs of a program begin with the same
-        epoch.
+        All runs of a program begin with the same epoch, so a first row of a later epoch than `last_before` is no
+        beginning.
         """
         if self.format == "mllog":
             return self.run_start_s is not None
         first = self.windows[0]
-        if first.steps is None:
+        if first.steps is None:  # the row counts its steps from an earlier row, which is not in this log
             return False
         return _epochs_between(last_before, first) <= 0
 
@@ -235,11 +233,9 @@ class Record:
         return ", ".join(sorted(names)) or self.accelerator or self.platform
 
     def _kinds_of_nodes(self) -> set[NodeKind]:
-        """Return the kinds of nodes that the header describes. The set is empty for logs that are not our own.
+        """Return the kinds of nodes that the header describes; none for logs that are not our own.
 
-        - A node with GPUs: their number, and the name of the first one. All are taken to be of this model.
-        - A node without GPUs: its CPU.
-        - A node that states neither is left out.
+        All GPUs of a node are taken to be of the first one's model. A node with neither GPUs nor a CPU is left out.
         """
         kinds = set()
         for node in nodes_of(self):
@@ -256,8 +252,8 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    Its epoch must be that of the last row or the next one. Its step must be further by no more steps than the longest
-    row covers. Steps may be counted anew in each epoch, from `first_step` on.
+    Its step must be further by no more steps than the longest row covers. Steps may be counted anew in each epoch, from
+    `first_step` on.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)

@@ -21,7 +21,7 @@ from runlog.text import printable
 
 _MOST_ENERGY_DIFFERENCE = 0.01  # as a share
 _LEAST_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the run
-_MOST_SHARE_OF_DUE = 1.5  # of the telemetry samples that are due in all
+_MOST_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
 _MOST_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
 _FORWARD_SHARE = 1 / 3  # of the arithmetic of a training step; the backward pass takes twice as much
 _LEAST_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some

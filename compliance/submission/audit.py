@@ -326,7 +326,7 @@ def _compare_with_envelope(comparison: Comparison) -> Convergence:
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:
-    """Return one question for each rule that the logs of a submission break, with the first breach as its example.
+    """Return one question for each rule that the logs of a submission break.
 
     Errors come before warnings, and then the rules by name. Findings of severity `info` are no questions.
     """
@@ -335,20 +335,7 @@ def _questions(reports: Sequence[Report]) -> list[Question]:
         for finding in report.findings:
             if finding.severity != "info":
                 breaches_by_rule[finding.rule].append(_Breach(printable(str(report.path)), finding))
-    questions = []
-    for rule, breaches in breaches_by_rule.items():
-        first = breaches[0]
-        question = Question(
-            rule=rule,
-            kind=first.finding.kind,
-            official=first.finding.official,
-            severity=first.finding.severity,
-            logs=len({breach.file for breach in breaches}),
-            file=first.file,
-            line=first.finding.line,
-            actual=printable(first.finding.actual, 1000),
-        )
-        questions.append(question)
+    questions = [_question_about_rule(breaches) for breaches in breaches_by_rule.values()]
     return sorted(questions, key=lambda question: (question.severity, question.rule))  # "error" < "warning"
 
 
@@ -357,3 +344,18 @@ class _Breach(NamedTuple):
 
     file: str
     finding: Finding
+
+
+def _question_about_rule(breaches: Sequence[_Breach]) -> Question:
+    """Return the question about all breaches of one rule. It shows the first, and says how many logs have one."""
+    first = breaches[0]
+    return Question(
+        rule=first.finding.rule,
+        kind=first.finding.kind,
+        official=first.finding.official,
+        severity=first.finding.severity,
+        logs=len({breach.file for breach in breaches}),
+        file=first.file,
+        line=first.finding.line,
+        actual=printable(first.finding.actual, 1000),
+    )

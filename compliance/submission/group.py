@@ -60,7 +60,7 @@ class Comparison:
 class ConvergenceTest:
     """The outcome of a submission's test against the reference convergence points.
 
-    `scaling` multiplies the submission's minutes: 1 if the runs were not tested or failed; None if it is not known.
+    `scaling` multiplies the submission's minutes: 1 if the test was not applied or failed; None if it is unknown.
     """
 
     status: str  # PASSED, FAILED, NOT_APPLIED or NOT_KNOWN (no points, or a log that rcp_checker cannot read)

@@ -1,6 +1,7 @@
 """The runs of one submission against the reference convergence points: their hyperparameters and their convergence."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from compliance.check import Report
 from compliance.logged_run import LoggedRun, is_number
@@ -77,11 +78,16 @@ def _other_hyperparameters(
     wanted = wanted_by_batch[batch]
     if wanted["optimizer"] != optimizer:
         return [note(rule, f"not applied: the reference point is of {wanted['optimizer']}")]
+    return _differences_from_reference(run, wanted, rule)
+
+
+def _differences_from_reference(run: LoggedRun, wanted: Mapping[str, Any], rule: StrictRule) -> list[Finding]:
+    """Return a breach of `rule` for each of the `wanted` hyperparameters that the run states with another value."""
     findings = []
     for name, wanted_value in wanted.items():
         if name == "optimizer" or name.endswith("decay_steps"):
             continue  # the steps are in iterations, and a log may count them in epochs
-        key = f"{optimizer}_{name}"  # as logs name it: `lars_epsilon`
+        key = f"{wanted['optimizer']}_{name}"  # as logs name it: `lars_epsilon`
         if key in run.first_values and run.first_values[key] != wanted_value:
             actual = f"{key} is {printable(run.first_values[key], 30)}; the reference point has {wanted_value}"
             findings.append(breach(rule, actual, line=run.first_lines.get(key)))

@@ -50,8 +50,8 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for.
 
-        `run` has the facts that the state depends on, such as the recipe. `start` is where the training begins. Raises
-        ValueError on rank 0 if the folder has checkpoints and the run does not go on from them.
+        `run` has the facts that the state depends on, such as the recipe. Raises ValueError on rank 0 if the folder has
+        checkpoints and the run does not go on from them.
         """
         # Fixed for the run: what is asked for, and of which run.
         self._settings = job.checkpoints
@@ -216,8 +216,8 @@ class Keeper(Hook):
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> schema.Checkpoint:
         """Write a checkpoint's file and remove the oldest ones beyond CHECKPOINT_KEEP; return its event for the log.
 
-        `blocked_s` is how long the training waited for the copy of its state. Raises OSError if the state has an
-        infinite value, or the disk has no room for it or fails.
+        `blocked_s` is how long the training waited for the copy of its state. Raises OSError if the state is not
+        finite, or the disk is full or fails.
         """
         started_s = time.monotonic()
         _require_finite(arrays)

@@ -33,14 +33,14 @@ def _canonical(header: dict[str, Any]) -> bytes:
 def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
     """Write arrays and metadata as a checkpoint file, complete under its name or not at all.
 
-    The file has the form of safetensors: the header's length in 8 bytes, the header as JSON, and the bytes of the
-    arrays, which must be contiguous. Raises OSError if it cannot be written.
+    The form is that of safetensors. The arrays must be contiguous. Raises OSError if the file cannot be written.
     """
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     header_text = _with_checksum(_header(arrays, metadata), contents)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
+            # The length of the header, the header as JSON, and the bytes of the arrays.
             file.write(len(header_text).to_bytes(LENGTH_BYTES, "little") + header_text)
             file.writelines(contents)
             file.flush()
@@ -112,8 +112,8 @@ def read(path: Path) -> Contents:
 def _contents(header: dict[str, Any], body: memoryview) -> Contents:
     """Return the arrays and the metadata of a checkpoint file by its header and `body`, the bytes of the arrays.
 
-    Raises ValueError if the checksum is wrong or an array lies outside the body, and KeyError, TypeError or the like if
-    the header has another form than `write` gives it.
+    Raises ValueError if the checksum is wrong or an array lies outside the body, and KeyError, TypeError or the like
+    for a header of another form.
     """
     written_sha256 = header["__metadata__"]["sha256"]
     metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}

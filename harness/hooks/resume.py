@@ -38,8 +38,8 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
 
-    Every rank must call this; only rank 0 gets the arrays. Raises ValueError on rank 0 if the checkpoint's run differs
-    in `run`, which has what the state depends on, such as the recipe.
+    Every rank must call this; only rank 0 gets the arrays. `run` has what the state depends on, such as the recipe.
+    Raises ValueError on rank 0 if it differs in the checkpoint.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0

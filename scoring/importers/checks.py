@@ -50,8 +50,8 @@ def _check_of_ratio(
 ) -> Check:
     """Return the check `name` of two figures by their `ratio`: they agree, differ, or differ so far as to be refused.
 
-    Both ways are the figures in words. `rounding` is the error of the ratio from rounded digits. With `refusable` False
-    nothing is refused.
+    `first_way` and `second_way` are the figures in words. `rounding` is the error of the ratio from rounded digits.
+    With `refusable` False nothing is refused.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN

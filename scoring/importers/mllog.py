@@ -127,16 +127,18 @@ class MLLog(FormatReader):
     def _read_header(self) -> None:
         """Set `header` and `software` from the header sections, which only our own logs have.
 
-        A run on null GPUs becomes a problem of the record: they stand in for real GPUs in tests and compute nothing.
+        A run on null GPUs becomes a problem of the record.
         """
-        headers = self.events.headers
-        self.header = {name: header.value for name, header in headers.items()}
+        self.header = {name: header.value for name, header in self.events.headers.items()}
         packages = table_or_none(self.header.get("packages")) or {}
         for name, version in packages.items():
             if isinstance(version, str):  # else it cannot be read
                 self.software[name] = version
+        self._note_null_gpus()
 
-        environment = headers.get(schema.ENVIRONMENT.name)
+    def _note_null_gpus(self) -> None:
+        """Note a problem if the run used null GPUs, which stand in for real ones in tests and compute nothing."""
+        environment = self.events.headers.get(schema.ENVIRONMENT.name)
         variables = table_or_none(environment.value) if environment else None
         if environment and variables and "NULL_GPU" in variables:
             self.note_problem(
@@ -332,10 +334,7 @@ class MLLog(FormatReader):
         out.
         """
         starts = [block.start for block in self.events.blocks if block.start]
-        ends = [block.stop for block in self.events.blocks if block.stop]
-        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
-        ends.sort(key=_line_of)
-
+        ends = self._ends_of_training()
         for start, next_start in itertools.zip_longest(starts, starts[1:]):  # after the last block: None
             end = _first_after(ends, start.line)
             if end is None:
@@ -343,6 +342,12 @@ class MLLog(FormatReader):
             is_of_this_block = next_start is None or end.line <= next_start.line
             if is_of_this_block:
                 yield start, end
+
+    def _ends_of_training(self) -> list[Mark]:
+        """Return the marks at which a block's training may end, by line: stops of blocks and starts of evaluations."""
+        ends = [block.stop for block in self.events.blocks if block.stop]
+        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
+        return sorted(ends, key=_line_of)
 
 
 def _with_speed(epochs: Sequence[Window]) -> list[Window]:

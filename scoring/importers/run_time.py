@@ -28,18 +28,19 @@ def rows_of_epochs(record: Record) -> list[Window]:
 
     Each row then has an epoch, images, seconds and a time stamp, and the log states the images of an epoch.
     """
-    rows = []
-    for window in record.windows:
-        is_epoch = window.step is None and window.epoch is not None
-        if is_epoch and window.images and window.end_s and window.seconds:
-            rows.append(window)
-
+    rows = [window for window in record.windows if _is_whole_epoch(window)]
     has_other_rows = len(rows) < len(record.windows)
     epochs = [row.epoch or 0 for row in rows]  # `or` is for the types: all of these rows have an epoch
     is_ascending = epochs == sorted(set(epochs))  # and each of them is there once
     if not record.train_samples or len(rows) < 2 or has_other_rows or not is_ascending:
         return []
     return rows
+
+
+def _is_whole_epoch(window: Window) -> bool:
+    """Return whether a row has an epoch but no step, and has images, seconds and a time stamp."""
+    is_epoch = window.step is None and window.epoch is not None
+    return is_epoch and bool(window.images and window.end_s and window.seconds)
 
 
 def run_rate(record: Record) -> RunRate | None:

@@ -142,20 +142,16 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append a window to `windows`, unless it is a copy of the last one, as if two programs write one log.
+        """Append a window to `windows`, unless it is a copy of the last one: two programs may write one log.
 
         Where the epoch or the step goes back, a restart is noted. Raises InputError if there are already MAX_ROWS
         windows.
         """
         last = self.windows[-1] if self.windows else None
-        if last is not None and last.step is not None and window.step is not None:
-            last_position = (last.epoch or 0, last.step)  # without epochs, the steps count through the whole run
-            position = (window.epoch or 0, window.step)
-            has_same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
-            if position == last_position and has_same_figures:
-                return
-            if position < last_position and len(self.restarts) < MAX_RESTARTS:  # another run may begin here
-                self.restarts.append(Restart(last.line, window.line))
+        if last is not None and _is_copy(window, last):
+            return
+        if last is not None and _goes_back(window, last) and len(self.restarts) < MAX_RESTARTS:
+            self.restarts.append(Restart(last.line, window.line))  # another run may begin here
 
         if len(self.windows) == MAX_ROWS:
             raise InputError(
@@ -203,16 +199,12 @@ class FormatReader:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Add an evaluation result to `qualities` if the line prints one, with its epoch or its step.
 
-        A result without either is that of the last row's epoch or step. A result before the first row is ignored.
+        If the line does not print that, it is the last row's. A result before the first row is ignored.
         """
         last_row = self.last_position
-        if self.evaluation_pattern is None or last_row is None:
-            return
-        match = self.evaluation_pattern.search(text)
-        if match is None:
-            return
-        value = number(match["value"])
-        if value is None:
+        match = self.evaluation_pattern.search(text) if self.evaluation_pattern else None
+        value = number(match["value"]) if match else None
+        if match is None or value is None or last_row is None:
             return
 
         groups = match.groupdict()  # None: the group is in the pattern, but not in this line
@@ -407,6 +399,22 @@ class FormatReader:
         why_not = self.evidence.why_not_images() if self.windows else None
         if why_not is not None:
             raise InputError(why_not)
+
+
+def _is_copy(window: Window, last: Window) -> bool:
+    """Return whether a window has the same epoch, step, seconds and printed rate as the last one."""
+    if window.step is None:
+        return False
+    is_same_step = window.step == last.step and (window.epoch or 0) == (last.epoch or 0)
+    return is_same_step and window.seconds == last.seconds and window.printed_rate == last.printed_rate
+
+
+def _goes_back(window: Window, last: Window) -> bool:
+    """Return whether a window has an earlier epoch than the last one, or an earlier step of the same epoch."""
+    if window.step is None or last.step is None:
+        return False
+    # Without epochs, the steps count through the whole run.
+    return (window.epoch or 0, window.step) < (last.epoch or 0, last.step)
 
 
 def _position_of(row: Columns) -> RowPosition:

@@ -202,10 +202,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
 
     Returns the exit status: 1 if every size failed, else 0. Raises ValueError if --batches is not a list of sizes.
     """
-    sizes = args.batches.split(",")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
-    batches = [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
+    batches = _batches(args.batches)
     runner = Runner(job)
     if args.dry_run:
         for candidate in batches:
@@ -219,6 +216,17 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     verdicts = [_verdict_on_batch(candidate, measured) for candidate in batches]
     print(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if measured.runs else 1
+
+
+def _batches(listed: str) -> list[Candidate]:
+    """Return a candidate for each batch size in a list such as "32,64".
+
+    Raises ValueError if one of them is not a whole number above 0.
+    """
+    sizes = listed.split(",")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(f"--batches {listed}: must be whole numbers with commas between")
+    return [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
