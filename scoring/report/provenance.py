@@ -264,7 +264,7 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 def reproduce(report: Report, command: Sequence[str]) -> Section:
     """Return the section with the commands that reproduce what the report shows, each with a sentence on it.
 
-    `command` has the words after `report` on its command line. Commands name logs by their paths below `report.folder`.
+    `command` has the words after `report` on the command line. Commands name logs by their paths below `report.folder`.
     """
     shown = []
     if report.folder:

@@ -283,7 +283,7 @@ class _PlotByDevices(NamedTuple):
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
-    """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
+    """Return two plots over the number of devices, throughput and efficiency, with our curves and published ones.
 
     A published curve has the same style, which is a colour and a marker, in both plots.
     """
@@ -396,7 +396,7 @@ def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figu
         is_logarithmic=plot.is_logarithmic,
         first_published_style=first_published_style,
     )
-    title, _, _ = plot.caption.partition(":")
+    title, _, _ = plot.caption.partition(":")  # what comes before the first colon
     return Figure(name=plot.name, title=title, caption=plot.caption, words="; ".join(words), draw=draw)
 
 
@@ -415,9 +415,9 @@ def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     `curve` is the published table with the figure. The efficiency compares the figure with that of one device in the
     table.
     """
-    memory_gb = "?"
+    memory = "?"
     if figure.accelerator_memory_gib is not None:
-        memory_gb = str(figure.accelerator_memory_gib)
+        memory = str(figure.accelerator_memory_gib)
     batch = "not said"
     if figure.batch_per_device is not None:
         batch = str(figure.batch_per_device)
@@ -427,7 +427,7 @@ def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     return [
         Cell("source", figure.source),
         Cell("framework", figure.framework),
-        Cell("accelerator", f"{figure.accelerator}, {memory_gb} GB"),
+        Cell("accelerator", f"{figure.accelerator}, {memory} GB"),
         Cell("batch", batch, numeric=True),
         Cell("devices", str(figure.devices), numeric=True),
         Cell("images/s", figure.printed, numeric=True),
