@@ -113,8 +113,8 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
     starts = _starts_in_order(runs)
     if not starts:
         return NOT_SAID
-    first_day = _day(starts[0].unix_s)
-    last_day = _day(starts[-1].unix_s)
+    first_day = day_of(starts[0].unix_s)
+    last_day = day_of(starts[-1].unix_s)
     if first_day == last_day:
         return [_link_to_day(last_day, starts)]
     return [_link_to_day(first_day, starts), " to ", _link_to_day(last_day, starts)]
@@ -124,7 +124,7 @@ def _starts_in_order(runs: Sequence[ReportedRun]) -> list[_Start]:
     """Return when the runs began, in ascending order, without those whose log does not say it by a valid time."""
     starts = []
     for run in runs:
-        if run.start.line is not None and _day(run.start.value) != "":
+        if run.start.line is not None and day_of(run.start.value) != "":
             starts.append(_Start(run.start.value, run.start.line, run))
     return sorted(starts, key=_time_and_line)
 
@@ -163,7 +163,7 @@ def _joined(items: Sequence[Inline], separator: str) -> list[Inline]:
     return joined
 
 
-def _day(unix_s: float) -> str:
+def day_of(unix_s: float) -> str:
     """Return the day in UTC, such as 2024-05-01; empty for a number that is not a valid time."""
     try:
         return datetime.fromtimestamp(unix_s, tz=timezone.utc).strftime("%Y-%m-%d")
@@ -235,7 +235,7 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
 def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
     """Return a day as a link to the log line of the last start on that day. `starts` are in ascending order."""
-    starts_on_day = [start for start in starts if _day(start.unix_s) == day]
+    starts_on_day = [start for start in starts if day_of(start.unix_s) == day]
     last_start = starts_on_day[-1]
     return link_to_line(last_start.run, last_start.line, day)
 
