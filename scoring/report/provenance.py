@@ -294,7 +294,8 @@ def _command_to_repeat(run: ReportedRun) -> Paragraph:
     checkout = ""
     if source.get("commit"):
         checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n"
-    text = f"Run {run.number} again, with its seed."
+    seed = "its seed" if run.seed else "a seed of its own: the log does not say which it had"
+    text = f"Run {run.number} again, with {seed}."
     if source.get("dirty"):
         text += " Its source tree had uncommitted changes, which the commit does not hold."
     return Paragraph(text=text, code=f"{checkout}{exports} ./run_and_time.sh")
