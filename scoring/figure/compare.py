@@ -268,8 +268,8 @@ _SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
     """Return the 95 % interval of the ratio of two scores' figures, other / base, or why there is none.
 
-    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width is
-    refused: it would say that the ratio is exact, where the figures only have too few digits.
+    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width would
+    wrongly say that the ratio is exact: it counts as none.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):

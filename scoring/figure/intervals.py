@@ -28,8 +28,7 @@ class Intervals:
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    If the figure has no calibrated widths, there are none and `method` says why. The deviation is that of the windows'
-    rates; None without windows.
+    If widths are not calibrated for such a figure, there are none and `method` says why.
     """
     deviation = spread.sd(run.rates)  # there are no rates if the figure is not made of windows
     reason = _why_not_calibrated(record, protocol)

@@ -201,10 +201,10 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     if rows:
         return rows
     if any(window.end_s is not None for window in record.windows):
-        lacks = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
+        needs = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
     else:
-        lacks = "needs time stamps on the rows; the log has none"
-    raise InputError(f"{record.file}: protocol {protocol.name} {lacks}")
+        needs = "needs time stamps on the rows; the log has none"
+    raise InputError(f"{record.file}: protocol {protocol.name} {needs}")
 
 
 def _start_row(

@@ -217,9 +217,9 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is too far above their images over their time.
+    """Yield a warning if the mean of the runs' rates is above their images over their time by more than MOST_RATE_GAP.
 
-    The two are equal if all runs have the same rate. The limit is MOST_RATE_GAP. `rates` are the images/s of the runs.
+    The two are equal if all runs have one rate. `rates` are their images/s.
     """
     mean_rate = statistics.fmean(rates)
     mean_time_per_image = statistics.fmean(1 / rate for rate in rates)
@@ -273,10 +273,9 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
 
 
 def _may_be_of_another_precision(named_precisions: Collection[str]) -> bool:
-    """Tell whether a log that does not say its precision may differ in it from logs that name these, such as `fp16`.
+    """Tell whether a log that does not say its precision may differ from logs that name these, such as `fp16`.
 
-    A log without a precision may be of a run in FP32. So it may differ if FP32 is not among the named ones. If none is
-    named, there is nothing to differ from.
+    A log without a precision may be of a run in FP32.
     """
     return len(named_precisions) > 0 and "fp32" not in named_precisions
 

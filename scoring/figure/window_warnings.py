@@ -343,9 +343,9 @@ def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence
 
 
 def _absolute_drift(values: Sequence[float]) -> float:
-    """Return how far the median moves, up or down, from the first half of a series to the second.
+    """Return how far the median moves, up or down, from the first half of a series to the second, as a share.
 
-    The result is a share of the first median. It is 0 for fewer than two values, or if the first median is 0.
+    It is 0 for fewer than two values, or if the first median is 0.
     """
     half = len(values) // 2
     if half == 0:

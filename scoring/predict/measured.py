@@ -108,9 +108,9 @@ def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int
 
 
 def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
-    """Return a warning for each way in which the runs are not alike, such as math mode or software.
+    """Return a warning for each setting in which the runs differ, such as math mode or software.
 
-    Raises InputError if they differ in model, batch per device or precision, because they did different work then.
+    Raises InputError if they differ in model, batch per device or precision: they did different work then.
     """
     texts = []
     for warning in figure_warnings.warn_of_mixed_settings(records):
