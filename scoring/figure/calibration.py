@@ -95,5 +95,5 @@ def kind_of(record: Record) -> str:
 
 
 def smallest_difference() -> float:
-    """Return the share of a figure by which like hosts (hosts of one kind) differ: less does not count as a difference."""
+    """Return the share of a figure by which like hosts (hosts of one kind) differ: less is not called a difference."""
     return calibration().smallest_difference

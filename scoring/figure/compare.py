@@ -197,8 +197,8 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
-    It is pooled over those of `scores` that are of this system and have several runs. None, too, if they are not all of
-    one system.
+    It is pooled over those of `scores` that have several runs of this system. Returns None if there are none, or if two
+    of the scores contradict each other.
     """
     repeated = []  # scores of several runs
     for candidate in scores:
