@@ -314,8 +314,8 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
 
-    Its width comes from `between_runs`, as one run does not show how far repeats lie apart. If there is none, `basis`
-    says why.
+    A single run does not show how far repeats lie apart: `between_runs` does. If there is no interval, `basis` says
+    why.
     """
     reason = _why_spread_between_runs_does_not_apply(base, other)
     if reason is not None:

@@ -42,7 +42,7 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 
     Such a width says how far the mean of a run's separately measured windows may be off.
     """
-    # A width is calibrated for the mean of windows of which each was measured by itself.
+    # The first two figures are not made of windows.
     if protocol.over_steps == "own_summary":
         return "the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):

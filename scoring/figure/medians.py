@@ -84,8 +84,8 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank of the 95 % bounds among the ordered quotients of m and n values; 0 for too few values.
 
-    It is the greatest k for which fewer than k quotients are below the true ratio with a chance of at most 2.5 %. Their
-    number is Mann and Whitney's U.
+    It is the greatest k for which U < k has a chance of at most 2.5 %. U is the number of quotients below the true
+    ratio, the statistic of Mann and Whitney.
     """
     # With one set divided by the true ratio, both have one distribution, and all C(m + n, m) rankings one probability.
     most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them

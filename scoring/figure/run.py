@@ -49,7 +49,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
-        return _figure_between_stamps(record, protocol, start_number=skip)
+        return _figure_between_stamps(record, protocol, start_number=skip)  # here --skip is the row to start at
     if protocol.over_steps == "run_time":
         if skip:
             raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
@@ -201,10 +201,10 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     if rows:
         return rows
     if any(window.end_s is not None for window in record.windows):
-        needs = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
+        says = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
     else:
-        needs = "needs time stamps on the rows; the log has none"
-    raise InputError(f"{record.file}: protocol {protocol.name} {needs}")
+        says = "needs time stamps on the rows; the log has none"
+    raise InputError(f"{record.file}: protocol {protocol.name} {says}")
 
 
 def _start_row(
@@ -240,7 +240,7 @@ def _rows_of_next_steps(
     last_position = start.position + steps
     rows = [row for row in stamped if start.position < row.position <= last_position]
     steps_in_log = max(0, stamped[-1].position - start.position)
-    # A log that counts from 0 prints its row 20 after 21 steps: a warm-up of 20 steps takes one of those after it.
+    # A log that counts from 0 prints its row 20 after 21 steps, so a warm-up of 20 steps may use up one of `steps`.
     fewest_steps_accepted = steps - 1
     if not rows or steps_in_log < fewest_steps_accepted:
         raise too_short(record, steps, steps_in_log)
@@ -275,7 +275,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     Raises InputError if the log ends before so many steps are done.
     """
     exact_rows = [row for row in stamped if row.position == steps_to_skip]
-    if exact_rows:  # it goes before an earlier row with more steps
+    if exact_rows:  # an exact fit goes before an earlier row with more steps
         return exact_rows[0]
     counts_from_0 = record.first_step == 0  # such a log prints 20 after 21 steps
     printing_rows = [row for row in stamped if row.window.step == steps_to_skip]

@@ -165,6 +165,7 @@ def outlier(values: Sequence[float]) -> int | None:
     distances = [abs(value - mean) for value in values]
     farthest = distances.index(max(distances))
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))  # 1 %, shared among n values and both sides
+    # Grubbs' limit for the farthest value, in standard deviations from the mean
     most_deviations = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
     if distances[farthest] / deviation <= most_deviations:
         return None
