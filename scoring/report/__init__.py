@@ -71,10 +71,7 @@ def _build_report(args: argparse.Namespace) -> Report:
         records += records_of_it
         folders += [folder] * len(records_of_it)
 
-    log_paths = {os.path.realpath(record.file) for record in records}
-    for output in (args.html, args.markdown, args.csv):
-        if output and os.path.realpath(output) in log_paths:
-            raise InputError(f"{output} is one of the runs: give another file to write to")
+    _refuse_to_overwrite_logs(args, records)
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
 
@@ -85,6 +82,14 @@ def _build_report(args: argparse.Namespace) -> Report:
         findings_of_log = findings.get(record.file)
         logs.append(GivenLog(record=record, path=record.file, folder=folder, findings=findings_of_log))
     return build(logs, protocol, skip=args.skip)
+
+
+def _refuse_to_overwrite_logs(args: argparse.Namespace, records: Sequence[Record]) -> None:
+    """Raise InputError if a file that the report is to be written to is the log of a run."""
+    log_paths = {os.path.realpath(record.file) for record in records}
+    for output in (args.html, args.markdown, args.csv):
+        if output and os.path.realpath(output) in log_paths:
+            raise InputError(f"{output} is one of the runs: give another file to write to")
 
 
 def command_words(args: argparse.Namespace) -> list[str]:
@@ -178,26 +183,26 @@ def _run_values(run: ReportedRun) -> JsonObject:
     None stands for what is not known. The figure and the quality come with the lines of the log that say them.
     """
     record = run.record
-    values: JsonObject = {"run": run.number}
+    fields: JsonObject = {"run": run.number}
     for name in ("file", "sha256", "format", *FACTS):
-        values[name] = getattr(record, name)
+        fields[name] = getattr(record, name)
     for name in ("value", "windows", "first_line", "last_line"):
-        values[name] = getattr(run.figure, name, None)  # None if the run has no figure
-    values["run_time_s"] = record.run_time_s
-    values["status"] = record.status
+        fields[name] = getattr(run.figure, name, None)  # None if the run has no figure
+    fields["run_time_s"] = record.run_time_s
+    fields["status"] = record.status
 
     final_quality = record.quality[-1] if record.quality else None
-    values["quality_name"] = final_quality.name if final_quality else None
-    values["quality"] = final_quality.value if final_quality else None
-    values["quality_line"] = final_quality.line if final_quality else None
+    fields["quality_name"] = final_quality.name if final_quality else None
+    fields["quality"] = final_quality.value if final_quality else None
+    fields["quality_line"] = final_quality.line if final_quality else None
 
     memory_mib: list[float] = values_of(record.windows, "gpu_memory_mib")
-    values["most_gpu_memory_mib"] = max(memory_mib, default=None)
+    fields["most_gpu_memory_mib"] = max(memory_mib, default=None)
     power_w: list[float] = values_of(run.measured, "power_w")
-    values["mean_power_w"] = sum(power_w) / len(power_w) if power_w else None
-    values["seed"] = run.seed.value if run.seed else None
-    values["compliance"] = run.findings["verdict"] if run.findings else None
-    return values
+    fields["mean_power_w"] = sum(power_w) / len(power_w) if power_w else None
+    fields["seed"] = run.seed.value if run.seed else None
+    fields["compliance"] = run.findings["verdict"] if run.findings else None
+    return fields
 
 
 def as_csv(report: Report) -> str:

@@ -92,8 +92,8 @@ class GivenLog:
 def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
     """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
-    There must be at least one log. If `protocol` is None, one that suits the logs is chosen. `skip` replaces the
-    protocol's number of windows to drop at the start of a run. Raises InputError if a log is given twice.
+    There must be at least one log. Without a `protocol`, one that suits the logs is chosen. `skip` replaces its number
+    of windows to drop. Raises InputError if a log is given twice.
     """
     records = [log.record for log in logs]
     refuse_same_run_twice(records)

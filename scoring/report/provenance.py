@@ -141,8 +141,7 @@ def provenance(report: Report) -> Section:
 
 
 def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
-    """Return the section `name` of a log's header as a folded table, after tables of its GPUs' links if it is
-    `hardware`.
+    """Return the section `name` of a log's header as a folded table; for `hardware` also tables of the GPUs' links.
 
     `first_run` is the number of the first run with an equal section. A later run refers to it in a sentence.
     """

@@ -126,8 +126,8 @@ def _mean_step(group: Group) -> _MeanStep | None:
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
     """Return the mean step of windows: the sum of their times divided by the sum of their steps.
 
-    None unless every window says its time and its steps. The mean wait for data is None unless every window says its
-    wait. There must be at least one window.
+    None unless each window says its time and its steps. The mean wait for data is None unless each says its wait. There
+    must be at least one window.
     """
     seconds: list[float] = []
     waits_s: list[float] = []

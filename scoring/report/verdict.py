@@ -150,10 +150,10 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
-    failures = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
-    if any(group.allowed is not None and group.failed > group.allowed for group in failures):
+    all_failures = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
+    if any(failures.allowed is not None and failures.failed > failures.allowed for failures in all_failures):
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)
-    if any(group.allowed is None and group.failed > 0 for group in failures):
+    if any(failures.allowed is None and failures.failed > 0 for failures in all_failures):
         text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
         return Verdict(check="quality", status=UNKNOWN, found=text, fix=fix)
     text += "; the benchmark's rules drop as many of its runs"
@@ -169,8 +169,7 @@ def _count_failures(group: Group) -> int:
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail; None if that is unknown.
 
-    A result drops some of its slowest runs, and a failed run counts as a slow one. A log does not say its round of
-    MLPerf, so the number is unknown if it differs between rounds.
+    A result drops some of its slowest runs, and a failed run counts as a slow one.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
     if not submission_by_round:  # no round has rules for it
@@ -179,7 +178,7 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     for submission in submission_by_round.values():
         has_enough_runs = len(group.runs) >= submission.runs
         dropped_in_rounds.add(submission.dropped if has_enough_runs else 0)
-    if len(dropped_in_rounds) > 1:
+    if len(dropped_in_rounds) > 1:  # a log does not say its round
         return None
     return dropped_in_rounds.pop()
 
