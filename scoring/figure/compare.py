@@ -207,7 +207,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
             repeated.append(candidate)
     # All pairs: a score without a precision is of one system with one of FP32 and with one of FP16, but these are not.
     pairs = itertools.combinations([base, other, *repeated], 2)
-    if not all(_are_of_one_system(one, another) for one, another in pairs):
+    all_are_of_one_system = all(_are_of_one_system(one, another) for one, another in pairs)
+    if not all_are_of_one_system:
         return None
     values_of_repeats = [_run_values(candidate) for candidate in repeated]
     pooled = spread.pooled_sd(values_of_repeats)

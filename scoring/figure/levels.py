@@ -37,6 +37,7 @@ def levels_of_repetition(
     `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
     not known.
     """
+    # The figure of a run that did not converge is infinite. Such a run is only counted.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
     if hosts is None:

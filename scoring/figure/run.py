@@ -151,7 +151,7 @@ def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    # 1 / mean time is moved to `value`. The two are equal unless `value` weighs windows by their length.
+    # The interval of 1 / mean time is scaled to `value`, which differs from it if windows weigh by their length.
     factor = value * math.fsum(seconds_per_image) / len(seconds_per_image)
     return factor / high_time, factor / low_time  # a long time is a low rate
 
