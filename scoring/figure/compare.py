@@ -85,9 +85,8 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return named systems side by side, each with its ratio to the first one, which is the base.
 
-    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores.
-
-    Raises InputError for fewer than two systems, for figures of several kinds, and for a run given twice.
+    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores. Raises InputError
+    for fewer than two systems, figures of several kinds, or a run given twice.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -219,7 +218,7 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _are_of_one_system(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are repeats of one system, so that single runs lie equally far apart in both.
+    """Tell whether the runs of two scores are repeats of one system.
 
     Both must say the devices and the global batch, and have one machine. They differ in a fact of FACTS_OF_ONE_SYSTEM
     only if both give it.

@@ -58,8 +58,8 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
     """Return the `last` rows of the trend that a new result belongs to, without the new runs themselves.
 
-    `rows` are all rows of the history, oldest first. `system` names the new runs' machine; None takes it from their
-    logs. Raises InputError if they are of two trends, or no machine is named.
+    `rows` are all rows of the history. `system` names the machine; None takes it from the new runs' logs. Raises
+    InputError if these are of two trends, or name no machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series

@@ -102,8 +102,7 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    If there is none, `method` says why. A mean cannot take the infinite figure of a run that did not converge: its
-    caller must refuse it first.
+    If there is none, `method` says why. If the protocol takes a mean, all runs must have converged.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])

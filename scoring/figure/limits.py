@@ -75,8 +75,7 @@ def _image_side(record: Record, side: str) -> int:
 def images_per_joule(records: Sequence[Record]) -> float | None:
     """Return how many images are trained for each joule that the GPUs take from the first step to the end.
 
-    For several runs it is 1 / mean of their joules per image. Returns None without runs, or if a log does not give its
-    energy.
+    For several runs it is 1 / mean joules per image. Returns None without runs, or if a log does not give its energy.
     """
     joules_per_image = []
     for record in records:

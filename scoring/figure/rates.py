@@ -157,8 +157,8 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Return equally many images for each window, and the seconds that they take at the rate of its row.
 
-    For example, 8 devices that print 100 images/s each give 8 images in 0.01 s. Raises InputError if a row gives no
-    rate, or the batch or the number of devices is needed and not known.
+    For example, 8 devices that print 100 images/s each give 8 images in 0.01 s. Raises InputError if the log does not
+    say enough, such as the batch.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:

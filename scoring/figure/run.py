@@ -168,7 +168,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
     """Return the images/s between the time stamps of two rows: batch of all devices * steps / seconds.
 
     `start_number` is the number of --skip; None starts where the protocol's warm-up ends. Raises InputError if the log
-    is too short, does not say the batch, or has stamps that do not advance.
+    is too short or says too little, or if its stamps do not advance.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)

@@ -195,10 +195,9 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not.
-
-    Raises InputError if the runs are no repeats or do not fit the protocol. Raises TooFewRunsError for too few: its
-    `partial` is their score, or None if they cannot be averaged.
+    `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not. Raises
+    InputError if the runs are no repeats or do not fit the protocol, and TooFewRunsError, with their score if they have
+    one, if they are too few.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")

@@ -108,12 +108,11 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
-    Returns None if a row does not give its steps or its time, or the batch is not known. With the batch of one device
-    only, the rate may be of one device.
+    Returns None if a row does not give its steps or its time, or if the batch is not known.
     """
     batch = record.global_batch
     if not batch and record.rate_scope == "device":
-        batch = record.batch_per_device
+        batch = record.batch_per_device  # makes the rate one of a device too
     if not batch:
         return None
 

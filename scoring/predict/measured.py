@@ -49,8 +49,8 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape: a number of nodes and of devices on each.
 
-    Logs of one shape are scored together, as repeats. Raises InputError for a protocol of no throughput, and for logs
-    that differ or do not say enough. `score` raises its own errors.
+    Logs of one shape are scored together, as repeats. Raises InputError for a protocol of no throughput, for logs that
+    differ or say too little, and as `score` does.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
