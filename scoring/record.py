@@ -53,7 +53,7 @@ class Window:
 
     @property
     def images_per_s(self) -> float | None:
-        """Global throughput of the window: images / seconds, or None if it lacks one of them."""
+        """Global throughput of the window: images / seconds; None if one of them is not known."""
         return self.images / self.seconds if self.images is not None and self.seconds else None
 
     @property
@@ -186,7 +186,7 @@ class Record:
         beginning.
         """
         if self.format == "mllog":
-            return self.run_start_s is not None
+            return self.run_start_s is not None  # an event of such a file says it
         first = self.windows[0]
         if first.steps is None:  # the row counts its steps from an earlier row, which is not in this log
             return False
@@ -194,14 +194,14 @@ class Record:
 
     @property
     def run_span(self) -> Span | None:
-        """The time from run_start to run_stop, or None if the log lacks one of them."""
+        """The time from run_start to run_stop; None if one of them is not known."""
         if self.run_start_s is None or self.run_stop_s is None:
             return None
         return Span(self.run_start_s, self.run_stop_s)
 
     @property
     def run_time_s(self) -> float | None:
-        """The seconds from run_start to run_stop, or None if the log lacks one of them."""
+        """The seconds from run_start to run_stop; None if one of them is not known."""
         span = self.run_span
         return None if span is None else span.seconds
 
@@ -225,7 +225,7 @@ class Record:
 
     @property
     def device_kinds(self) -> str | None:
-        """The models of the devices without their numbers, so that runs on one device and on eight are alike.
+        """The models of the devices without their numbers, so that it is the same for one device and for eight.
 
         If the header does not describe nodes, this is the accelerator, or else the platform.
         """
@@ -294,7 +294,7 @@ def recipe_target(record: Record) -> float | None:
 
 
 def section(record: Record, name: str) -> JsonObject:
-    """Return a section of the record's header, or an empty table if the header lacks it or it is no table."""
+    """Return a section of the record's header; an empty table if it is missing or no table."""
     return _table_in(record.header, name)
 
 
@@ -312,6 +312,6 @@ def nodes_of_header(header: JsonObject) -> list[JsonObject]:
 
 
 def _table_in(header: JsonObject, name: str) -> JsonObject:
-    """Return the table `name` of a header, or an empty table if the header lacks it or it is no table."""
+    """Return the table `name` of a header; an empty table if it is missing or no table."""
     table = header.get(name)
     return table if isinstance(table, dict) else {}

@@ -85,9 +85,8 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return named systems side by side, each with its ratio to the first one, which is the base.
 
-    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores.
-
-    Raises InputError for fewer than two systems, for figures of several kinds, and for a run given twice.
+    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores. Raises InputError
+    for fewer than two systems, figures of several kinds, or a run given twice.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -197,8 +196,8 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
-    It is pooled over those of `scores` that are of this system and have several runs. None, too, if they are not all of
-    one system.
+    It is pooled over those of `scores` that have several runs of this system. Returns None if there are none, or if two
+    of the scores contradict each other.
     """
     repeated = []  # scores of several runs
     for candidate in scores:
@@ -207,7 +206,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
             repeated.append(candidate)
     # All pairs: a score without a precision is of one system with one of FP32 and with one of FP16, but these are not.
     pairs = itertools.combinations([base, other, *repeated], 2)
-    if not all(_are_of_one_system(one, another) for one, another in pairs):
+    all_are_of_one_system = all(_are_of_one_system(one, another) for one, another in pairs)
+    if not all_are_of_one_system:
         return None
     values_of_repeats = [_run_values(candidate) for candidate in repeated]
     pooled = spread.pooled_sd(values_of_repeats)
@@ -218,7 +218,7 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _are_of_one_system(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are repeats of one system, so that single runs lie equally far apart in both.
+    """Tell whether the runs of two scores are repeats of one system.
 
     Both must say the devices and the global batch, and have one machine. They differ in a fact of FACTS_OF_ONE_SYSTEM
     only if both give it.
@@ -268,8 +268,8 @@ _SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
     """Return the 95 % interval of the ratio of two scores' figures, other / base, or why there is none.
 
-    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width is
-    refused: it would say that the ratio is exact, where the figures only have too few digits.
+    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width would
+    wrongly say that the ratio is exact: it counts as none.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):
@@ -314,8 +314,8 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
 
-    Its width comes from `between_runs`, as one run does not show how far repeats lie apart. If there is none, `basis`
-    says why.
+    A single run does not show how far repeats lie apart: `between_runs` does. If there is no interval, `basis` says
+    why.
     """
     reason = _why_spread_between_runs_does_not_apply(base, other)
     if reason is not None:

@@ -44,7 +44,7 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
     if past_mean is None or len(past.values) < LEAST_RUNS:
         return None
     new_mean = new.mean_of_runs
-    if new_mean is not None:
+    if new_mean is not None:  # there are several new values
         return spread.ratio_interval(past_mean, new_mean)
     return spread.single_run_interval(
         ratio=new.values[0] / past_mean.value,
@@ -58,8 +58,8 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
     """Return the `last` rows of the trend that a new result belongs to, without the new runs themselves.
 
-    `rows` are all rows of the history, oldest first. `system` names the new runs' machine; None takes it from their
-    logs. Raises InputError if they are of two trends, or no machine is named.
+    `rows` are all rows of the history. `system` names the machine; None takes it from the new runs' logs. Raises
+    InputError if these are of two trends, or name no machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series
@@ -237,8 +237,9 @@ def _score_of_runs(args: argparse.Namespace) -> Score:
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, which a history is made of")
-    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # an olympic mean would refuse a single run
-    return score(read_records(args), protocol, skip=args.skip, system=args.system)
+    # An olympic mean would refuse a single run.
+    protocol_of_any_runs = dataclasses.replace(protocol, runs=1, over_runs="mean")
+    return score(read_records(args), protocol_of_any_runs, skip=args.skip, system=args.system)
 
 
 def _add_runs(args: argparse.Namespace) -> int:

@@ -118,8 +118,8 @@ def _storable(text: str) -> str:
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the history's file, and close it at the end of the block.
 
-    With `new`, the file is made if need be and the block's writes are committed; otherwise it can only be read. Raises
-    InputError for a file that cannot be used, and for SQLite's errors in the block.
+    With `new`, the file is made if it does not exist, and may be written to. Raises InputError for a file that cannot
+    be used, and for any error of SQLite in the block.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")

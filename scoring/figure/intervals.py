@@ -28,8 +28,7 @@ class Intervals:
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    If the figure has no calibrated widths, there are none and `method` says why. The deviation is that of the windows'
-    rates; None without windows.
+    If widths are not calibrated for such a figure, there are none and `method` says why.
     """
     deviation = spread.sd(run.rates)  # there are no rates if the figure is not made of windows
     reason = _why_not_calibrated(record, protocol)
@@ -43,7 +42,7 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 
     Such a width says how far the mean of a run's separately measured windows may be off.
     """
-    # A width is calibrated for the mean of windows of which each was measured by itself.
+    # The first two figures are not made of windows.
     if protocol.over_steps == "own_summary":
         return "the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
@@ -103,8 +102,7 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    If there is none, `method` says why. A mean cannot take the infinite figure of a run that did not converge: its
-    caller must refuse it first.
+    If there is none, `method` says why. If the protocol takes a mean, all runs must have converged.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])

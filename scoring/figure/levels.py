@@ -37,6 +37,7 @@ def levels_of_repetition(
     `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
     not known.
     """
+    # The figure of a run that did not converge is infinite. Such a run is only counted.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
     if hosts is None:
@@ -182,8 +183,8 @@ class IndependentValues(NamedTuple):
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values that count as independent repeats of a system: those of its runs, or the means of its hosts.
 
-    Runs on one host lie closer together than hosts do. So the hosts count if some host has several runs, and there are
-    two or more. `hosts` names the host of each run; None if not known.
+    Hosts count if some host has several runs, because these lie closer together than hosts do. `hosts` names the host
+    of each run; None if not known.
     """
     if hosts is None or not _some_host_ran_twice(hosts):
         return IndependentValues(values, [1] * len(values), are_hosts=False)

@@ -39,9 +39,10 @@ def _peak_flop_per_s(record: Record) -> float | None:
 def _card_of_all_gpus(record: Record) -> Card | None:
     """Return the row of `cards.csv` for the GPU model of a run.
 
-    Returns None if the log does not describe its GPUs, if they are of several models, or if the table lacks the model.
+    Returns None if the log does not describe its GPUs, if they are of several models, or if the table has no such
+    model.
     """
-    cards = set()  # holds None for a GPU that the table lacks
+    cards = set()  # holds None for a GPU that is not in the table
     for node in nodes_of(record):
         gpus = node.get("gpus")
         if not isinstance(gpus, list):
@@ -74,8 +75,7 @@ def _image_side(record: Record, side: str) -> int:
 def images_per_joule(records: Sequence[Record]) -> float | None:
     """Return how many images are trained for each joule that the GPUs take from the first step to the end.
 
-    For several runs it is 1 / mean of their joules per image. Returns None without runs, or if a log does not give its
-    energy.
+    For several runs it is 1 / mean joules per image. Returns None without runs, or if a log does not give its energy.
     """
     joules_per_image = []
     for record in records:

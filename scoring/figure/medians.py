@@ -46,9 +46,8 @@ def _deepest_of_enough_confidence(n: int) -> int:
 def _weight_of_inner_bounds(k: int, n: int) -> float:
     """Return how far the 95 % bounds lie from the outer bounds towards the inner ones: 0 is the outer, 1 the inner.
 
-    The outer bounds are the `k`-th least and the k-th greatest of n values, of 95 % confidence or more. The inner
-    bounds, at k + 1, have less. The formula is that of Hettmansperger and Sheather, Statistics & Probability Letters 4,
-    1986.
+    The outer bounds are the `k`-th least and the k-th greatest of n values, the inner ones those at k + 1. See
+    Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
@@ -85,8 +84,8 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank of the 95 % bounds among the ordered quotients of m and n values; 0 for too few values.
 
-    It is the greatest k for which fewer than k quotients are below the true ratio with a chance of at most 2.5 %. Their
-    number is Mann and Whitney's U.
+    It is the greatest k for which U < k has a chance of at most 2.5 %. U is the number of quotients below the true
+    ratio, the statistic of Mann and Whitney.
     """
     # With one set divided by the true ratio, both have one distribution, and all C(m + n, m) rankings one probability.
     most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
@@ -127,8 +126,7 @@ def _multiplied_by_one_minus_power(coefficients: Sequence[int], power: int) -> l
 def _divided_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
     """Return the coefficients of a polynomial in q over 1 - q**power, cut off at the length of `coefficients`.
 
-    quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient. So each
-    coefficient of the quotient is that of the polynomial plus the one that is `power` places lower in the quotient.
+    quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient.
     """
     quotient = [0] * power  # stands for the places below q**0, and is taken off at the end
     for place, coefficient in enumerate(coefficients):

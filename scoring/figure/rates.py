@@ -46,7 +46,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """Return the batch of all devices over the step time that a row prints; None if one of the two is not known."""
     devices = record.devices
     prints_rates_of_all = record.rate_scope == "global"
-    # The rate of one device may stand in for that of all, but not beside printed rates of all devices.
+    # The rate of one device may stand in for that of all, unless the log also prints rates of all devices.
     if devices is None and not prints_rates_of_all:
         devices = 1
     if item.printed_step_time_s and devices and record.batch_per_device:
@@ -57,7 +57,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
     """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError if its row says too little.
 
-    If the row prints a step time, it lacks only the batch or the number of devices. The error then asks for that one.
+    The error asks for the batch or the number of devices if only that is missing.
     """
     rate = rate_of(record, item, printed=printed)
     if rate is None and item.printed_step_time_s is not None:
@@ -98,7 +98,7 @@ class Work(NamedTuple):
 def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the images and seconds of each window: as measured if all rows give both, else at the printed speed.
 
-    Raises InputError if the log lacks something that is needed, such as the batch.
+    Raises InputError if something that is needed is not known, such as the batch.
     """
     measured = _measured_work(record, chosen)
     if measured is not None:
@@ -109,8 +109,8 @@ def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
 def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the images and seconds of each window, at the speed that its row prints.
 
-    A window of 20 steps weighs twice as much as one of 10; if some window does not say its steps, all weigh the same.
-    Raises InputError if the log does not say enough, such as the batch.
+    A window of 20 steps weighs twice as much as one of 10; all weigh the same if some window does not say its steps.
+    Raises InputError if something is not known, such as the batch.
     """
     unweighted = _unweighted_work_at_printed_speed(record, chosen)
     weights = steps_as_weights(chosen)
@@ -157,8 +157,8 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Return equally many images for each window, and the seconds that they take at the rate of its row.
 
-    For example, 8 devices that print 100 images/s each give 8 images in 0.01 s. Raises InputError if a row gives no
-    rate, or the batch or the number of devices is needed and not known.
+    For example, 8 devices that print 100 images/s each give 8 images in 0.01 s. Raises InputError if the log does not
+    say enough, such as the batch.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:

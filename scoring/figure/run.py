@@ -49,7 +49,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
-        return _figure_between_stamps(record, protocol, start_number=skip)
+        return _figure_between_stamps(record, protocol, start_number=skip)  # here --skip is the row to start at
     if protocol.over_steps == "run_time":
         if skip:
             raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
@@ -151,7 +151,7 @@ def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    # 1 / mean time is moved to `value`. The two are equal unless `value` weighs windows by their length.
+    # The interval of 1 / mean time is scaled to `value`, which differs from it if windows weigh by their length.
     factor = value * math.fsum(seconds_per_image) / len(seconds_per_image)
     return factor / high_time, factor / low_time  # a long time is a low rate
 
@@ -168,7 +168,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
     """Return the images/s between the time stamps of two rows: batch of all devices * steps / seconds.
 
     `start_number` is the number of --skip; None starts where the protocol's warm-up ends. Raises InputError if the log
-    is too short, does not say the batch, or has stamps that do not advance.
+    is too short or says too little, or if its stamps do not advance.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
@@ -201,10 +201,10 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     if rows:
         return rows
     if any(window.end_s is not None for window in record.windows):
-        lacks = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
+        says = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
     else:
-        lacks = "needs time stamps on the rows; the log has none"
-    raise InputError(f"{record.file}: protocol {protocol.name} {lacks}")
+        says = "needs time stamps on the rows; the log has none"
+    raise InputError(f"{record.file}: protocol {protocol.name} {says}")
 
 
 def _start_row(
@@ -240,7 +240,7 @@ def _rows_of_next_steps(
     last_position = start.position + steps
     rows = [row for row in stamped if start.position < row.position <= last_position]
     steps_in_log = max(0, stamped[-1].position - start.position)
-    # A log that counts from 0 prints its row 20 after 21 steps: a warm-up of 20 steps takes one of those after it.
+    # A log that counts from 0 prints its row 20 after 21 steps, so a warm-up of 20 steps may use up one of `steps`.
     fewest_steps_accepted = steps - 1
     if not rows or steps_in_log < fewest_steps_accepted:
         raise too_short(record, steps, steps_in_log)
@@ -275,7 +275,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     Raises InputError if the log ends before so many steps are done.
     """
     exact_rows = [row for row in stamped if row.position == steps_to_skip]
-    if exact_rows:  # it goes before an earlier row with more steps
+    if exact_rows:  # an exact fit goes before an earlier row with more steps
         return exact_rows[0]
     counts_from_0 = record.first_step == 0  # such a log prints 20 after 21 steps
     printing_rows = [row for row in stamped if row.window.step == steps_to_skip]

@@ -195,10 +195,9 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not.
-
-    Raises InputError if the runs are no repeats or do not fit the protocol. Raises TooFewRunsError for too few: its
-    `partial` is their score, or None if they cannot be averaged.
+    `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not. Raises
+    InputError if the runs are no repeats or do not fit the protocol, and TooFewRunsError, with their score if they have
+    one, if they are too few.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -250,9 +249,9 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
 
     Raises InputError as `run_figure` does, if a run does not fit the protocol.
     """
-    # MLPerf scores one set of consecutive runs if there are more runs than it asks for.
-    takes_median_set = protocol.figure == "run_time" and 3 <= protocol.runs < len(records)
-    if takes_median_set:
+    # MLPerf scores one set of consecutive runs if there are more runs than it asks for. It asks for 3 or more.
+    is_of_mlperf = protocol.figure == "run_time" and protocol.runs >= 3
+    if is_of_mlperf and len(records) > protocol.runs:
         return _median_set_of_runs(records, protocol, skip)
     return _ChosenRuns(_scored_runs(records, protocol, skip), "")  # "": these are all runs
 

@@ -1,4 +1,4 @@
-"""The 95 % interval of the mean of one run's windows, of which neighbours are correlated.
+"""The 95 % interval of the mean of one run's windows, whose neighbours are correlated.
 
 The windows are taken as a first-order autoregression: each value less the true mean is `r` times that of the value
 before it, plus independent noise. The correlation `r` is not known, so the interval allows for each one that the
@@ -55,8 +55,8 @@ def _deviations_from_mean(values: Sequence[float]) -> list[float]:
 def _batch_means(values: Sequence[float]) -> list[float]:
     """Return the means of batches of consecutive values, which are less correlated than the values.
 
-    Of 65 values, the first one is left out and the means of 32 pairs are returned. Fewer values than LEAST_FOR_BATCHES
-    are returned as they are. See Conway, Management Science 10, 1963.
+    Of 65 values, the first one is left out and the means of 32 pairs are returned; few values stay as they are. See
+    Conway, Management Science 10, 1963.
     """
     if len(values) < LEAST_FOR_BATCHES:
         return list(values)
@@ -100,8 +100,7 @@ def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> fl
 def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], freedom: int) -> float:
     """Return the probability that the true mean lies farther than `distance` from the computed one, to either side.
 
-    For one standard error, it is the probability that |t| > distance / error, with Student's t. The result is the sum
-    of these over all possible errors, each times the probability of the error.
+    For one standard error it is the probability that |t| > distance / error, with Student's t.
     """
     weighted = []
     for possible in possible_errors:
@@ -170,8 +169,7 @@ def _deviation_sums(deviations: Sequence[float]) -> DeviationSums:
 def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
     """Return how likely the correlation `r` of neighbours is, and the standard error of the plain mean if it is true.
 
-    `sums` are sums over the deviations of the values from their plain mean. The variance of the noise is estimated by
-    the squares of the noise / (n - 1). `_variance_of_mean` turns it into the squared standard error of the plain mean.
+    `sums` are sums over the deviations of the values from their plain mean.
     """
     n = sums.n
     noise_squares = _least_noise_squares(sums, r)

@@ -144,9 +144,8 @@ def single_run_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
-    A single run does not show how far repeats lie apart. So `relative_sd`, with its degrees of freedom `freedom`, is
-    the relative standard deviation of other runs. `runs` and `other_runs` are the numbers of runs of the two means;
-    for a mean with unequal weights, as many as would vary as it does.
+    `relative_sd`, with its degrees of freedom `freedom`, is how far other runs lie apart: a single run does not show
+    it. `runs` and `other_runs` are the numbers of runs of the two means.
     """
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
     return around(ratio, half_width)
@@ -166,6 +165,7 @@ def outlier(values: Sequence[float]) -> int | None:
     distances = [abs(value - mean) for value in values]
     farthest = distances.index(max(distances))
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))  # 1 %, shared among n values and both sides
+    # Grubbs' limit for the farthest value, in standard deviations from the mean
     most_deviations = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
     if distances[farthest] / deviation <= most_deviations:
         return None

@@ -11,7 +11,7 @@ from scoring.figure.warnings import warning
 from scoring.record import Record, Window
 
 LEAST_STRAGGLER_LAG = 0.03  # of a straggler behind the median rank, as a share of the window's time
-MOST_STRAGGLER_CHANCE = 0.01  # that ranks that are alike have such a warning in a run
+MOST_STRAGGLER_CHANCE = 0.01  # that equally fast ranks have such a warning in a run
 CORRELATION_OF_WINDOWS = 0.6  # assumed between neighbouring windows
 # In the mean of a long first-order autoregressive series, so many values weigh as much as one independent value.
 WINDOWS_PER_INDEPENDENT_ONE = (1 + CORRELATION_OF_WINDOWS) / (1 - CORRELATION_OF_WINDOWS)

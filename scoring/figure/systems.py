@@ -39,8 +39,7 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
 def _logs_of(path: str, pattern: str = "*") -> list[Path]:
     """Return the logs at a path, sorted: the `*.txt` and `*.log` files of a folder, or else the path itself.
 
-    `*/*` as `pattern` finds the files in the subfolders. A path that is no folder is returned even if it does not
-    exist.
+    `*/*` as `pattern` finds the files in the subfolders. A path that does not exist is returned too.
     """
     folder = Path(path)
     if not folder.is_dir():

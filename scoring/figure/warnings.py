@@ -108,12 +108,11 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
-    Returns None if a row does not give its steps or its time, or the batch is not known. With the batch of one device
-    only, the rate may be of one device.
+    Returns None if a row does not give its steps or its time, or if the batch is not known.
     """
     batch = record.global_batch
     if not batch and record.rate_scope == "device":
-        batch = record.batch_per_device
+        batch = record.batch_per_device  # makes the rate one of a device too
     if not batch:
         return None
 
@@ -217,9 +216,9 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is too far above their images over their time.
+    """Yield a warning if the mean of the runs' rates is above their images over their time by more than MOST_RATE_GAP.
 
-    The two are equal if all runs have the same rate. The limit is MOST_RATE_GAP. `rates` are the images/s of the runs.
+    The two are equal if all runs have one rate. `rates` are their images/s.
     """
     mean_rate = statistics.fmean(rates)
     mean_time_per_image = statistics.fmean(1 / rate for rate in rates)
@@ -273,10 +272,9 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
 
 
 def _may_be_of_another_precision(named_precisions: Collection[str]) -> bool:
-    """Tell whether a log that does not say its precision may differ in it from logs that name these, such as `fp16`.
+    """Tell whether a log that does not say its precision may differ from logs that name these, such as `fp16`.
 
-    A log without a precision may be of a run in FP32. So it may differ if FP32 is not among the named ones. If none is
-    named, there is nothing to differ from.
+    A log without a precision may be of a run in FP32.
     """
     return len(named_precisions) > 0 and "fp32" not in named_precisions
 

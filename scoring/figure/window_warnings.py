@@ -89,11 +89,11 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
     # All rows of a log print the same things, so they take the same branch and have the same unit.
     for window in windows:
         if window.seconds is not None and window.images and not window.steps:
-            times.append(window.seconds / window.images)
+            times.append(window.seconds / window.images)  # of an image
         elif window.step_s is not None:
-            times.append(window.step_s)
+            times.append(window.step_s)  # of a step
         elif window.printed_rate:
-            times.append(1 / window.printed_rate)
+            times.append(1 / window.printed_rate)  # of an image
     return times
 
 
@@ -227,25 +227,30 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
-    total = math.fsum(clipped)
-    sums_before = list(itertools.accumulate(clipped, initial=0.0))  # sums_before[i] is the sum of clipped[:i]
+    strengths = _strengths_of_splits(clipped, noise)
+    indexes = range(max(first_index, 1), min(last_index, len(values) - 1) + 1)  # a value at least is on either side
+    strongest = max(indexes, key=lambda index: strengths[index], default=None)
+    if strongest is None or strengths[strongest] <= LEAST_CHANGE_STRENGTH:
+        return None
+    return LevelChange(strongest, statistics.median(values[:strongest]), statistics.median(values[strongest:]))
 
-    greatest_strength = 0.0
-    best_index = 0
-    for index in range(max(first_index, 1), min(last_index, len(values) - 1) + 1):  # either side has a value
+
+def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
+    """Return for each index how far apart the means of the values before it and from it on are, in standard errors.
+
+    `noise` is the standard deviation of a value around its level.
+    """
+    total = math.fsum(values)
+    sums_before = list(itertools.accumulate(values, initial=0.0))  # sums_before[i] is the sum of values[:i]
+    strengths = {}
+    for index in range(1, len(values)):
         count_before = index
         count_after = len(values) - index
         mean_before = sums_before[index] / count_before
         mean_after = (total - sums_before[index]) / count_after
         standard_error = noise * math.sqrt(1 / count_before + 1 / count_after)
-        strength = abs(mean_before - mean_after) / standard_error
-        if strength > greatest_strength:
-            greatest_strength = strength
-            best_index = index
-
-    if greatest_strength <= LEAST_CHANGE_STRENGTH:
-        return None
-    return LevelChange(best_index, statistics.median(values[:best_index]), statistics.median(values[best_index:]))
+        strengths[index] = abs(mean_before - mean_after) / standard_error
+    return strengths
 
 
 def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
@@ -343,9 +348,9 @@ def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence
 
 
 def _absolute_drift(values: Sequence[float]) -> float:
-    """Return how far the median moves, up or down, from the first half of a series to the second.
+    """Return how far the median moves, up or down, from the first half of a series to the second, as a share.
 
-    The result is a share of the first median. It is 0 for fewer than two values, or if the first median is 0.
+    It is 0 for fewer than two values, or if the first median is 0.
     """
     half = len(values) // 2
     if half == 0:

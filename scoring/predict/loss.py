@@ -148,7 +148,7 @@ def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class BackTested:
-    """A published figure beside the prediction of it, all in images/s. The fields are those of the JSON output."""
+    """A published figure and the prediction of it, all in images/s. The fields are those of the JSON output."""
 
     table: str
     report: str

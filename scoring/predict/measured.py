@@ -49,8 +49,8 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape: a number of nodes and of devices on each.
 
-    Logs of one shape are scored together, as repeats. Raises InputError for a protocol of no throughput, and for logs
-    that differ or do not say enough. `score` raises its own errors.
+    Logs of one shape are scored together, as repeats. Raises InputError for a protocol of no throughput, for logs that
+    differ or say too little, and as `score` does.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -108,9 +108,9 @@ def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int
 
 
 def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
-    """Return a warning for each way in which the runs are not alike, such as math mode or software.
+    """Return a warning for each setting in which the runs differ, such as math mode or software.
 
-    Raises InputError if they differ in model, batch per device or precision, because they did different work then.
+    Raises InputError if they differ in model, batch per device or precision: they did different work then.
     """
     texts = []
     for warning in figure_warnings.warn_of_mixed_settings(records):

@@ -132,7 +132,8 @@ def _is_resnet(record: Record) -> bool:
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     """Return how many images the runs train on and evaluate, by the first log that describes its data set.
 
-    If none does, or if a number is missing or impossible, it is that of the benchmark's data set.
+    The benchmark's data set stands in if none does, if the described one is synthetic, and for a number that is missing
+    or impossible.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
