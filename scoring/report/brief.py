@@ -72,7 +72,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     run_counts = [len(group.runs) for group in report.groups]
     standing = (
         report.headline.score.standing if report.headline.score else None
-    )  # None for logs that are not in MLPerf's form
+    )  # None unless they are MLPerf logs
     if standing is not None:  # its name is what the rules of MLPerf allow the result to be called
         mlperf_facts = [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
