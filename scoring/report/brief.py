@@ -70,9 +70,8 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     run = report.headline.runs[0]
     mlperf_facts: list[tuple[str, Inline]] = []
     run_counts = [len(group.runs) for group in report.groups]
-    standing = (
-        report.headline.score.standing if report.headline.score else None
-    )  # None unless they are MLPerf logs
+    score = report.headline.score
+    standing = score.standing if score else None  # None unless the logs are MLPerf logs
     if standing is not None:  # its name is what the rules of MLPerf allow the result to be called
         mlperf_facts = [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
@@ -272,7 +271,7 @@ def _is_known_to_have_failed(run: ReportedRun) -> bool:
 
 
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
-    """Return which runs a time to train is of, as the end of a sentence; "" for a single run.
+    """Return which runs a time to train is of, as the end of a sentence; "" if there is only one run.
 
     - 3 runs count, none failed -> ", median of 3 runs"
     - 3 runs count, 2 failed -> ", median of 3 runs that ended with success, of 5"

@@ -308,9 +308,9 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
     """
     published = read_published()
     for group in reversed(groups):  # of a system the last group has the most devices
-        found = published_curves(group.record, published)
-        if found.curves:
-            return found
+        curves_of_group = published_curves(group.record, published)
+        if curves_of_group.curves:
+            return curves_of_group
     return published_curves(groups[-1].record, published)
 
 

@@ -131,24 +131,25 @@ def provenance(report: Report) -> Section:
     parts: list[Block] = []
     for run in report.runs:
         parts.append(Facts(items=_facts_of_run(run), run=run.number))
-        for name, title in TITLES_OF_SECTIONS.items():
+        for name in TITLES_OF_SECTIONS:
             content = run.record.header.get(name)
             if content:
                 name_and_content = f"{name}{content!r}"  # as text, because a dict cannot be a key
                 first_run = first_run_with.setdefault(name_and_content, run.number)
-                parts += _header_section(run, name, title, first_run)
+                parts += _header_section(run, name, first_run)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
-def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
+def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:
     """Return the section `name` of a log's header as a folded table; for `hardware` also tables of the GPUs' links.
 
     `first_run` is the number of the first run with an equal section. A later run refers to it in a sentence.
     """
+    title = TITLES_OF_SECTIONS[name]
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
         return [Paragraph(text=[f"{title}: the same as of run {first_run} (", link, ")."])]
-    table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(title, run.record.header[name])]
+    table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(name, run.record.header[name])]
     fold = Fold(summary=f"{title} of run {run.number}", blocks=table)
     if name == "hardware":
         return [*tables_of_gpu_links(run), fold]
@@ -199,7 +200,7 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return the size and the SHA-256 of each set of files that a run read its data from, as (title, value) pairs.
 
-    A set for which the log's header has none of these has no pair.
+    A set that the log's header does not describe has no pair.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -221,20 +222,20 @@ def _passport_in_words(passport: schema.Passport) -> str:
     return f"{passport.files:,} {counted_things}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
 
 
-def _header_table(title: str, content: Any) -> Table:
-    """Return a section of the log's header as a table of names and values.
+def _header_table(section_name: str, content: Any) -> Table:
+    """Return the content of a section of the log's header as a table of names and values.
 
     The table of the configuration also has what set each value, such as the environment.
     """
     rows: list[list[Inline]] = []
-    if title == "Configuration" and isinstance(content, dict):
+    if section_name == "config" and isinstance(content, dict):
         for name, entry in content.items():
             if isinstance(entry, dict):  # a log may hold anything
                 rows.append([Text(text=str(name), look="code"), str(entry.get("value")), str(entry.get("origin"))])
         return Table(caption="Resolved configuration", head=["name", "value", "set by"], rows=rows)
     for path, text in _values_by_path(content):
         rows.append([Text(text=path, look="code"), text])
-    return Table(caption=title, head=["name", "value"], rows=rows)
+    return Table(caption=TITLES_OF_SECTIONS[section_name], head=["name", "value"], rows=rows)
 
 
 def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:

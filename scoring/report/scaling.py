@@ -277,7 +277,7 @@ def _label_of_table(rows: Sequence[Published]) -> str:
 def _short_framework(name: str) -> str:
     """Return a published framework's name in the short form of a legend.
 
-    "Paddle 1.8.3.post107" -> "Paddle 1.8.3", "Paddle (NVIDIA)" -> "NVIDIA Paddle", "NGC PyTorch (mmsegmentation)" ->
+    "Paddle 1.8.3.post107" -> "Paddle 1.8.3", "Paddle (NVIDIA)" -> "NVIDIA Paddle", "PyTorch (mmsegmentation)" ->
     "mmsegmentation"
     """
     without_catalogue = name.removeprefix("NGC ")  # NVIDIA's catalogue
